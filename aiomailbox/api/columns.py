@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ __all__ = [
     "is_expression",
     "keyed_form",
     "projected",
+    "selected",
     "selected_pairs",
     "window_form",
     "with_field",
@@ -171,20 +172,21 @@ def projected(
     kind: str,
     origins: list[Origin],
     *,
-    names: Any = (),
     expressions: Mapping[str, Any] | None = None,
     on_error: OnError,
+    **given: Any,
 ) -> tuple[Any, dict[str, Any]]:
     """Return the factory and the facts of select, with_columns, drop or rename.
 
     Args:
         kind: The class of the projection.
         origins: Where the records come from.
-        names: Its fields, if it names some.
         expressions: What it computes, by new names.
         on_error: What to do with a record for which that fails.
+        **given: The other arguments of the class: the fields that it names.
 
     Raises:
+        InvalidArgumentError: If a new name cannot be that of a field of the records.
         RecordTypeError: If the records are known to have no such field.
         WrongTypeError: If a computed field is not an expression.
     """
@@ -193,7 +195,7 @@ def projected(
         check_name(name, "name"): connectors.check_expression(value, name)
         for name, value in (expressions or {}).items()
     }
-    given = {"names": names} if names else {}
+    given = {name: value for name, value in given.items() if value}
     projection = getattr(connectors, kind)(expressions=computed, **given)
     factory = partial(connectors.ProjectionOperator, projection, on_error=policy)
     factory()
@@ -202,7 +204,7 @@ def projected(
         for value in computed.values():
             connectors.check_reads(value, fields.names)
         plan = projection.plan(fields.names)
-        result = _plain_fields(tuple(name for name, _ in plan))
+        result = _plain_fields(fields, [name for name, _ in plan], "name")
     return factory, {
         "functions": tuple(map(_described, computed.values())),
         "record_fields": result,
@@ -243,6 +245,9 @@ def selected_pairs(
     fields = connectors.pair_fields(names, named, same)
     known = [known_fields(each) for each in origins]
     fields.check(*(None if each is None else each.names for each in known))
+    result = None
+    if known[0] is not None:
+        result = _plain_fields(known[0], fields.names, "names")
     form = _join_form(keys, origins, asking)
     if form.get("takes_columns"):
         kind, *args = make.args
@@ -253,7 +258,7 @@ def selected_pairs(
     return factory, {
         **form,
         "functions": tuple(map(_described, fields.expressions)),
-        "record_fields": None if None in known else _plain_fields(fields.names),
+        "record_fields": result,
     }
 
 
@@ -311,20 +316,18 @@ def with_field(sample: Any, into: str | None, origins: list[Origin]) -> dict[str
     sample.check_fields(fields.names)
     return {
         "takes_columns": True,
-        "record_fields": _plain_fields((*fields.names, into)),
+        "record_fields": _plain_fields(fields, (*fields.names, into), "into"),
     }
 
 
-def field_names(
-    names: tuple[Any, ...], *, may_be_none: bool = False
-) -> tuple[str, ...]:
+def field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
     """Return names of fields, if each is one, and none comes twice.
 
     Raises:
-        InvalidArgumentError: If one comes twice, or there is none and has to be.
+        InvalidArgumentError: If one comes twice, or there is none.
         WrongTypeError: If one is no string.
     """
-    if not names and not may_be_none:
+    if not names:
         raise InvalidArgumentError(
             "names", "no field is given", 'Name the fields, for example "price".'
         )
@@ -343,6 +346,22 @@ def field_names(
     return names
 
 
+def selected(names: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``select(*names, **named)`` says, as arguments for `projected`.
+
+    Raises:
+        InvalidArgumentError: If no field is named, or two would have the same name.
+        WrongTypeError: If a name is no string.
+    """
+    field_names((*names, *named))
+    renamed = {
+        name: check_name(value, name) if isinstance(value, str) else None
+        for name, value in named.items()
+    }
+    computed = {name: named[name] for name, old in renamed.items() if old is None}
+    return {"names": names, "named": renamed, "expressions": computed}
+
+
 def check_renames(names: Any) -> dict[str, str]:
     """Return old and new names, if no two fields would get one name.
 
@@ -359,9 +378,25 @@ def check_renames(names: Any) -> dict[str, str]:
     return dict(names)
 
 
-def _plain_fields(names: tuple[str, ...]) -> RecordFields:
+def _plain_fields(
+    fields: RecordFields, names: Iterable[str], parameter: str
+) -> RecordFields:
+    """Return the fields of dicts and NamedTuples made of records.
+
+    Args:
+        fields: Those of the records.
+        names: Those of what is made.
+        parameter: Under which name a new one was given.
+
+    Raises:
+        InvalidArgumentError: If a new name cannot be that of a field.
+    """
+    for name in names:
+        if name not in fields.names:
+            fields.check_new(name, parameter)
     # A tuple has names of its own, too.
-    return RecordFields(names, frozenset(dir(tuple)) | frozenset(dir(dict)))
+    readable = frozenset(dir(tuple)) | frozenset(dir(dict))
+    return RecordFields(tuple(names), readable, fields.are_keys)
 
 
 def _described(expression: Any) -> FunctionInfo:

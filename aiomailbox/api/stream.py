@@ -54,6 +54,7 @@ from aiomailbox.api.columns import (
     is_expression,
     keyed_form,
     projected,
+    selected,
     selected_pairs,
     with_field,
 )
@@ -289,21 +290,23 @@ class DataStream(Generic[T]):
         return self._stateless(StageKind.FILTER, predicate, on_error, run_in)
 
     def select(
-        self, *names: str, on_error: OnError = fail, **computed: Expression
+        self, *names: str, on_error: OnError = fail, **named: str | Expression
     ) -> DataStream[Any]:
-        """Keep some fields of the records, and compute others.
+        """Keep some fields of the records, and rename or compute others.
 
         Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
 
         Args:
             names: The fields to keep, in this order.
             on_error: What to do with a record for which an expression fails.
-            computed: Expressions of `pyarrow.compute` by the names of the new fields,
-                which follow the kept ones.
+            named: New names, each with the name of a field or an expression of
+                `pyarrow.compute`. They follow the kept fields.
 
         Raises:
+            InvalidArgumentError: If no field is named, two would have the same name, or
+                the records cannot have a field of a new name.
             RecordTypeError: If the records are known to have no such field.
-            WrongTypeError: If a computed field is not given as an expression.
+            WrongTypeError: If something is neither a name nor an expression.
 
         Example:
             >>> import aiomailbox as am
@@ -313,12 +316,11 @@ class DataStream(Generic[T]):
             ...     [{"item": "tea", "price": 2.5, "count": 2}]
             ... )
             >>> total = pc.field("price") * pc.field("count")
-            >>> am.run(orders.select("item", total=total).collect())
-            [{'item': 'tea', 'total': 5.0}]
+            >>> am.run(orders.select("item", each="price", total=total).collect())
+            [{'item': 'tea', 'each': 2.5, 'total': 5.0}]
         """
-        field_names((*names, *computed))
         return self._projected(
-            "Select", "select", names=names, expressions=computed, on_error=on_error
+            "Select", "select", **selected(names, named), on_error=on_error
         )
 
     def with_columns(
@@ -335,6 +337,7 @@ class DataStream(Generic[T]):
 
         Raises:
             RecordTypeError: If the records are known to have no such field.
+            InvalidArgumentError: If the records cannot have a field of a new name.
             WrongTypeError: If a computed field is not given as an expression.
 
         Example:
@@ -429,6 +432,8 @@ class DataStream(Generic[T]):
             names: A mapping of the old names to the new ones.
 
         Raises:
+            InvalidArgumentError: If two would be renamed to the same, or the records
+                cannot have a field of a new name.
             RecordTypeError: If the records are known to have no such field.
 
         Example:

@@ -18,7 +18,7 @@ from aiomailbox.columnar.decode import (
     column_decoder,
     out_of_range,
 )
-from aiomailbox.columnar.encode import BatchMaker, in_micros, promoted, record_batches
+from aiomailbox.columnar.encode import BatchMaker, in_micros, record_batches
 from aiomailbox.columnar.evaluator import check_expression, check_reads
 from aiomailbox.columnar.expressions import ExpressionFilter, ProjectionOperator
 from aiomailbox.columnar.forms import (
@@ -40,6 +40,7 @@ from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.sessions import ColumnarSessionOperator
+from aiomailbox.columnar.unify import promoted, unified_schema, without_views
 from aiomailbox.columnar.window_forms import columnar_windows, windows_asking
 from aiomailbox.columnar.window_join import ColumnarWindowJoin, window_join_asking
 from aiomailbox.records.named_tuples import record_class
@@ -88,6 +89,8 @@ __all__ = [
     "record_class",
     "record_form",
     "selecting",
+    "unified_schema",
     "window_join_asking",
     "windows_asking",
+    "without_views",
 ]

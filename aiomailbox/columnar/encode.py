@@ -21,7 +21,6 @@ __all__ = [
     "encoded_column",
     "hinted_type",
     "in_micros",
-    "promoted",
     "record_batches",
 ]
 
@@ -223,21 +222,6 @@ def _inferred_field(name: str, values: list[Any]) -> pa.Field:
         # Later values may have more digits before the point.
         kind = pa.decimal128(_DECIMAL_DIGITS, kind.scale)
     return pa.field(name, in_micros(kind))
-
-
-def promoted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return a batch with the columns of a schema that was unified with its own.
-
-    Raises:
-        ArrowInvalid: If a value does not fit.
-    """
-    columns = [
-        batch.column(field.name).cast(field.type)
-        if field.name in batch.schema.names
-        else pa.nulls(batch.num_rows, field.type)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def encoded_column(values: list[Any], field: pa.Field) -> pa.Array:

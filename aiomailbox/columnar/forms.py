@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import keyword
 import typing
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -19,7 +18,7 @@ import msgspec
 
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 from aiomailbox.records import map_all
-from aiomailbox.records.named_tuples import record_class
+from aiomailbox.records.named_tuples import is_field_name, record_class
 
 __all__ = [
     "ClassForm",
@@ -64,11 +63,7 @@ class NamedTupleForm:
         """Return the function that makes NamedTuples with these fields."""
         check_unique(names, where)
         for name in names:
-            if (
-                not name.isidentifier()
-                or keyword.iskeyword(name)
-                or name.startswith("_")
-            ):
+            if not is_field_name(name):
                 raise UnsupportedColumnError(
                     f"column {_path(where, name)!r} cannot be a field of a NamedTuple: "
                     "its name is not a public identifier. Rename the column, or use "

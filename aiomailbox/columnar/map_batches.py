@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.encode import BatchMaker, promoted
+from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
 from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.unify import promoted, unified_schema, without_views
 from aiomailbox.errors import (
     AioMailboxError,
     InvalidArgumentError,
@@ -197,12 +198,10 @@ class MapBatchesOperator(Operator):
         Raises:
             RecordTypeError: If there are no such types.
         """
-        schema = self._schema
+        schema, batch = self._schema, without_views(batch)
         if schema is not None and not batch.schema.equals(schema):
             try:
-                schema = pa.unify_schemas(
-                    [schema, batch.schema], promote_options="permissive"
-                )
+                schema = unified_schema(schema, batch.schema)
                 batch = promoted(batch, schema)
             except pa.ArrowException as error:
                 raise RecordTypeError(

@@ -48,15 +48,25 @@ class Projection:
 
 @dataclass(frozen=True)
 class Select(Projection):
-    """Keeps some fields, and computes others."""
+    """Keeps some fields, and renames or computes others.
+
+    Attributes:
+        names: The fields to keep.
+        named: New names in order, each with the name of a field, or None for the next of
+            what is computed; None for all that is computed.
+    """
 
     names: tuple[str, ...] = ()
+    named: Mapping[str, str | None] | None = None
 
     def plan(self, names: Sequence[str]) -> Plan:
-        """Return the fields that are named, then those that are computed."""
-        _check_names(self.names, names)
+        """Return the fields that are named, then those that are renamed or computed."""
+        named = dict.fromkeys(self.expressions) if self.named is None else self.named
+        renamed = [old for old in named.values() if old is not None]
+        _check_names([*self.names, *renamed], names)
+        numbers = dict(self.computed())
         kept: Plan = [(name, name) for name in self.names]
-        return kept + self.computed()
+        return kept + [(name, old or numbers[name]) for name, old in named.items()]
 
 
 @dataclass(frozen=True)

@@ -79,11 +79,11 @@ class Projector:
     def _maker_for(self, run: ArrowRun, plan: Plan, schema: pa.Schema) -> RowMaker:
         maker, source = self._maker, run.row_maker
         if maker is None or source is not self._from or maker.schema != schema:
-            origins = {origin: name for name, origin in plan if isinstance(origin, str)}
             special = {
-                (origins[path[0]], *path[1:]): convert
+                (name, *path[1:]): convert
+                for name, origin in plan
                 for path, convert in source.special.items()
-                if path[0] in origins
+                if path[0] == origin
             }
             form = self._form or form_for(source.form, plan, schema)
             maker = RowMaker(schema, form, special)

@@ -9,7 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, promoted, record_form
+from aiomailbox.columnar import (
+    ArrowRun,
+    DictForm,
+    RecordForm,
+    RowMaker,
+    promoted,
+    record_form,
+    unified_schema,
+    without_views,
+)
 from aiomailbox.connectors.collection import RangeSplit, SplitReader
 from aiomailbox.errors import RecordTypeError, WrongTypeError
 from aiomailbox.operators import (
@@ -71,7 +80,9 @@ class ArrowSource:
         names = self._batches[0].schema.names if self._batches else None
         if names is None:
             return None
-        return RecordFields(tuple(names), frozenset(dir(tuple)) | frozenset(dir(dict)))
+        readable = frozenset(dir(tuple)) | frozenset(dir(dict))
+        are_keys = isinstance(self._form, DictForm)
+        return RecordFields(tuple(names), readable, are_keys)
 
     @property
     def record_count(self) -> int:
@@ -126,9 +137,9 @@ class _ArrowReader(SplitReader):
             batch = self._batches[number]
             first = self._ends[number] - batch.num_rows
             stop = min(split.stop, self._ends[number], start + output.records_max)
+            part = without_views(batch.slice(start - first, stop - start))
             if self._maker is None:
-                self._maker = RowMaker(batch.schema, self._form)
-            part = batch.slice(start - first, stop - start)
+                self._maker = RowMaker(part.schema, self._form)
             output.for_split(split.split_id).emit_run(ArrowRun(part, self._maker))
             self._splits[0] = RangeSplit(split.split_id, stop, split.stop)
             if stop < split.stop:
@@ -162,17 +173,22 @@ def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
             schema = batch.schema if schema is None else schema
             continue
         try:
-            schema = pa.unify_schemas(
-                [schema, batch.schema], promote_options="permissive"
-            )
+            schema = unified_schema(schema, batch.schema)
         except pa.ArrowException as error:
-            raise RecordTypeError(
-                "data",
-                f"the schema of batch {number} differs from those before it: {error}",
-                "Cast its columns first.",
-            ) from error
-    return [
-        batch if batch.schema.equals(schema) else promoted(batch, schema)
-        for batch in batches
-        if batch.num_rows
-    ]
+            raise _misfit(number, error) from error
+    unified = []
+    for number, batch in enumerate(batches):
+        try:
+            same = batch.schema.equals(schema)
+            unified.append(batch if same else promoted(batch, schema))
+        except pa.ArrowException as error:
+            raise _misfit(number, error) from error
+    return [batch for batch in unified if batch.num_rows]
+
+
+def _misfit(number: int, error: Exception) -> RecordTypeError:
+    return RecordTypeError(
+        "data",
+        f"the columns of batch {number} differ from those of others: {error}",
+        "Cast them first.",
+    )

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import keyword
 from collections import namedtuple
 from functools import lru_cache
 from typing import Any
 
-__all__ = ["record_class", "record_of"]
+__all__ = ["is_field_name", "record_class", "record_of"]
+
+
+def is_field_name(name: str) -> bool:
+    """Say whether a NamedTuple can have a field of this name: a public identifier.
+
+    Example:
+        >>> [name for name in ("price", "a b", "class", "_x") if is_field_name(name)]
+        ['price']
+    """
+    return (
+        name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+    )
 
 
 @lru_cache(maxsize=1024)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -86,6 +86,62 @@ async def test_columns_that_change_are_unified_where_they_can_be() -> None:
         (2.5, "x"),
         (None, "y"),
     ]
+
+
+LATER = {
+    "a dictionary": pa.array(["b", None]).dictionary_encode(),
+    "a large dictionary": pa.array(["b", None])
+    .dictionary_encode()
+    .cast(pa.dictionary(pa.int8(), pa.large_string())),
+    "a view": pa.array(["b", None], pa.string_view()),
+    "nothing": pa.nulls(2),
+}
+
+
+@pytest.mark.parametrize("later", LATER)
+async def test_texts_are_unified_however_arrow_stores_them(later: str) -> None:
+    parts = pa.array(["a"]), LATER[later], pa.array(["c"])
+    for order in (parts, parts[::-1], (parts[1], parts[0], parts[2])):
+        batches = [pa.record_batch({"k": part}) for part in order]
+        expected = [value for part in order for value in part.to_pylist()]
+        env = am.StreamExecutionEnvironment()
+        found = await env.from_arrow(batches).collect()
+        assert [record.k for record in found] == expected
+        made = iter(batches)
+        stream = am.StreamExecutionEnvironment().from_arrow(TABLE.to_batches(1))
+        found = await stream.map_batches(lambda batch, made=made: next(made)).collect()
+        assert [record.k for record in found] == expected
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        (pa.array(["a"]), pa.array([b"a"])),
+        (pa.array([Decimal("0.10")]), pa.array([0.1], pa.float32())),
+        (pa.array([0], pa.timestamp("us")), pa.array([0], pa.timestamp("us", "UTC"))),
+        (pa.array([2**63 - 1]), pa.array([0.5])),
+    ],
+    ids=lambda columns: str(columns[0].type),
+)
+async def test_values_never_become_others_to_be_unified(columns: Any) -> None:
+    batches = [pa.record_batch({"k": column}) for column in columns]
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(am.UsageError, match=r"the columns of batch \d differ"):
+        env.from_arrow(batches)
+    made = iter(batches[::-1])
+    stream = env.from_arrow(TABLE.to_batches(1)).map_batches(lambda batch: next(made))
+    with pytest.raises(am.JobFailedError, match="differ from those of earlier batches"):
+        await stream.collect()
+
+
+async def test_moments_of_two_time_zones_are_unified() -> None:
+    zones = "Europe/Oslo", "UTC"
+    batches = [
+        pa.record_batch({"at": pa.array([3], pa.timestamp("ms", zone))})
+        for zone in zones
+    ]
+    found = await am.StreamExecutionEnvironment().from_arrow(batches).collect()
+    assert found[0] == found[1]
 
 
 async def test_columns_that_cannot_be_unified_are_named_with_operator_and_batch() -> (
@@ -172,6 +228,61 @@ def test_a_name_that_no_record_can_have_is_refused_where_it_is_written() -> None
         with pytest.raises(am.UsageError, match="cannot be a field"):
             env.from_arrow(pa.table({name: [1]}))
         assert am.run(env.from_arrow(pa.table({name: [1]}), records=dict).count()) == 1
+
+
+NAMED: dict[str, Verb] = {
+    "into": lambda s: s.map_async(_one, into="a b", concurrency=2),
+    "select": lambda s: s.select("k", **{"a b": pc.field("n")}),
+    "select, renamed": lambda s: s.select("k", **{"a b": "n"}),
+    "with_columns": lambda s: s.with_columns(**{"a b": pc.field("n")}),
+    "rename": lambda s: s.rename({"n": "a b"}),
+    "interval join": lambda s: (
+        s.key_by("k")
+        .interval_join(s.key_by("k"))
+        .between(am.millis(0), am.millis(0))
+        .select(**{"a b": "left.n"})
+    ),
+    "window join": lambda s: (
+        s.join(s)
+        .where("k")
+        .equal_to("k")
+        .window(am.TumblingEventTimeWindows.of(am.millis(5)))
+        .select(**{"a b": "left.n"})
+    ),
+}
+
+
+class Visit(NamedTuple):
+    k: str
+    n: int
+    ms: int
+
+
+async def _one(record: Any) -> int:
+    return 1
+
+
+@pytest.mark.parametrize("verb", NAMED.values(), ids=NAMED)
+async def test_a_new_name_that_no_record_can_have_is_refused_where_it_is_written(
+    verb: Verb,
+) -> None:
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    strategy = strategy.with_timestamp_assigner("ms")
+    env = am.StreamExecutionEnvironment()
+    rows = [{"k": "a", "n": 1, "ms": 0}]
+    for stream in (
+        env.from_arrow(TABLE, strategy),
+        env.from_collection([Visit("a", 1, 0)], strategy),
+    ):
+        with pytest.raises(am.UsageError, match="'a b' cannot be a field"):
+            verb(stream)
+    # Keys of dicts may be any texts.
+    for stream in (
+        env.from_arrow(TABLE.slice(0, 1), strategy, records=dict),
+        env.from_collection(rows, strategy),
+    ):
+        (found,) = await verb(stream).collect()
+        assert found["a b"] == 1
 
 
 @pytest.mark.parametrize("rows", [2, 4])

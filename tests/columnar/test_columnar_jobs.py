@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from typing import Any, NamedTuple
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -471,3 +472,32 @@ async def test_rows_are_made_a_thousand_at_a_time_right_behind_a_source(
     await env.execute()
     assert seen == list(range(0, 120_000, 2))
     assert max(lengths) <= 1024
+
+
+async def test_frames_of_polars_are_columns_to_their_end() -> None:
+    """Polars stores texts as views, which Arrow's kernels for keys do not take."""
+    frame = pl.DataFrame(
+        {
+            "city": ["Oslo", "Rome", "Oslo"],
+            "kind": pl.Series(["x", "y", "x"], dtype=pl.Categorical),
+            "ms": [1, 2, 3],
+        }
+    )
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(frame, strategy.with_timestamp_assigner("ms"))
+    running = stream.key_by("city", "kind").aggregate(am.min_("city"))
+    near = (
+        stream.key_by("city")
+        .interval_join(stream.key_by("city"))
+        .between(am.millis(0), am.millis(0))
+        .select("city", kind="left.kind")
+    )
+    found: list[list[Any]] = [[], []]
+    for each, into in zip((running, near), found, strict=True):
+        each.sink_to(into.append)
+    await env.execute()
+    assert found[0] == ["Oslo", "Rome", "Oslo"]
+    pairs = [("Oslo", "x"), ("Oslo", "x"), ("Rome", "y")]
+    assert sorted(map(tuple, found[1])) == pairs
+    assert "then rows" not in env.explain()

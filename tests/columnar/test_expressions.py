@@ -160,6 +160,20 @@ PROJECTIONS: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
             "half": multiplied(r.price, 0.5),
         },
     ),
+    (
+        Select(
+            {"half": PRICE / 2.0},
+            ("count",),
+            {"where": "city", "half": None, "paid": "price", "again": "count"},
+        ),
+        lambda r: {
+            "count": r.count,
+            "where": r.city,
+            "half": multiplied(r.price, 0.5),
+            "paid": r.price,
+            "again": r.count,
+        },
+    ),
     (Drop(names=("price",)), lambda r: {"count": r.count, "city": r.city}),
     (
         Rename(names={"price": "count", "count": "price"}),

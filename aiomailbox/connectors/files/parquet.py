@@ -8,7 +8,13 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, record_form
+from aiomailbox.columnar import (
+    ArrowRun,
+    RecordForm,
+    RowMaker,
+    record_form,
+    without_views,
+)
 from aiomailbox.connectors.files.formats import FileChunk
 from aiomailbox.connectors.files.places import open_file
 from aiomailbox.errors import DamagedFileError
@@ -45,9 +51,12 @@ class ParquetFormat:
                 file = parquet.ParquetFile(source)
                 maker: RowMaker | None = None
                 for first, batch in self._batches(file, position):
-                    if self._form is not None and maker is None:
-                        maker = RowMaker(batch.schema, self._form)
-                    yield _chunk(first, batch, maker)
+                    if self._form is None:
+                        yield _chunk(first, batch, None)
+                        continue
+                    plain = without_views(batch)
+                    maker = maker or RowMaker(plain.schema, self._form)
+                    yield _chunk(first, plain, maker)
             except pa.ArrowInvalid as error:
                 raise DamagedFileError(name, str(error)) from error
 

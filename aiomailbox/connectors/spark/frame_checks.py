@@ -131,8 +131,9 @@ def fields_of(form: RecordForm | None, names: list[str]) -> RecordFields | None:
     if isinstance(form, ClassForm):
         return RecordFields.of_type(form.record_type)
     # A tuple has methods, which can be read by name, too.
-    readable = () if isinstance(form, DictForm) else dir(tuple)
-    return RecordFields(tuple(names), frozenset(readable))
+    are_keys = isinstance(form, DictForm)
+    readable = () if are_keys else dir(tuple)
+    return RecordFields(tuple(names), frozenset(readable), are_keys)
 
 
 def check_session(spark: Any, parameter: str = "spark") -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import keyword
 from collections import namedtuple
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.records.named_tuples import is_field_name
 from aiomailbox.state import family_kept_in_state
 
 # Type checkers want to know the fields.
@@ -41,7 +41,7 @@ def check_result_fields(names: tuple[str, ...], reserved: frozenset[str]) -> Non
         InvalidArgumentError: If one is no identifier, is taken, or begins with ``_``.
     """
     for name in names:
-        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        if not is_field_name(name):
             raise InvalidArgumentError(
                 "named",
                 f"{name!r} cannot be the name of a field",

@@ -10,6 +10,7 @@ import msgspec
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
+from aiomailbox.records.named_tuples import is_field_name
 
 # So many records of a collection are looked at; of a longer one nothing is known.
 _RECORDS_MAX: Final = 1000
@@ -22,6 +23,7 @@ class RecordFields:
     Attributes:
         names: What to tell people.
         readable: What else can be read by name: properties and methods.
+        are_keys: Whether the records are dicts, whose fields may have any names.
 
     Example:
         >>> fields = RecordFields.of_records([{"user": "a", "amount": 2}])
@@ -31,6 +33,7 @@ class RecordFields:
 
     names: tuple[str, ...]
     readable: frozenset[str] = frozenset()
+    are_keys: bool = False
 
     @classmethod
     def of_type(cls, kind: type) -> RecordFields | None:
@@ -75,7 +78,8 @@ class RecordFields:
         names = dict.fromkeys(name for one in mappings for name in one)
         # What an instance has beside the fields of its class.
         own = {name for one in records for name in getattr(one, "__dict__", ())}
-        return cls.union([cls(tuple(names), frozenset(own)), *known])
+        own_fields = cls(tuple(names), frozenset(own), are_keys=bool(mappings))
+        return cls.union([own_fields, *known])
 
     @classmethod
     def union(cls, several: list[RecordFields | None]) -> RecordFields | None:
@@ -87,7 +91,24 @@ class RecordFields:
                 return None
             names |= dict.fromkeys(fields.names)
             readable |= fields.readable
-        return cls(tuple(names), readable) if several else None
+        are_keys = all(fields is not None and fields.are_keys for fields in several)
+        return cls(tuple(names), readable, are_keys) if several else None
+
+    def check_new(self, name: str, parameter: str) -> None:
+        """Refuse a name for a field that no record can have.
+
+        Raises:
+            InvalidArgumentError: If it is not a public identifier, and the records are
+                not known to be dicts.
+        """
+        if self.are_keys or is_field_name(name):
+            return
+        raise InvalidArgumentError(
+            parameter,
+            f"{name!r} cannot be a field of a NamedTuple, which the records become",
+            "Use a Python name that does not begin with an underscore, or dicts as "
+            "records.",
+        )
 
     def check(self, selector: object, parameter: str) -> None:
         """Refuse a field that no record has.
