@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from aiomailbox.supervision import outlast
 
-__all__ = ["ThreadTurns", "run_in_thread"]
+__all__ = ["ThreadTurns", "begin_in_thread", "run_in_thread"]
 
 T = TypeVar("T")
 
@@ -56,6 +56,33 @@ async def run_in_thread(call: Callable[..., T], *args: Any) -> T:
     finally:
         # An exception has this frame in its traceback.
         del result
+
+
+def begin_in_thread(call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
+    """Call a function in a thread of the default executor, for callers that cannot wait.
+
+    Args:
+        call: The function; the caller keeps what it uses until the future is done.
+        *args: Its arguments.
+
+    Returns:
+        Ends as the call does; with an error, later, also where no thread could be
+        started, so that callers have one place in which they handle errors.
+
+    Example:
+        >>> async def main() -> int:
+        ...     return await begin_in_thread(sum, [1, 2])
+        >>> asyncio.run(main())
+        3
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        return loop.run_in_executor(None, call, *args)
+    except RuntimeError as error:
+        # No thread can be started, or the executor was shut down.
+        failed: asyncio.Future[T] = loop.create_future()
+        failed.set_exception(error)
+        return failed
 
 
 class ThreadTurns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
@@ -13,10 +13,10 @@ import msgspec
 
 from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommitter
 from aiomailbox.connectors.directory_target import DirectoryTarget, Segments, WriteMode
+from aiomailbox.connectors.refused import refuse
 from aiomailbox.connectors.rows import RowReader, field_names
 from aiomailbox.errors import (
     InvalidArgumentError,
-    RecordsRefusedError,
     RecordTypeError,
     SinkError,
     WrongTypeError,
@@ -180,10 +180,7 @@ class _LineWriter:
         if not refused:
             return pending
         # What was collected is written all the same: only the refused ones are not.
-        refusal = RecordsRefusedError(refused, len(run))
-        if pending is None:
-            raise refusal
-        return _raise_after(pending, refusal)
+        return refuse(refused, len(run), pending)
 
     def flush(self, *, end_of_input: bool) -> Pending:
         """Write what is collected and finish the file."""
@@ -233,11 +230,6 @@ class _LineWriter:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-
-
-async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
-    await pending
-    raise error
 
 
 def _json_line(record: Any) -> bytes:

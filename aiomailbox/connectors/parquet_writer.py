@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 from aiomailbox.columnar import BatchMaker
 from aiomailbox.connectors.directory_target import Segments
 from aiomailbox.connectors.parquet_partitions import check_columns, split
-from aiomailbox.errors import RecordsRefusedError, RecordTypeError, SinkError
+from aiomailbox.connectors.refused import refuse
+from aiomailbox.errors import RecordTypeError, SinkError
 from aiomailbox.operators import Pending
 from aiomailbox.records import Run
 from aiomailbox.threads import ThreadTurns
@@ -77,7 +78,7 @@ class ParquetWriter:
         if self._rows >= self._group_rows:
             pending = self._in_thread(self._write_groups)
         if refused:
-            return _refuse(refused, len(run), pending)
+            return refuse(refused, len(run), pending)
         return pending
 
     def flush(self, *, end_of_input: bool) -> Pending:
@@ -242,20 +243,3 @@ class _OpenFile:
     path: Path
     writer: pq.ParquetWriter
     rows: int = 0
-
-
-def _refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> Pending:
-    """Say which records are refused, after what is pending.
-
-    Raises:
-        RecordsRefusedError: If nothing is.
-    """
-    error = RecordsRefusedError(refused, seen)
-    if pending is None:
-        raise error
-    return _raise_after(pending, error)
-
-
-async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
-    await pending
-    raise error

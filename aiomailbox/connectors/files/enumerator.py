@@ -12,6 +12,7 @@ from aiomailbox.errors import safe_repr
 from aiomailbox.logs import library_log
 from aiomailbox.operators import EnumeratorContext
 from aiomailbox.state import kept_in_state
+from aiomailbox.threads import begin_in_thread
 
 __all__ = ["FileEnumerator", "FileSplit", "FilesSeen"]
 
@@ -137,9 +138,8 @@ class FileEnumerator:
         self._timer = loop.call_later(interval_s, self._look)
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
         # A listing of a large or remote directory would hold up the loop.
-        self._search = loop.run_in_executor(None, self._find)
+        self._search = begin_in_thread(self._find)
         self._search.add_done_callback(self._on_found)
 
     def _on_found(self, search: asyncio.Future[list[str]]) -> None:

@@ -19,6 +19,7 @@ from aiomailbox.exchange.core.contract import (
     PolledBytes,
 )
 from aiomailbox.memory import DataType, MemorySegment, NetworkBuffer
+from aiomailbox.threads import begin_in_thread
 
 __all__ = ["BlockingView"]
 
@@ -169,9 +170,8 @@ class BlockingView:
             return
         self._is_reading = True
         allowed = self._read_ahead_bytes - self._held_bytes
-        asyncio.get_running_loop().run_in_executor(
-            None, self._file.read, self._offset, allowed
-        ).add_done_callback(self._on_read)
+        reading = begin_in_thread(self._file.read, self._offset, allowed)
+        reading.add_done_callback(self._on_read)
 
     def _on_read(self, future: asyncio.Future[tuple[list[StoredBuffer], int]]) -> None:
         self._is_reading = False

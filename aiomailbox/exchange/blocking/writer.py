@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from aiomailbox.exchange.blocking.file import BlockingFile, thread_error
 from aiomailbox.memory import ReadOnlySlice
+from aiomailbox.threads import begin_in_thread
 
 __all__ = ["BlockingWriter"]
 
@@ -81,9 +82,7 @@ class BlockingWriter:
         # Views are made here: reference counts belong to the loop.
         views = [write.buffer.readable() for write in batch]
         self._is_busy = True
-        done = asyncio.get_running_loop().run_in_executor(
-            None, self._write, batch, views
-        )
+        done = begin_in_thread(self._write, batch, views)
         done.add_done_callback(lambda future: self._written(batch, future))
 
     def _write(self, batch: list[_Write], views: list[memoryview]) -> None:

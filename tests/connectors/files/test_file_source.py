@@ -12,6 +12,7 @@ import os
 import pickle
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -347,6 +348,31 @@ async def test_a_listing_that_fails_is_logged_once_and_so_is_its_end(
     assert f"in {place}>" in failed.message
     assert "no file or directory" in failed.message
     assert again.failed > 1  # type: ignore[attr-defined]
+
+
+async def test_a_watch_goes_on_after_a_listing_that_could_not_be_started(
+    tmp_path: Path,
+) -> None:
+    class NoThreads(ThreadPoolExecutor):
+        asked = 0
+
+        def submit(self, *call: Any, **arguments: Any) -> Any:
+            self.asked += 1
+            if self.asked == 1:
+                raise RuntimeError("can't start new thread")
+            return super().submit(*call, **arguments)
+
+    asyncio.get_running_loop().set_default_executor(NoThreads(1))
+    context = Context()
+    enumerator = FileSource(tmp_path, "jsonl", watch=0.01).create_enumerator(context)
+    enumerator.start()
+    enumerator.handle_split_request(0)
+    path = write_json(tmp_path / "a.jsonl", [])
+    async with asyncio.timeout(10):
+        while not context.assigned:
+            await asyncio.sleep(0.01)
+    enumerator.close()
+    assert context.assigned == [(0, str(path))]
 
 
 @pytest.mark.parametrize(

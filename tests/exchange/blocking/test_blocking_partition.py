@@ -586,6 +586,39 @@ async def test_without_threads_a_reader_is_told_that_nothing_comes() -> None:
     bench.partition.release()
 
 
+class NoThreads(ThreadPoolExecutor):
+    """No thread can be started."""
+
+    def submit(self, *call: Any, **arguments: Any) -> Future[Any]:
+        raise RuntimeError("can't start new thread")
+
+
+async def test_a_write_that_cannot_be_started_fails_the_partition_and_frees_memory() -> (
+    None
+):
+    bench = Bench()
+    asyncio.get_running_loop().set_default_executor(NoThreads())
+    # Not in the middle of whatever emits: the failure comes as that of a write does.
+    bench.partition.emit_record(frame_record(b"lost" * SEGMENT_BYTES), 0)
+    bench.partition.finish()
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        await asyncio.wait_for(bench.partition.wait_finished(), 5)
+    assert bench.partition.is_released
+    assert bench.partition._writer.waiting_bytes == 0
+    assert bench.pool.outstanding == 0
+
+
+async def test_a_read_that_cannot_be_started_fails_the_reader() -> None:
+    bench = Bench()
+    await bench.finish()
+    asyncio.get_running_loop().set_default_executor(NoThreads())
+    reader = Reader(bench.partition)
+    await asyncio.wait_for(reader.read(), 5)
+    assert isinstance(reader.view.failure, RuntimeError)
+    reader.view.release()
+    bench.partition.release()
+
+
 def test_an_empty_subpartition_has_only_its_end() -> None:
     async def work() -> None:
         bench = Bench(2)
