@@ -73,7 +73,8 @@ class StateTtlConfig:
     Args:
         ttl: A timedelta or a number of seconds, more than zero.
         update: Which accesses refresh it.
-        visibility: Whether an expired value may be read; if so, it is read once.
+        visibility: Whether an expired value may be read; if so, it is read once, and
+            can be until it has been expired for ``ttl``. Then it is cleaned up.
 
     Raises:
         InvalidArgumentError: If ``ttl`` is zero or negative.

@@ -31,6 +31,7 @@ class Expiry:
 
     __slots__ = (
         "_clock",
+        "_grace_ms",
         "_is_pair",
         "_ttl_ms",
         "refreshes_on_read",
@@ -45,6 +46,8 @@ class Expiry:
         self.returns_expired: bool = (
             config.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
         )
+        # As long as it has lived, what has expired may still be read.
+        self._grace_ms = config.ttl_ms if self.returns_expired else 0
 
     def now_ms(self) -> int:
         """Return wall-clock time, milliseconds."""
@@ -60,7 +63,7 @@ class Expiry:
         return 1 if self._is_pair else len(content)
 
     def live(self, content: Any, now_ms: int) -> Any:
-        """Return what of a content has not expired, or None."""
+        """Return what of a content has not expired, or None if all of it has."""
         if self._is_pair:
             return None if self.is_expired(content[1], now_ms) else content
         if isinstance(content, dict):
@@ -73,9 +76,16 @@ class Expiry:
             kept = [pair for pair in content if not self.is_expired(pair[1], now_ms)]
         return kept or None
 
+    def readable(self, content: Any, now_ms: int) -> Any:
+        """Return what of a content a sweep leaves, or None if that is nothing."""
+        return self.live(content, now_ms - self._grace_ms)
+
 
 class Sweep:
     """Walks over all keys of a state, a few at a time, and drops what has expired.
+
+    Where expired content may still be read, it drops what has been expired for as long
+    again as the time to live.
 
     Cost:
         Two keys, or elements of a list or map, per call on average, and one list of all
@@ -92,10 +102,7 @@ class Sweep:
         self._owed = 0
 
     def step(self) -> None:
-        """Look at the next keys, unless expired content may still be read."""
-        # Flink returns expired content once; a sweep would take it away before.
-        if self._expiry.returns_expired:
-            return
+        """Look at the next keys."""
         self._owed -= _SWEPT_PER_WRITE
         if self._owed >= 0:
             return
@@ -117,12 +124,12 @@ class Sweep:
             if content is None:
                 continue
             looked_at += expiry.size_of(content)
-            live = expiry.live(content, now_ms)
-            if live is None:
+            kept = expiry.readable(content, now_ms)
+            if kept is None:
                 table.forget(key, namespace)
             # A key in use never expires as a whole, and what is in it may for years.
-            elif expiry.size_of(live) < expiry.size_of(content):
-                table.write(key, namespace, live)
+            elif expiry.size_of(kept) < expiry.size_of(content):
+                table.write(key, namespace, kept)
         return looked_at or 1
 
 

@@ -283,8 +283,14 @@ def test_updating_to_none_clears(new_setup: Any) -> None:
     assert (setup.read(), setup.store.key_count()) == (None, 0)
 
 
-def test_what_nobody_reads_is_swept_by_the_writes_of_others(new_setup: Any) -> None:
-    setup = new_setup()
+VISIBILITIES = pytest.mark.parametrize("visibility", StateVisibility)
+
+
+@VISIBILITIES
+def test_what_nobody_reads_is_swept_by_the_writes_of_others(
+    new_setup: Any, visibility: StateVisibility
+) -> None:
+    setup = new_setup(visibility=visibility)
     for key in range(100):
         setup.store.set_current_key(key)
         setup.write(key)
@@ -295,14 +301,17 @@ def test_what_nobody_reads_is_swept_by_the_writes_of_others(new_setup: Any) -> N
     assert setup.store.key_count() == 1
 
 
-def test_what_may_still_be_read_is_not_swept(new_setup: Any) -> None:
+@pytest.mark.parametrize(("now_ms", "found"), [(199, "old"), (200, None)])
+def test_what_may_still_be_read_is_kept_for_as_long_again_and_then_swept(
+    new_setup: Any, now_ms: int, found: str | None
+) -> None:
     setup = new_setup(visibility=EXPIRED)
     setup.write("old")
-    setup.at(1000).store.set_current_key("other")
+    setup.at(now_ms).store.set_current_key("other")
     for _ in range(10):
         setup.write(1)
     setup.store.set_current_key("k")
-    assert setup.read() == "old"
+    assert setup.read() == found
 
 
 def test_a_table_of_state_with_a_ttl_is_refused(new_setup: Any) -> None:
@@ -336,22 +345,24 @@ def _held(setup: Setup) -> int:
     )
 
 
+@VISIBILITIES
 @pytest.mark.parametrize("kind", ["map", "list"])
 def test_what_expired_of_a_key_in_use_is_swept_though_nobody_reads_it(
-    new_setup: Any, kind: str
+    new_setup: Any, kind: str, visibility: StateVisibility
 ) -> None:
-    setup = new_setup()
+    setup, ttl = new_setup(), config(visibility=visibility)
     if kind == "map":
-        state = setup.store.get_map(MapStateDescriptor("m", ttl=config()))
+        state = setup.store.get_map(MapStateDescriptor("m", ttl=ttl))
         add = partial(_put_one, state)
     else:
-        state = setup.store.get_list(ListStateDescriptor("l", ttl=config()))
+        state = setup.store.get_list(ListStateDescriptor("l", ttl=ttl))
         add = state.add
     for now_ms in range(0, 3_000, 10):
         setup.at(now_ms)
         add(now_ms)
-    # Ten of them are alive at a time, and about as many are written between two looks.
-    assert _held(setup) < 50
+    # Ten of them are alive at a time, or twenty may still be read, and about as many are
+    # written between two looks.
+    assert _held(setup) < 80
 
 
 def _put_one(state: Any, number: int) -> None:

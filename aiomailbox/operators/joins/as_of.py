@@ -7,6 +7,7 @@ from typing import Any
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.grown import grown, values_of
 from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.joins.function import Pair, pair
 from aiomailbox.operators.joins.keyed_join import JoinSide, KeyedJoinOperator
@@ -82,7 +83,7 @@ class AsOfJoinOperator(KeyedJoinOperator):
         else:
             # What is kept in a map is replaced, never changed: snapshots share it.
             waiting = side.buffer
-            waiting.put(stamp, (*waiting.get(stamp, ()), value))
+            waiting.put(stamp, grown(waiting.get(stamp, ()), value))
             self._timers.register_event_time_timer(key, side.name, stamp)
         return None
 
@@ -92,7 +93,7 @@ class AsOfJoinOperator(KeyedJoinOperator):
         if timer.namespace == self._right.name:
             self._forget_before(stamp)
             return None
-        lefts = self._left.buffer.get(stamp, ())
+        lefts = list(values_of(self._left.buffer.get(stamp, ())))
         self._left.buffer.remove(stamp)
         return self._calls.process(self._pairs(lefts, stamp))
 
@@ -103,7 +104,7 @@ class AsOfJoinOperator(KeyedJoinOperator):
             self._dropped.value += 1
             return
         # A tuple, for the version itself may be None.
-        versions.put(stamp, (value,))
+        versions.put(stamp, grown((), value))
         self._timers.register_event_time_timer(key, self._right.name, stamp)
 
     def _version_at(self, time: int) -> int:
@@ -111,14 +112,18 @@ class AsOfJoinOperator(KeyedJoinOperator):
         stamps = self._right.buffer.keys()
         return max((stamp for stamp in stamps if stamp <= time), default=MIN_TIMESTAMP)
 
-    def _pairs(self, lefts: tuple[Any, ...], stamp: int) -> list[Pair]:
+    def _pairs(self, lefts: list[Any], stamp: int) -> list[Pair]:
         version = self._version_at(stamp)
         if version == MIN_TIMESTAMP:
             if not self.keep_unmatched:
                 return []
             return [(left, stamp, None, MIN_TIMESTAMP) for left in lefts]
         rights = self._right.buffer.get(version, ())
-        return [(left, stamp, right, version) for left in lefts for right in rights]
+        return [
+            (left, stamp, right, version)
+            for left in lefts
+            for right in values_of(rights)
+        ]
 
     def _forget_before(self, stamp: int) -> None:
         versions = self._right.buffer

@@ -7,6 +7,7 @@ from typing import Any
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.grown import Grown, grown, values_of
 from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.joins.function import Pair
 from aiomailbox.operators.joins.keyed_join import JoinSide, KeyedJoinOperator
@@ -86,7 +87,7 @@ class IntervalJoinOperator(KeyedJoinOperator):
             )
             return None
         # What is kept in a map is replaced, never changed: snapshots share it.
-        side.buffer.put(stamp, (*side.buffer.get(stamp, ()), value))
+        side.buffer.put(stamp, grown(side.buffer.get(stamp, ()), value))
         self._timers.register_event_time_timer(
             key, side.name, stamp + self._kept_ms(is_left)
         )
@@ -110,7 +111,7 @@ class IntervalJoinOperator(KeyedJoinOperator):
         return [
             (value, stamp, other, other_stamp)
             for other_stamp, others in _within(self._right, low, high)
-            for other in others
+            for other in values_of(others)
         ]
 
     def _with_right(self, value: Any, stamp: int) -> list[Pair]:
@@ -118,11 +119,11 @@ class IntervalJoinOperator(KeyedJoinOperator):
         return [
             (other, other_stamp, value, stamp)
             for other_stamp, others in _within(self._left, low, high)
-            for other in others
+            for other in values_of(others)
         ]
 
 
-def _within(side: JoinSide, low: int, high: int) -> list[tuple[int, tuple[Any, ...]]]:
+def _within(side: JoinSide, low: int, high: int) -> list[tuple[int, Grown]]:
     """Return the records of a side from ``low`` to ``high``, by event time."""
     buffer = side.buffer
     if high - low < _LOOK_UPS_MAX:

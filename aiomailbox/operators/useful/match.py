@@ -9,6 +9,7 @@ from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.grown import grown, values_of
 from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
     OnError,
@@ -125,7 +126,7 @@ class MatchOperator(StatefulOperator):
             self.context.keyed_state.set_current_key(key)
             # What is kept in a map is replaced, never changed: snapshots share it.
             kept = self._records.get(stamp, ())
-            self._records.put(stamp, (*kept, values[index]))
+            self._records.put(stamp, grown(kept, values[index]))
             if not kept:
                 self._timers.register_event_time_timer(key, _RECORDS, stamp)
         return None
@@ -159,7 +160,7 @@ class MatchOperator(StatefulOperator):
 
     def _take(self, key: Any, stamp: int) -> tuple[Partial, ...]:
         """Match the records of one time; return what has begun then."""
-        records = self._records.get(stamp, ())
+        records = values_of(self._records.get(stamp, ()))
         self._records.remove(stamp)
         partials = self._kept()
         self._collector.timestamp = stamp
@@ -188,7 +189,7 @@ class MatchOperator(StatefulOperator):
     def _match(self, key: Any, match: Partial, end: int) -> Match:
         steps = self._pattern.steps
         events: dict[str, Any] = {}
-        for step, event in zip(steps, match.events, strict=True):
+        for step, event in zip(steps, values_of(match.events), strict=True):
             events.setdefault(step.name, []).append(event)
         for name, several in events.items():
             if len(several) == 1:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.callables import check_sync_function
+from aiomailbox.operators.core.grown import Grown, grown
 from aiomailbox.policies import check_count
 from aiomailbox.state import kept_in_state
 
@@ -62,10 +63,17 @@ class Step:
 
 @kept_in_state
 class Partial(NamedTuple):
-    """The beginning of a match: event time of its first record, and its records."""
+    """The beginning of a match: event time of its first record, and its records.
+
+    Attributes:
+        start: Event time of the first record, milliseconds.
+        step: How many steps have their record.
+        events: The records of these steps.
+    """
 
     start: int
-    events: tuple[Any, ...]
+    step: int
+    events: Grown
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,12 @@ class Pattern:
     steps: tuple[Step, ...]
     within_ms: int | None = None
     skip: Skip = "past_last_event"
+    # The last step that has to be the very next record, -1 if none has.
+    last_strict: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        strict = [index for index, step in enumerate(self.steps) if step.is_strict]
+        object.__setattr__(self, "last_strict", max(strict, default=-1))
 
     def followed_by(
         self, name: str, where: Callable[[Any], Any] | None = None
@@ -224,14 +238,14 @@ def advance(
     fits: dict[int, bool] = {}
     alive: list[Partial] = []
     done: list[Partial] = []
-    for partial in (*unexpired(pattern, partials, stamp), Partial(stamp, ())):
-        index = len(partial.events)
+    for partial in (*unexpired(pattern, partials, stamp), Partial(stamp, 0, ())):
+        index = partial.step
         if index not in fits:
             where = steps[index].where
             fits[index] = where is None or bool(where(value))
         if fits[index]:
-            grown = Partial(partial.start, (*partial.events, value))
-            (done if index + 1 == len(steps) else alive).append(grown)
+            further = Partial(partial.start, index + 1, grown(partial.events, value))
+            (done if index + 1 == len(steps) else alive).append(further)
         elif index and not steps[index].is_strict:
             alive.append(partial)
     if pattern.skip == "none":
@@ -239,12 +253,20 @@ def advance(
     if done:
         return (), done[:1]
     if pattern.within_ms is None:
-        # Those at one step share their future, in which only the earliest counts.
-        earliest: dict[int, Partial] = {}
-        for one in alive:
-            earliest.setdefault(len(one.events), one)
-        alive = list(earliest.values())
+        alive = _that_count(pattern, alive)
     return tuple(alive), done
+
+
+def _that_count(pattern: Pattern, partials: list[Partial]) -> list[Partial]:
+    """Return those of which one may become the next match, if time ends none."""
+    kept: dict[int, Partial] = {}
+    for one in partials:
+        # Those at one step share their future, in which only the earliest counts.
+        kept.setdefault(one.step, one)
+        # One that no record can end is completed before all that began later.
+        if one.step > pattern.last_strict:
+            break
+    return list(kept.values())
 
 
 def unexpired(

@@ -162,6 +162,39 @@ def test_without_within_one_beginning_a_step_is_kept() -> None:
     assert len(fed.state()[0]) == 1
 
 
+def test_what_no_record_can_end_is_kept_alone_and_grows_without_being_copied() -> None:
+    """Else each record would cost the square of the length of the match."""
+    looked_for = pattern("a", where=Is("a")).times(1_000)
+    fed = Fed(looked_for, restarts=False)
+    fed.step([(stamp, "a") for stamp in range(1, 1_000)], 999)
+    (partial,), waiting = fed.state()
+    assert (partial.start, partial.step, waiting) == (1, 999, [])
+    assert [len(part) for part in partial.events] == [512, 256, 128, 64, 32, 4, 2, 1]
+    fed.step([(1_000, "a")], 1_000)
+    (match,) = fed.matches
+    assert match.events == {"a": [(stamp, "a") for stamp in range(1, 1_001)]}
+
+
+@given(n=st.integers(2, 4), letters=st.text("ab", max_size=40), strict=st.booleans())
+def test_of_repeated_steps_matches_are_those_of_a_naive_matcher(
+    n: int, letters: str, strict: bool
+) -> None:
+    looked_for = pattern("a", where=Is("a")).times(n)
+    looked_for = (looked_for.next if strict else looked_for.followed_by)("b").times(n)
+    rows = list(enumerate(letters, 1))
+    fed = Fed(looked_for, restarts=False)
+    fed.step(rows, len(rows))
+    found = [[*one.events["a"], *one.events["b"]] for one in fed.matches]
+    assert found == [[rows[place] for place in one] for one in naive(rows, looked_for)]
+
+
+def test_records_of_one_time_are_kept_without_being_copied_for_each() -> None:
+    fed = Fed(ab(), restarts=False)
+    fed.harness.process_run([(5, "c")] * 1_000, [5] * 1_000)
+    ((stamp, kept),) = fed.state()[1]
+    assert (stamp, [len(part) for part in kept]) == (5, [512, 256, 128, 64, 32, 8])
+
+
 def test_beginnings_of_matches_are_bounded_and_the_earliest_is_forgotten() -> None:
     fed = Fed(ab().skipping("none"), restarts=False, partials_max=2)
     fed.step([(0, "a"), (1, "a"), (2, "a"), (3, "b")], 3)
