@@ -13,7 +13,7 @@ from aiomailbox.connectors import PullSink
 from aiomailbox.graph import Origin, Transformation
 from aiomailbox.operators import SinkOperator
 from aiomailbox.records import Run
-from aiomailbox.runtime import JobMaster, PullHandover
+from aiomailbox.runtime import CountingHandover, JobMaster, PullHandover
 
 _HANDOVER = "results"
 
@@ -84,7 +84,9 @@ class Pulled(AsyncIterator[T]):
     async def _refill(self) -> None:
         try:
             if self._pulling is None:
-                self._pulling = _Pulling(self._definition, self._origins, self._name)
+                self._pulling = _Pulling(
+                    self._definition, self._origins, self._name, PullHandover()
+                )
             run = await self._pulling.handover.take()
             if run is not None:
                 self._items = iter(self._of_run(run))
@@ -99,17 +101,27 @@ class Pulled(AsyncIterator[T]):
 class _Pulling:
     """A job that hands over its results.
 
+    Args:
+        definition: The job without its last operator.
+        origins: What is pulled.
+        name: The job's name.
+        handover: Where the results are left.
+
     Attributes:
         loop: The event loop that it runs on.
-        handover: Where the results are.
+        handover: As given.
         job: The job.
     """
 
     def __init__(
-        self, definition: JobDefinition, origins: list[Origin], name: str
+        self,
+        definition: JobDefinition,
+        origins: list[Origin],
+        name: str,
+        handover: PullHandover,
     ) -> None:
         self.loop = asyncio.get_running_loop()
-        self.handover = PullHandover()
+        self.handover = handover
         sink = PullSink(_HANDOVER)
         last = Transformation(
             name="results",
@@ -140,3 +152,19 @@ def pull_values(
 ) -> Pulled[Any]:
     """Return the results one by one."""
     return Pulled(definition, origins, name, lambda run: run.values)
+
+
+async def count_results(definition: JobDefinition, origins: list[Origin]) -> int:
+    """Return how many results there are; hands none over, which takes turns of the loop.
+
+    Raises:
+        JobFailedError: If the job failed.
+    """
+    counted = CountingHandover()
+    pulling = _Pulling(definition, origins, "count", counted)
+    try:
+        await pulling.job.wait()
+    finally:
+        pulling.abandon()
+        await pulling.job.outlast()
+    return counted.records

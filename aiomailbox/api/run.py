@@ -6,7 +6,10 @@ import asyncio
 import signal
 import sys
 import threading
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from functools import partial
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 from aiomailbox.api.job import held_jobs
@@ -59,8 +62,9 @@ def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
     received: list[signal.Signals] = []
 
     async def main() -> ResultT:
-        loop = asyncio.get_running_loop()
-        task = loop.create_task(cast("Coroutine[Any, Any, ResultT]", work))
+        task = asyncio.get_running_loop().create_task(
+            cast("Coroutine[Any, Any, ResultT]", work)
+        )
 
         def interrupt(number: signal.Signals) -> None:
             received.append(number)
@@ -69,21 +73,16 @@ def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
         if threading.current_thread() is not threading.main_thread():
             return await task
         # Spark's own handler would raise in the middle of the loop.
-        previous = {signal.SIGINT: signal.getsignal(signal.SIGINT)}
+        actions: dict[signal.Signals, Callable[[], None]] = {
+            signal.SIGINT: partial(interrupt, signal.SIGINT)
+        }
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            previous[signal.SIGTERM] = signal.SIG_DFL
-        for number in previous:
-            loop.add_signal_handler(number, interrupt, number)
+            actions[signal.SIGTERM] = partial(interrupt, signal.SIGTERM)
         tells = getattr(signal, "SIGUSR1", None)
         if tells is not None and signal.getsignal(tells) is signal.SIG_DFL:
-            previous[tells] = signal.SIG_DFL
-            loop.add_signal_handler(tells, _tell_what_is_awaited)
-        try:
+            actions[tells] = _tell_what_is_awaited
+        with _handling(actions):
             return await task
-        finally:
-            for number, handler in previous.items():
-                loop.remove_signal_handler(number)
-                signal.signal(number, handler)
 
     try:
         return asyncio.run(main())
@@ -93,3 +92,35 @@ def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
         if received[0] is signal.SIGTERM:
             raise SystemExit(128 + signal.SIGTERM) from None
         raise KeyboardInterrupt from None
+
+
+@contextmanager
+def _handling(actions: dict[signal.Signals, Callable[[], None]]) -> Iterator[None]:
+    """Let signals call functions in the running loop for as long as the block is.
+
+    Args:
+        actions: What each signal calls.
+    """
+    loop = asyncio.get_running_loop()
+    (first, action), *others = actions.items()
+    # Once it handles one signal, a loop is woken by all. For each that it is asked to
+    # handle it lists those of the system, twice, which takes as long as to make the loop.
+    previous = {first: signal.getsignal(first)}
+    loop.add_signal_handler(first, action)
+    for number, each in others:
+        previous[number] = signal.signal(number, _called_soon(loop, each))
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(first)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _called_soon(
+    loop: asyncio.AbstractEventLoop, action: Callable[[], None]
+) -> Callable[[int, FrameType | None], None]:
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(action)
+
+    return handle

@@ -62,7 +62,7 @@ from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.interval import IntervalJoin, join_info
 from aiomailbox.api.misnamed import no_such_verb
-from aiomailbox.api.pull import Pulled, pull_runs, pull_values
+from aiomailbox.api.pull import Pulled, count_results, pull_runs, pull_values
 from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.showing import show_records
 from aiomailbox.api.typed import RecordTypeCheck
@@ -1370,12 +1370,7 @@ class DataStream(Generic[T]):
         Raises:
             JobFailedError: If the job failed.
         """
-        total = 0
-        runs = pull_runs(self._definition, self._origins, "count")
-        async with aclosing(runs):
-            async for run in runs:
-                total += len(run)
-        return total
+        return await count_results(self._definition, self._origins)
 
     @verb
     async def take(self, count: int) -> list[T]:

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import encoded_column, hinted_type
 from aiomailbox.columnar.fields import RecordShape, plain_values, record_shape
-from aiomailbox.columnar.kernels import Kernel, kernel_of
+from aiomailbox.columnar.kernels import Kernel, kernel_of, read_fields
 from aiomailbox.columnar.plain import cast_plain, plain_type
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
@@ -84,6 +84,9 @@ def check_reads(expression: pc.Expression, names: Sequence[str]) -> None:
     Raises:
         RecordTypeError: If it does.
     """
+    read = read_fields(expression)
+    if read is not None and read <= set(names):
+        return
     schema = pa.schema([(name, pa.null()) for name in names])
     try:
         _projected(schema.empty_table(), [expression])
@@ -236,16 +239,32 @@ class Evaluator:
             RecordTypeError: If the expressions do not fit the schema.
         """
         if self._schema is None or not self._schema.equals(schema):
-            bound = self._bound(schema, names)
-            types = {
-                field.name: field.type
-                for field in bound
-                if not self._binds(bound, field.name)
-            }
-            kernels = [kernel_of(each, types) for each in self.expressions]
-            self._reads = _Reads(types, kernels)
+            self._reads = self._called(schema) or self._planned(schema, names)
             self._schema = schema
         return self._reads
+
+    def _called(self, schema: pa.Schema) -> _Reads | None:
+        """Return what is read if kernels do it all; binds nothing, which takes long."""
+        read = [read_fields(each) for each in self.expressions]
+        places = {
+            name: schema.get_field_index(name) for names in read for name in names or ()
+        }
+        # None, or twice: a plan says what is wrong.
+        if None in read or min(places.values(), default=0) < 0:
+            return None
+        types = {name: schema.field(place).type for name, place in places.items()}
+        kernels = [kernel_of(each, types) for each in self.expressions]
+        return None if None in kernels else _Reads(types, kernels)
+
+    def _planned(self, schema: pa.Schema, names: Sequence[str]) -> _Reads:
+        """Return the same by trying; see `_reads_of`."""
+        bound = self._bound(schema, names)
+        types = {
+            field.name: field.type
+            for field in bound
+            if not self._binds(bound, field.name)
+        }
+        return _Reads(types, [kernel_of(each, types) for each in self.expressions])
 
     def _bound(self, schema: pa.Schema, names: Sequence[str]) -> pa.Schema:
         """Return a schema to which the expressions can be bound.

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Kernel", "kernel_of"]
+__all__ = ["Kernel", "kernel_of", "read_fields"]
 
 Kernel = Callable[[Mapping[str, pa.Array]], pa.Array]
 
@@ -35,6 +35,10 @@ _INT, _FLOAT, _TEXT, _BOOL = pa.int64(), pa.float64(), pa.string(), pa.bool_()
 _COMPARED: Final = (_INT, _FLOAT, _TEXT)
 # Beyond it, an integer is not always a float.
 _EXACT_MAX: Final = 2**53
+# What an expression may consist of; a field of a field is not among it.
+_KNOWN_ENTRIES: Final = frozenset({"call", "end", "field_ref", "literal", "options"})
+# Another version of Arrow may pickle expressions in another form.
+_UNKNOWN_FORM: Final = (pa.ArrowException, TypeError, ValueError)
 
 
 class _Bound(NamedTuple):
@@ -61,6 +65,24 @@ class _CSchema(ctypes.Structure):
     )
 
 
+def read_fields(expression: pc.Expression) -> set[str] | None:
+    """Return the names of the fields that an expression reads; None if it is not known.
+
+    Example:
+        >>> sorted(read_fields(pc.field("a") + pc.field("b") * 2))
+        ['a', 'b']
+        >>> read_fields(pc.field("a", "b")) is None
+        True
+    """
+    try:
+        entries = _metadata(_unpacked(expression).schema)
+    except _UNKNOWN_FORM:
+        return None
+    if not {key for key, _ in entries} <= _KNOWN_ENTRIES:
+        return None
+    return {value for key, value in entries if key == "field_ref"}
+
+
 def kernel_of(
     expression: pc.Expression, types: Mapping[str, pa.DataType]
 ) -> Kernel | None:
@@ -78,14 +100,18 @@ def kernel_of(
         True
     """
     try:
-        (_, (packed,)) = expression.__reduce__()
-        batch = pa.ipc.open_file(packed).get_batch(0)
-        entries = _metadata(batch.schema)
-    except (pa.ArrowException, TypeError, ValueError):
-        # Another version of Arrow may say it otherwise.
+        batch = _unpacked(expression)
+    except _UNKNOWN_FORM:
         return None
+    entries = iter(_metadata(batch.schema))
     found = _bound(next(entries, ("", "")), entries, batch, types)
     return None if found is None or found.literal is not None else found.run
+
+
+def _unpacked(expression: pc.Expression) -> pa.RecordBatch:
+    """Return an expression in its pickled form: literals, and the rest as metadata."""
+    (_, (packed,)) = expression.__reduce__()
+    return pa.ipc.open_file(packed).get_batch(0)
 
 
 def _bound(
@@ -157,8 +183,8 @@ def _result_of(name: str, kind: pa.DataType) -> pa.DataType | None:
     return _BOOL if name in _LOGIC and kind == _BOOL else None
 
 
-def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
-    """Yield all entries of a schema's metadata, in their order."""
+def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
+    """Return all entries of a schema's metadata, in their order."""
     capsule = schema.__arrow_c_schema__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = (
@@ -184,6 +210,5 @@ def _metadata(schema: pa.Schema) -> Iterator[tuple[str, str]]:
         return found
 
     if not address:
-        return iter(())
-    # A list: the memory is the capsule's.
-    return iter([(text(), text()) for _ in range(number())])
+        return []
+    return [(text(), text()) for _ in range(number())]

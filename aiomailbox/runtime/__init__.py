@@ -22,7 +22,7 @@ from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.deployment import Deployment, Embedded, new_embedded_job
 from aiomailbox.runtime.diagnosis import Bottleneck
-from aiomailbox.runtime.handover import PullHandover
+from aiomailbox.runtime.handover import CountingHandover, PullHandover
 from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.job_snapshot import (
     SNAPSHOT_VERSION,
@@ -54,6 +54,7 @@ __all__ = [
     "CheckpointSummary",
     "CheckpointView",
     "CompletedCheckpoint",
+    "CountingHandover",
     "Deployment",
     "EdgeSummary",
     "Embedded",

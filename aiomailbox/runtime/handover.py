@@ -80,3 +80,28 @@ class PullHandover:
         self._abandoned = True
         self._runs.clear()
         self.room.set_available()
+
+
+class CountingHandover(PullHandover):
+    """Counts the records of all runs, and keeps none: there is always room.
+
+    Attributes:
+        records: How many there were.
+
+    Example:
+        >>> from aiomailbox.records import ListRun
+        >>> handover = CountingHandover()
+        >>> handover.offer(ListRun([1, 2])), handover.offer(ListRun([3]))
+        (True, True)
+        >>> handover.records
+        3
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: int = 0
+
+    def offer(self, run: Run) -> bool:
+        """Count the records."""
+        self.records += len(run)
+        return True

@@ -188,6 +188,17 @@ async def test_take_leaves_nothing_running(
     assert_nothing_left()
 
 
+async def test_a_cancelled_count_leaves_nothing_running(
+    env: Env, assert_nothing_left: NothingLeft
+) -> None:
+    counting = asyncio.create_task(env.from_async_iterable(ticks).count())
+    await asyncio.sleep(5)
+    counting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await counting
+    assert_nothing_left()
+
+
 async def test_leaving_a_loop_with_aclosing_leaves_nothing_running(
     env: Env, assert_nothing_left: NothingLeft
 ) -> None:

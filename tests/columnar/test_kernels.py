@@ -8,11 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 
 from aiomailbox.columnar import ArrowRun, NamedTupleForm
 from aiomailbox.columnar.evaluator import Evaluator, _projected
-from aiomailbox.columnar.kernels import kernel_of
+from aiomailbox.columnar.kernels import kernel_of, read_fields
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.records import ListRun
 
@@ -107,6 +107,36 @@ def test_a_kernel_gives_what_a_plan_gives(rows: list[Any], expression: Any) -> N
     if kernel is not None:
         by_plan = outcome(lambda: _projected(table, [expression]).columns)
         assert outcome(lambda: [kernel(columns)]) == by_plan
+
+
+@given(st.one_of(numbers, integers, conditions, mixed))
+def test_the_fields_that_are_read_are_those_without_which_no_plan_begins(
+    expression: Any,
+) -> None:
+    def begins(schema: pa.Schema) -> bool:
+        try:
+            _projected(schema.empty_table(), [expression])
+        except pa.ArrowException:
+            return False
+        return True
+
+    # What overflows between literals begins with no fields.
+    assume(begins(SCHEMA))
+    needed = {
+        name
+        for place, name in enumerate(SCHEMA.names)
+        if not begins(SCHEMA.remove(place))
+    }
+    assert read_fields(expression) == needed
+
+
+def test_a_field_of_a_field_is_left_to_a_plan() -> None:
+    assert read_fields(pc.field("a", "b") + pc.field("c")) is None
+    inner = pa.StructArray.from_arrays([pa.array([1, 2])], ["b"])
+    batch = pa.record_batch({"a": inner, "b": [10, 20]})
+    columns = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+    evaluator = Evaluator([pc.field("a", "b") + pc.field("b")])
+    assert evaluator.evaluate(columns)[0].to_pylist() == [11, 22]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aiomailbox.records import ListRun
-from aiomailbox.runtime import PullHandover
+from aiomailbox.runtime import CountingHandover, PullHandover
 
 
 def run(number: int) -> ListRun:
@@ -81,3 +81,13 @@ async def test_a_cancelled_wait_harms_nobody() -> None:
     first.cancel()
     assert handover.try_take() is not None
     await second
+
+
+async def test_counting_takes_any_number_of_runs_and_keeps_none() -> None:
+    handover = CountingHandover()
+    assert all(handover.offer(run(n)) for n in range(100))
+    assert handover.room.available
+    assert handover.try_take() is None
+    handover.end()
+    assert await handover.take() is None
+    assert handover.records == 100
