@@ -10,14 +10,21 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cell_grid import FrozenGrid, contents_of
+from aiomailbox.columnar.cell_grid import DetachedRow, FrozenGrid, KeptRow, contents_of
 from aiomailbox.columnar.groups import distinct
 from aiomailbox.columnar.window_grid import WindowGrid
-from aiomailbox.columnar.windows import ColumnarWindows, Fired, beginnings
+from aiomailbox.columnar.windows import (
+    ColumnarWindows,
+    Fired,
+    Firing,
+    beginning,
+    beginnings,
+    rows_firing,
+)
 from aiomailbox.operators import Pending, then
+from aiomailbox.records import MIN_TIMESTAMP
 from aiomailbox.state import GroupedEntries, KeyedStateSnapshot
 from aiomailbox.windowing import (
     SlidingAggregateOperator,
@@ -55,35 +62,47 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         )
         return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
 
+    def _open_columns(self) -> Pending:
+        self._grid.lay_out(self._offset, self._step)
+        return super()._open_columns()
+
     @property
     def _step(self) -> int:
         """From the beginning of one window to that of the next, milliseconds."""
         return self._size
 
     def _windows(self, times: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        """Return the record of each window, None for one a record; where each begins."""
-        return None, beginnings(times, self._offset, self._size)
+        """Return the record of each window, None for one a record; and a time in it.
+
+        The window is the latest with that time.
+        """
+        return None, times
 
     def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
         grid = self._grid
         values, slots = grid.cells.read(run), self._slots_of(run)
-        records, starts = self._windows(times)
+        records, times_in = self._windows(times)
         if records is not None:
             values, slots = [each.at(records) for each in values], slots[records]
         keys = len(self._slots.places)
-        late = starts <= self._ended
-        if records is None and not late.any():
-            cells, begun = grid.place(starts, slots, keys, self._step)
+        span = run.span_ms() if records is None else None
+        lowest = _least(times_in) if span is None else span[0]
+        if beginning(lowest, self._offset, self._step) > self._ended:
+            cells, begun = grid.place(times_in, slots, keys, span)
             grid.check(values, cells)
             grid.add_waiting(values, begun, cells)
-            return None
+            if records is None:
+                return None
+            return self._emit_too_late(run, self._skipped(times, records))
+        starts = beginnings(times_in, self._offset, self._step)
+        late = starts <= self._ended
         over = late & (starts + (self._size - 1 + self._lateness) <= self.watermark_ms)
         kept = np.flatnonzero(~over)
         waits = np.flatnonzero(~late[kept])
         after = np.flatnonzero(late[kept])
         values = [each.at(kept) for each in values]
         starts, slots = starts[kept], slots[kept]
-        cells, _ = grid.place(starts, slots, keys, self._step)
+        cells, _ = grid.place(starts, slots, keys)
         grid.check(values, cells)
         pending: Pending = None
         if len(waits):
@@ -94,7 +113,7 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
             results = grid.add_late([each.at(after) for each in values], cells[after])
             ended = starts[after]
             pending = self._emit_results(
-                (ended, ended + self._size, slots[after], results)
+                Fired(ended, ended + self._size, slots[after], results)
             )
         taken = kept if records is None else records[kept]
         return then(pending, self._emit_too_late, run, self._skipped(times, taken))
@@ -105,32 +124,29 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         late[taken] = False
         return np.flatnonzero(late)
 
-    def _fire_some(self, count: int) -> Fired | None:
-        limit = self.watermark_ms - self._size + 1
-        parts: list[tuple[int, np.ndarray, list[pa.Array]]] = []
-        while count > 0 and (start := self._grid.first_waiting(limit)) is not None:
-            slots, results = self._take_fired(start, count)
-            count -= len(slots)
-            parts.append((start, slots, results))
-        if not parts:
-            return None
-        starts: np.ndarray = np.repeat(
-            np.array([start for start, _, _ in parts], np.int64),
-            [len(slots) for _, slots, _ in parts],
-        )
-        columns = [
-            pa.concat_arrays([results[piece] for _, _, results in parts])
-            for piece in range(len(parts[0][2]))
-        ]
-        slots = np.concatenate([slots for _, slots, _ in parts])
-        return starts, starts + self._size, slots, columns
+    def _fire_some(self, count: int) -> Firing | None:
+        rows: list[DetachedRow | KeptRow] = []
+        grid = self._grid
+        for start in grid.waiting_until(self.watermark_ms - self._size + 1):
+            keys, is_kept = grid.count_unfired(start), self._is_kept(start)
+            # What is kept at once: a part that was emitted would look like the rest.
+            if keys > count and not is_kept:
+                rows = rows or [grid.take(start, count)]
+                break
+            if keys:
+                rows.append(grid.detached(start))
+            if is_kept:
+                grid.mark_fired(start)
+            else:
+                grid.forget(start)
+            count -= keys
+            if count <= 0:
+                break
+        return rows_firing(rows, self._size) if rows else None
 
-    def _take_fired(self, start: int, count: int) -> tuple[np.ndarray, list[pa.Array]]:
-        """Return results of a window that ends, and keep it if records may come late."""
-        if start + self._size - 1 + self._lateness > self.watermark_ms:
-            # All at once: a part that was emitted would look like one that was not.
-            return self._grid.fire(start)
-        return self._grid.take(start, count)
+    def _is_kept(self, start: int) -> bool:
+        """Say whether records may come to a window that has ended."""
+        return start + self._size - 1 + self._lateness > self.watermark_ms
 
     def _forget_idle(self) -> None:
         grid = self._grid
@@ -195,6 +211,11 @@ class ColumnarSlidingOperator(ColumnarTumblingOperator, SlidingAggregateOperator
         starts = last[:, np.newaxis] - np.arange(-(-size // slide)) * slide
         there = starts > (times - size)[:, np.newaxis]
         return np.nonzero(there)[0], starts[there]
+
+
+def _least(times: np.ndarray) -> int:
+    """Return the least of some times; one that is over if there are none."""
+    return int(times.min()) if len(times) else MIN_TIMESTAMP
 
 
 def rows_of(frozen: FrozenGrid, keys: list[Any], *, fired: bool) -> WindowRows:

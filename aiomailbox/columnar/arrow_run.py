@@ -45,6 +45,7 @@ class ArrowRun:
         "_make",
         "_row_maker",
         "_rows",
+        "_span",
         "_stamps",
         "_times",
     )
@@ -70,6 +71,8 @@ class ArrowRun:
         # Event times in either form; the other one is made when it is asked for.
         self._stamps: list[int] | None = None
         self._times: np.ndarray | None = None
+        # The earliest and the latest of them, once somebody has asked.
+        self._span: tuple[int, int] | None = None
         if isinstance(timestamps, np.ndarray):
             self._times = timestamps
         else:
@@ -88,7 +91,7 @@ class ArrowRun:
         """
         run = object.__new__(cls)
         run._make, run._count, run._times = make, count, times
-        run._indices = run._rows = run._stamps = None
+        run._indices = run._rows = run._stamps = run._span = None
         return run
 
     @property
@@ -149,7 +152,15 @@ class ArrowRun:
     def highest_ms(self) -> int | None:
         """Return the latest event time; None if there is none."""
         times = self.event_times
-        return int(times.max()) if times is not None and len(times) else None
+        return None if times is None or not len(times) else self.span_ms()[1]
+
+    def span_ms(self) -> tuple[int, int]:
+        """Return the earliest and the latest event time of records that have one."""
+        span = self._span
+        if span is None:
+            times: Any = self.event_times
+            span = self._span = int(times.min()), int(times.max())
+        return span
 
     def __len__(self) -> int:
         if self._indices is not None:
@@ -334,7 +345,9 @@ class ArrowRun:
         elif pa.types.is_integer(column.type):
             if pa.types.is_uint64(column.type):
                 check_before_end_of_time(max(column.to_pylist(), default=0))
-            times = column.cast(pa.int64()).to_numpy()
+            if not pa.types.is_int64(column.type):
+                column = column.cast(pa.int64())
+            times = column.to_numpy()
         else:
             raise TimestampError(
                 f"column {name!r} of type {column.type} cannot be an event time. "

@@ -12,7 +12,14 @@ from aiomailbox.columnar.cells import Cells, FrozenCells, Values, reshaped
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.operators import Aggregate
 
-__all__ = ["ABSENT", "CellGrid", "FrozenGrid", "KeptRow", "contents_of"]
+__all__ = [
+    "ABSENT",
+    "CellGrid",
+    "DetachedRow",
+    "FrozenGrid",
+    "KeptRow",
+    "contents_of",
+]
 
 ABSENT: Final = -1
 _ROWS_MIN: Final = 4
@@ -20,7 +27,6 @@ _COLUMNS_MIN: Final = 64
 # So many cells may be empty, and beyond them so many for each that is not.
 _EMPTY_MAX: Final = 1 << 20
 _EMPTY_EACH: Final = 16
-_COMPARED_MAX: Final = 8
 _TABLE_MAX: Final = 1 << 12
 
 
@@ -37,6 +43,42 @@ class KeptRow(NamedTuple):
     slots: np.ndarray
     cells: Cells
 
+    @property
+    def keys(self) -> int:
+        """How many keys there are."""
+        return len(self.slots)
+
+    def results(self) -> tuple[np.ndarray, list[pa.Array]]:
+        """Return the places of keys, and a column for each piece of the aggregate."""
+        return self.slots, self.cells.results(np.arange(len(self.slots)))
+
+
+class DetachedRow:
+    """What a row held when it was taken, as one has to put it into order.
+
+    Args:
+        start: Where its stretch of time begins, milliseconds.
+        seen: When the first record of each cell came, or absent.
+        cells: The accumulators, one a key.
+
+    Attributes:
+        start: As given.
+        keys: How many keys there are.
+    """
+
+    __slots__ = ("_cells", "_seen", "keys", "start")
+
+    def __init__(self, start: int, seen: np.ndarray, cells: Cells) -> None:
+        self.start: int = start
+        self.keys: int = int(np.count_nonzero(seen != ABSENT))
+        self._seen = seen
+        self._cells = cells
+
+    def results(self) -> tuple[np.ndarray, list[pa.Array]]:
+        """Return the same as `KeptRow.results`, of keys in the order of their records."""
+        slots = _in_order(self._seen)
+        return slots, self._cells.results(slots)
+
 
 class CellGrid:
     """What stretches of time hold of each key.
@@ -50,6 +92,7 @@ class CellGrid:
 
     def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
         self.cells: Cells = Cells(aggregate)
+        self._offset, self._step = 0, 1
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
         self._height = self._width = 0
@@ -66,27 +109,73 @@ class CellGrid:
     def __iter__(self) -> Iterator[int]:
         return iter(list(self._rows))
 
+    def lay_out(self, offset: int, step: int) -> None:
+        """Say where some stretch begins, and how far it is to the next, milliseconds."""
+        self._offset, self._step = offset, step
+
     def place(
-        self, starts: np.ndarray, slots: np.ndarray, keys: int, step: int
+        self,
+        times: np.ndarray,
+        slots: np.ndarray,
+        keys: int,
+        span: tuple[int, int] | None = None,
     ) -> tuple[np.ndarray, list[int]]:
-        """Make room for records and return their cells, and the stretches they are in.
+        """Make room for records and return their cells, and stretches that there are.
 
         Args:
-            starts: Where their stretches begin, shape ``(n,)``.
+            times: Moments within their stretches, shape ``(n,)``.
             slots: The places of their keys, shape ``(n,)``.
             keys: How many keys have a place.
-            step: Of which differences of starts are multiples, milliseconds.
+            span: The earliest of the times and the latest, if that is known.
+
+        Returns:
+            The cell of each record; and where the stretches begin that these are in,
+            maybe with others between them that were there before.
 
         Raises:
             RowsNeededError: If most cells would be empty.
         """
-        distinct, numbers = distinct_of(starts, step)
-        known: list[int] = distinct.tolist()
-        rows = self.make_rows(known, keys)
-        rows *= self._width
-        cells: np.ndarray = rows.take(numbers)
+        if not len(times):
+            return np.zeros(0, np.int64), []
+        low, high = (int(times.min()), int(times.max())) if span is None else span
+        step = self._step
+        first = low - (low - self._offset) % step
+        count = (high - first) // step + 1
+        if count > _TABLE_MAX:
+            numbers = times - first
+            numbers //= step
+            found, numbers = np.unique(numbers, return_inverse=True)
+            starts: list[int] = (found * step + first).tolist()
+            return self._cells_at(starts, keys).take(numbers) + slots, starts
+        if count == 1:
+            return self._cells_at([first], keys)[0] + slots, [first]
+        numbers = times - first
+        # A division by one number is a multiplication; a remainder would not be.
+        numbers //= step
+        starts = list(range(first, first + count * step, step))
+        known = self._rows
+        if any(start not in known for start in starts[1:-1]):
+            there: np.ndarray = np.zeros(count, np.bool_)
+            there[numbers] = True
+            starts = [
+                start
+                for start, has_records in zip(starts, there.tolist(), strict=True)
+                if has_records or start in known
+            ]
+        firsts = self._cells_at(starts, keys)
+        if len(starts) < count:
+            sparse: np.ndarray = np.zeros(count, np.int64)
+            sparse[(np.array(starts) - first) // step] = firsts
+            firsts = sparse
+        cells: np.ndarray = firsts.take(numbers)
         cells += slots
-        return cells, known
+        return cells, starts
+
+    def _cells_at(self, starts: list[int], keys: int) -> np.ndarray:
+        """Return the first cells of rows for these starts, which have room then."""
+        rows = self.make_rows(starts, keys)
+        rows *= self._width
+        return rows
 
     def make_rows(self, starts: list[int], keys: int) -> np.ndarray:
         """Have rows for these starts, with room for so many keys; return their numbers.
@@ -125,10 +214,10 @@ class CellGrid:
         """Let cells have records from now on, in this order if they had none."""
         seen = self._seen.take(cells)
         if len(seen) and int(seen.min()) == ABSENT:
-            fresh = np.flatnonzero(seen == ABSENT)
+            (fresh,) = (seen == ABSENT).nonzero()
             # Of several records of a cell the first is set last.
             back = fresh[::-1]
-            self._seen[cells[back]] = back + self._clock
+            self._seen[cells.take(back)] = back + self._clock
             self._clock += len(cells)
 
     def merge(self, start: int, other: CellGrid, source: int) -> None:
@@ -171,11 +260,15 @@ class CellGrid:
         self.cells.clear(cells)
         self._seen[cells] = ABSENT
 
+    def detached(self, start: int) -> DetachedRow:
+        """Return what a row holds by itself, which whoever needs it puts into order."""
+        mine = self._cells_in(start)
+        return DetachedRow(start, self._seen[mine].copy(), self.cells.part(mine))
+
     def forget(self, start: int) -> None:
         """Forget a row."""
-        row = self._rows.pop(start)
-        self._clear_row(row)
-        self._free.append(row)
+        self._clear_row(self._cells_in(start))
+        self._free.append(self._rows.pop(start))
 
     def rename(self, start: int, new: int) -> None:
         """Let a row stand for another stretch of time, which has none."""
@@ -230,12 +323,14 @@ class CellGrid:
         self._move(chosen.reshape(-1), self._height, width)
 
     def _row(self, start: int) -> np.ndarray:
-        first = self._rows[start] * self._width
-        return self._seen[first : first + self._width]
+        return self._seen[self._cells_in(start)]
 
-    def _clear_row(self, row: int) -> None:
-        cells = np.arange(row * self._width, (row + 1) * self._width)
-        self.cells.clear(cells)
+    def _cells_in(self, start: int) -> slice:
+        first = self._rows[start] * self._width
+        return slice(first, first + self._width)
+
+    def _clear_row(self, cells: slice) -> None:
+        self.cells.clear_part(cells)
         self._seen[cells] = ABSENT
 
     def _make_room(self, rows: int, keys: int) -> None:
@@ -299,8 +394,8 @@ class FrozenGrid:
 
 def _in_order(seen: np.ndarray) -> np.ndarray:
     """Return the places of what has been seen, in the order of when it was."""
-    there = np.flatnonzero(seen != ABSENT)
-    ordered: np.ndarray = there[np.argsort(seen[there])]
+    (there,) = (seen != ABSENT).nonzero()
+    ordered: np.ndarray = there.take(seen.take(there).argsort())
     return ordered
 
 
@@ -309,40 +404,3 @@ def contents_of(row: KeptRow, keys: list[Any]) -> dict[Any, Any]:
     accumulators = row.cells.accumulators(np.arange(len(row.slots)))
     named = [keys[slot] for slot in row.slots.tolist()]
     return dict(zip(named, accumulators, strict=True))
-
-
-def distinct_of(starts: np.ndarray, step: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct starts, and for each record which of them it has.
-
-    Args:
-        starts: Milliseconds, shape ``(n,)``.
-        step: Of which their differences are multiples.
-    """
-    distinct: list[int] = []
-    numbers: np.ndarray = np.zeros(len(starts), np.int64)
-    left: np.ndarray = np.ones(len(starts), np.bool_)
-    low = int(starts.min()) if len(starts) else 0
-    span = int(starts.max()) - low if len(starts) else 0
-    if step > 0 and span // step < _TABLE_MAX:
-        # A division by one number is a multiplication.
-        places = starts - low
-        places //= step
-        there: np.ndarray = np.zeros(span // step + 1, np.bool_)
-        there[places] = True
-        found = np.flatnonzero(there)
-        ranks: np.ndarray = np.empty(len(there), np.int64)
-        ranks[found] = np.arange(len(found))
-        return found * step + low, ranks.take(places)
-    # Most runs are of a few windows, for which a comparison each is less than to sort.
-    for number in range(_COMPARED_MAX):
-        if not left.any():
-            return np.array(distinct, np.int64), numbers
-        start = starts[int(left.argmax())]
-        mine = starts == start
-        distinct.append(int(start))
-        numbers[mine] = number
-        left &= ~mine
-    if not left.any():
-        return np.array(distinct, np.int64), numbers
-    found, numbers = np.unique(starts, return_inverse=True)
-    return found, numbers

@@ -9,7 +9,6 @@ which every cell can be given back.
 
 from __future__ import annotations
 
-import copy
 import math
 import threading
 import weakref
@@ -238,13 +237,26 @@ class Cells:
         for piece in self._pieces:
             piece.clear(cells)
 
+    def clear_part(self, cells: slice) -> None:
+        """Let cells that follow one another be empty."""
+        if self._frozen:
+            self.will_change(np.arange(cells.start, cells.stop))
+        for piece in self._pieces:
+            piece.clear(cells)
+
     def copied(self, cells: np.ndarray) -> Cells:
         """Return these cells, in this order, as others of their own."""
-        copy = object.__new__(Cells)
-        copy.size = len(cells)
-        copy._pieces = [piece.copied(cells) for piece in self._pieces]
-        copy._frozen = []
-        return copy
+        return self._others([piece.copied(cells) for piece in self._pieces], len(cells))
+
+    def part(self, cells: slice) -> Cells:
+        """Return cells that follow one another as others of their own."""
+        size = cells.stop - cells.start
+        return self._others([piece.part(cells) for piece in self._pieces], size)
+
+    def _others(self, pieces: list[_Piece], size: int) -> Cells:
+        made = object.__new__(Cells)
+        made.size, made._pieces, made._frozen = size, pieces, []
+        return made
 
     def frozen(self, count: int, *marks: np.ndarray) -> FrozenCells:
         """Return the first cells as they are now, for a thread to read; copies nothing.
@@ -413,8 +425,13 @@ class _Piece:
     def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> None:
         self._counts[cells] = _loaded_ints(columns[0])
 
-    def clear(self, cells: np.ndarray) -> None:
+    def clear(self, cells: np.ndarray | slice) -> None:
         self._counts[cells] = 0
+
+    def part(self, cells: slice) -> _Piece:
+        made = self.shared()
+        made._counts = self._counts[cells].copy()
+        return made
 
     def copied(self, cells: np.ndarray) -> _Piece:
         made: _Piece = object.__new__(type(self))
@@ -423,7 +440,9 @@ class _Piece:
 
     def shared(self) -> _Piece:
         """Return a piece with the same arrays, until one of both replaces its own."""
-        return copy.copy(self)
+        made: _Piece = object.__new__(type(self))
+        made.__dict__.update(self.__dict__)
+        return made
 
     def put_back(self, cells: np.ndarray, old: _Piece, places: np.ndarray) -> None:
         """Let cells have what another piece has at these places."""
@@ -561,10 +580,17 @@ class _Folded(_Piece):
     def check_kept(self, numbers: np.ndarray) -> None:
         """Raise if numbers that were kept can only be gone on with by rows."""
 
-    def clear(self, cells: np.ndarray) -> None:
+    def clear(self, cells: np.ndarray | slice) -> None:
         super().clear(cells)
         if self._numbers is not None:
             self._numbers[cells] = self.nothing(self._numbers)
+
+    def part(self, cells: slice) -> _Piece:
+        made = super().part(cells)
+        assert isinstance(made, _Folded), "a copy is of its own class"
+        if self._numbers is not None:
+            made._numbers = self._numbers[cells].copy()
+        return made
 
     def copied(self, cells: np.ndarray) -> _Piece:
         copy = super().copied(cells)

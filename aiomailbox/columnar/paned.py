@@ -11,10 +11,17 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import CellGrid, FrozenGrid, contents_of
 from aiomailbox.columnar.cells import Cells, Values
-from aiomailbox.columnar.groups import Groups, distinct
+from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.pane_merge import PaneMerge
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.columnar.windows import ColumnarWindows, Fired
+from aiomailbox.columnar.windows import (
+    ColumnarWindows,
+    Fired,
+    Firing,
+    beginning,
+    beginnings,
+    rows_firing,
+)
 from aiomailbox.operators import Pending, then
 from aiomailbox.records import MIN_TIMESTAMP
 from aiomailbox.state import KeyedStateSnapshot
@@ -42,6 +49,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         self._pane_grid = CellGrid(aggregate)
 
     def _open_columns(self) -> Pending:
+        self._pane_grid.lay_out(self._offset, self._pane)
         self._pane_merge = PaneMerge(
             self._pane_grid,
             self._given,
@@ -65,14 +73,14 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
     def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
         grid = self._pane_grid
         values, slots = grid.cells.read(run), self._slots_of(run)
-        panes = times - (times - self._offset) % self._pane
         fresh = self._next_start(self._ended) - self._slide + self._size
-        late = panes < fresh
-        if not late.any():
-            self._check_and_add(values, panes, slots, late)
+        if beginning(run.span_ms()[0], self._offset, self._pane) >= fresh:
+            self._check_and_add(values, times, slots)
             return None
+        panes = beginnings(times, self._offset, self._pane)
+        late = panes < fresh
         # The last window that a pane is in.
-        last = panes - (panes - self._offset) % self._slide
+        last = beginnings(panes, self._offset, self._slide)
         over = last + (self._size - 1 + self._lateness) <= self.watermark_ms
         kept = np.flatnonzero(~over)
         late = late[kept]
@@ -90,27 +98,34 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
     def _check_and_add(
         self,
         values: list[Values],
-        panes: np.ndarray,
+        times: np.ndarray,
         slots: np.ndarray,
-        late: np.ndarray,
+        late: np.ndarray | None = None,
     ) -> None:
-        """Add records to their panes, and late ones to what these were merged into."""
+        """Add records to their panes, and late ones to what these were merged into.
+
+        Args:
+            values: What is to be added.
+            times: When the records are, or their panes begin.
+            slots: The places of their keys.
+            late: Which of them are late, if any may be; ``times`` are of panes then.
+        """
         grid, keys = self._pane_grid, len(self._slots.places)
-        cells, _ = grid.place(panes, slots, keys, self._pane)
+        cells, panes = grid.place(times, slots, keys)
         grid.check(values, cells)
-        places = np.flatnonzero(late)
-        if len(places):
+        if late is not None and late.any():
+            places = np.flatnonzero(late)
             merge, mine = self._pane_merge, [each.at(places) for each in values]
             merge.make_room(keys)
-            merged = merge.late_cells(panes[places], slots[places])
+            merged = merge.late_cells(times[places], slots[places])
             for chosen, into in merged:
                 merge.grid.check([each.at(chosen) for each in mine], into)
             merge.add(mine, merged)
         self._begin_windows(panes)
         grid.add(values, cells)
 
-    def _begin_windows(self, panes: np.ndarray) -> None:
-        for pane in distinct(panes).tolist():
+    def _begin_windows(self, panes: list[int]) -> None:
+        for pane in panes:
             for start in self._windows_of(pane):
                 if start > self._ended:
                     self._open.of(start)
@@ -160,7 +175,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
     ) -> None:
         """Raise if a record, in whatever order, cannot be added or merged."""
         grid, keys = self._pane_grid, len(self._slots.places)
-        cells, _ = grid.place(panes, slots, keys, self._pane)
+        cells, _ = grid.place(panes, slots, keys)
         times = len(cells) * (2 + self._size // self._pane)
         grid.cells.check(values, cells, times)
         self._pane_merge.make_room(keys)
@@ -212,22 +227,20 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
             for piece in range(len(changes[0][3]))
         ]
         starts, slots = starts[order], slots[order]
-        return self._emit_results((starts, starts + self._size, slots, results))
+        return self._emit_results(Fired(starts, starts + self._size, slots, results))
 
-    def _fire_some(self, count: int) -> Fired | None:
+    def _fire_some(self, count: int) -> Firing | None:
         start = self._open.first_until(self.watermark_ms - self._size + 1)
         if start is None:
             return None
         merge, keys = self._pane_merge, len(self._slots.places)
         merge.take(start, keys)
-        slots = merge.grid.slots(start)
         if self._open.peek(start) or self._fired.peek(start):
-            return self._fire_restored(start)
-        results = merge.grid.results(start, slots)
+            return self._fire_restored(start).firing()
+        row = merge.grid.detached(start)
         merge.grid.forget(start)
         self._end(start, {})
-        starts = np.full(len(slots), start)
-        return starts, starts + self._size, slots, results
+        return rows_firing([row], self._size)
 
     def _fire_restored(self, start: int) -> Fired:
         """Return the results of a window of which a restore has brought a part.
@@ -244,7 +257,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         results = self._results_of(list(contents.values()))
         self._ending = None
         starts = np.full(len(slots), start)
-        return starts, starts + self._size, slots, results
+        return Fired(starts, starts + self._size, slots, results)
 
     def _forget_over(self, count: int) -> bool:
         last = self._next_start(self._over) - 1

@@ -22,7 +22,7 @@ from aiomailbox.columnar.groups import distinct
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.session_cells import KeptSessions, SessionCells
 from aiomailbox.columnar.touching import Touching, find_touching
-from aiomailbox.columnar.windows import ColumnarWindows, Fired
+from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing
 from aiomailbox.operators import Pending, then
 from aiomailbox.records import ListRun
 from aiomailbox.state import GroupedEntries, KeyedStateSnapshot
@@ -195,9 +195,9 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
             ]
             return self.output.emit_run(ListRun(made, [end - 1 for end in ends]))
         fired = np.array(starts), np.array(ends), self._slots.place(list(keys))
-        return self._emit_results((*fired, cells.results(places)))
+        return self._emit_results(Fired(*fired, cells.results(places)))
 
-    def _fire_some(self, count: int) -> Fired | None:
+    def _fire_some(self, count: int) -> Firing | None:
         kept, now = self._kept, self.watermark_ms
         ended = np.flatnonzero((kept.stages == OPEN) & (kept.ends - 1 <= now))
         if not len(ended):
@@ -208,7 +208,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         over = ends - 1 + self._lateness <= now
         kept.stages[ended[~over]] = FIRED
         kept.end(ended[over])
-        return starts, ends, slots, results
+        return Fired(starts, ends, slots, results).firing()
 
     def _forget_idle(self) -> None:
         kept = self._kept

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.cell_grid import ABSENT, CellGrid, KeptRow
+from aiomailbox.columnar.cell_grid import ABSENT, CellGrid, DetachedRow, KeptRow
 from aiomailbox.columnar.cells import Values, reshaped
 from aiomailbox.columnar.groups import Groups, distinct
 from aiomailbox.operators import Aggregate
@@ -37,9 +37,17 @@ class WindowGrid(CellGrid):
     def add_waiting(
         self, values: list[Values], starts: list[int], cells: np.ndarray
     ) -> None:
-        """Add records to these windows, which have not ended, after `check`."""
+        """Add records to windows that have not ended, after `check`.
+
+        Args:
+            values: What is to be added.
+            starts: Of the windows, maybe with others that wait already.
+            cells: Where it is added.
+        """
         if self._may_revive:
             self._revive(distinct(cells[self._fired[cells]]))
+            used = set(distinct(cells // self._width).tolist())
+            starts = [start for start in starts if self._rows[start] in used]
         self.add(values, cells)
         self.waiting.update(starts)
 
@@ -51,9 +59,9 @@ class WindowGrid(CellGrid):
         self._fired[mine] = True
         return made
 
-    def first_waiting(self, limit: int) -> int | None:
-        """Return the earliest start up to a limit of a window that has not fired."""
-        return min((one for one in self.waiting if one <= limit), default=None)
+    def waiting_until(self, limit: int) -> list[int]:
+        """Return the starts up to a limit of windows that have not fired, ascending."""
+        return sorted([start for start in self.waiting if start <= limit])
 
     def unfired(self, start: int) -> np.ndarray:
         """Return the places of keys whose content has not been emitted."""
@@ -61,29 +69,32 @@ class WindowGrid(CellGrid):
         unfired: np.ndarray = slots[~self._fired[self.cells_of(start, slots)]]
         return unfired
 
-    def fire(self, start: int) -> tuple[np.ndarray, list[pa.Array]]:
-        """Return all results of a window that have not been emitted, which stay.
+    def count_unfired(self, start: int) -> int:
+        """Return of how many keys a window has what has not been emitted."""
+        mine = self._cells_in(start)
+        unfired = (self._seen[mine] != ABSENT) > self._fired[mine]
+        return int(np.count_nonzero(unfired))
 
-        Returns:
-            The places of their keys, and a column for each piece of the aggregate.
-        """
-        slots = self.unfired(start)
+    def detached(self, start: int) -> DetachedRow:
+        """Return what of a window has not been emitted, by itself."""
+        mine = self._cells_in(start)
+        seen = self._seen[mine].copy()
+        seen[self._fired[mine]] = ABSENT
+        return DetachedRow(start, seen, self.cells.part(mine))
+
+    def mark_fired(self, start: int) -> None:
+        """Let all of a window have been emitted, and stay."""
+        mine = self._cells_in(start)
+        self.cells.will_change(np.arange(mine.start, mine.stop))
+        self._fired[mine] = self._seen[mine] != ABSENT
         self.waiting.discard(start)
-        cells = self.cells_of(start, slots)
-        self.cells.will_change(cells)
-        self._fired[cells] = True
-        return slots, self.results(start, slots)
 
-    def take(self, start: int, count: int) -> tuple[np.ndarray, list[pa.Array]]:
-        """Take out results of a window, at most so many; forget it with the last ones."""
-        unfired = self.unfired(start)
-        slots = unfired[:count]
-        results = self.results(start, slots)
-        if len(slots) == len(unfired):
-            self.forget(start)
-        else:
-            self.take_out(start, slots)
-        return slots, results
+    def take(self, start: int, count: int) -> KeptRow:
+        """Take out the first contents of a window that have not been emitted."""
+        slots = self.unfired(start)[:count]
+        taken = self.kept(start, slots)
+        self.take_out(start, slots)
+        return taken
 
     def forget(self, start: int) -> None:
         """Forget a window."""
@@ -128,9 +139,9 @@ class WindowGrid(CellGrid):
         self._fired[cells] = False
         self._seen[cells] = ABSENT
 
-    def _clear_row(self, row: int) -> None:
-        super()._clear_row(row)
-        self._fired[row * self._width : (row + 1) * self._width] = False
+    def _clear_row(self, cells: slice) -> None:
+        super()._clear_row(cells)
+        self._fired[cells] = False
 
     def _move(self, chosen: np.ndarray, height: int, width: int) -> None:
         self._fired = reshaped(self._fired, chosen, height * width, False)

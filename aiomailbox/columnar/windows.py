@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
 from aiomailbox.columnar.results import ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
@@ -18,7 +19,15 @@ from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
 from aiomailbox.state import HeapStateStore
 from aiomailbox.windowing import AggregateWindowsOperator, WindowSpec, key_function
 
-__all__ = ["ColumnarWindows", "Fired", "beginnings", "moments"]
+__all__ = [
+    "ColumnarWindows",
+    "Fired",
+    "Firing",
+    "beginning",
+    "beginnings",
+    "moments",
+    "rows_firing",
+]
 
 # Beyond it, the arithmetic of times might leave 64 bits.
 _TIME_MAX: Final = 2**61
@@ -29,8 +38,37 @@ _DATE_MAX: Final = 253_402_300_799_999
 _IDLE_KEYS: Final = 4096
 _WINDOW_FIELDS: Final = ("window_start", "window_end")
 
-# Windows that are to be emitted: starts and ends, the places of the keys, the results.
-Fired = tuple[np.ndarray, np.ndarray, np.ndarray, list[pa.Array]]
+
+class Fired(NamedTuple):
+    """Windows that are to be emitted, one a key.
+
+    Attributes:
+        starts: Where they begin, milliseconds, shape ``(n,)`` like all that follows.
+        ends: Where they end.
+        slots: The places of the keys.
+        results: A column for each piece of the aggregate.
+    """
+
+    starts: np.ndarray
+    ends: np.ndarray
+    slots: np.ndarray
+    results: list[pa.Array]
+
+    def firing(self) -> Firing:
+        """Return the same, as made already."""
+        return Firing(self.ends - 1, lambda: self)
+
+
+class Firing(NamedTuple):
+    """Windows that are to be emitted, of which maybe nobody reads the results.
+
+    Attributes:
+        times: The event times of the results, milliseconds, shape ``(n,)``.
+        make: Returns the windows; whoever asks calls it, in any thread, maybe twice.
+    """
+
+    times: np.ndarray
+    make: Callable[[], Fired]
 
 
 class ColumnarWindows(AggregateWindowsOperator):
@@ -99,7 +137,7 @@ class ColumnarWindows(AggregateWindowsOperator):
         """
         raise TypeError(f"{type(self).__name__} defines no _add_columns")
 
-    def _fire_some(self, count: int) -> Fired | None:
+    def _fire_some(self, count: int) -> Firing | None:
         """Return about so many results of what the watermark has ended; None for none.
 
         Raises:
@@ -137,7 +175,8 @@ class ColumnarWindows(AggregateWindowsOperator):
         times = run.event_times if type(run) is ArrowRun else None
         if times is None or type(run) is not ArrowRun:
             raise RowsNeededError("records came as rows, or without event times")
-        if int(times.min()) < -_TIME_MAX or int(times.max()) > _TIME_MAX:
+        lowest, highest = run.span_ms()
+        if lowest < -_TIME_MAX or highest > _TIME_MAX:
             raise RowsNeededError("an event time is at the limits of 64 bits")
         return run, times
 
@@ -162,32 +201,35 @@ class ColumnarWindows(AggregateWindowsOperator):
     def _emit_some(self, count: int) -> bool | Awaitable[bool]:
         """Emit results of windows that have ended, as many as a run may have."""
         try:
-            fired = self._fire_some(COLUMN_RUN_LENGTH_MAX)
+            firing = self._fire_some(COLUMN_RUN_LENGTH_MAX)
         except RowsNeededError as reason:
             self._go_to_rows(str(reason))
             return True
-        if fired is None:
+        if firing is None:
             return True
-        pending = self._emit_results(fired)
+        pending = self._emit_firing(firing)
         return False if pending is None else _false_after(pending)
 
     def _emit_results(self, fired: Fired) -> Pending:
         """Emit results with their windows, at the end of each."""
-        starts, ends, _, results = fired
-        times = ends - 1
-        if self._given.names is None:
-            return self.output.emit_run(self._maker.run(results, times))
+        return self._emit_firing(fired.firing())
+
+    def _emit_firing(self, firing: Firing) -> Pending:
         # Keys may have other places later.
-        make = partial(self._made_of, fired, times, self._slots.known_keys())
+        make = partial(self._made_of, firing, self._slots.known_keys())
         if self._are_read:
             return self.output.emit_run(make())
-        return self.output.emit_run(ArrowRun.deferred(len(starts), make, times))
+        times = firing.times
+        return self.output.emit_run(ArrowRun.deferred(len(times), make, times))
 
-    def _made_of(self, fired: Fired, times: np.ndarray, known: KnownKeys) -> ArrowRun:
-        """Return results of several aggregates with their windows. In any thread."""
+    def _made_of(self, firing: Firing, known: KnownKeys) -> ArrowRun:
+        """Return results, those of several aggregates with windows. In any thread."""
         # From now on they are made at once.
         self._are_read = True
-        starts, ends, slots, results = fired
+        times = firing.times
+        starts, ends, slots, results = firing.make()
+        if self._given.names is None:
+            return self._maker.run(results, times)
         columns = [moments(starts), moments(ends), *results]
         if self._is_keyed:
             column = known.column(slots)
@@ -270,6 +312,32 @@ def beginnings(times: np.ndarray, offset: int, size: int) -> np.ndarray:
     starts *= size
     starts += offset
     return starts
+
+
+def beginning(time: int, offset: int, size: int) -> int:
+    """Return where the stretch begins that a time is in; see `beginnings`."""
+    return time - (time - offset) % size
+
+
+def rows_firing(rows: Sequence[DetachedRow | KeptRow], size: int) -> Firing:
+    """Return the windows whose contents rows are.
+
+    Args:
+        rows: At least one.
+        size: How long the windows are, milliseconds.
+    """
+    starts: np.ndarray = np.repeat(
+        np.array([row.start for row in rows], np.int64), [row.keys for row in rows]
+    )
+    return Firing(starts + (size - 1), partial(_fired_of, rows, starts, size))
+
+
+def _fired_of(
+    rows: Sequence[DetachedRow | KeptRow], starts: np.ndarray, size: int
+) -> Fired:
+    slots, columns = zip(*[row.results() for row in rows], strict=True)
+    results = [pa.concat_arrays(parts) for parts in zip(*columns, strict=True)]
+    return Fired(starts, starts + size, np.concatenate(slots), results)
 
 
 async def _false_after(pending: Awaitable[None]) -> bool:
