@@ -6,9 +6,14 @@ outside went wrong (a task, a peer, a disk) and the restart strategy decides.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
 
 __all__ = [
     "AioMailboxError",
@@ -140,6 +145,38 @@ class AioMailboxError(Exception):
 
     operator: str | None = None
     uid: str | None = None
+
+    def _render_traceback_(self) -> list[str]:
+        """Return what a notebook shows: the frames that are not of this package.
+
+        IPython asks an exception for this, and shows five lines of source for each
+        frame. The exception keeps all of them.
+        """
+        shell: Any = sys.modules["IPython"].get_ipython()
+        shown = _without_own(self.__traceback__) or self.__traceback__
+        lines: list[str] = shell.InteractiveTB.structured_traceback(
+            type(self), self, shown
+        )
+        return lines
+
+
+_OWN: Final = f"{Path(__file__).parent}/"
+# Between the user's line and ours, where `async with` enters what a generator does.
+_PASSED: Final = contextlib.__file__
+
+
+def _without_own(each: TracebackType | None) -> TracebackType | None:
+    """Return a traceback without the frames of this package."""
+    kept = []
+    while each is not None:
+        file = each.tb_frame.f_code.co_filename
+        if file != _PASSED and not file.startswith(_OWN):
+            kept.append(each)
+        each = each.tb_next
+    shown: TracebackType | None = None
+    for one in reversed(kept):
+        shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
+    return shown
 
 
 class UsageError(AioMailboxError):

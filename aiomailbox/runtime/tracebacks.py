@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from aiomailbox.errors import AioMailboxError, RemoteTaskError
+from aiomailbox.errors import AioMailboxError, RemoteTaskError, UserFunctionError
 from aiomailbox.operators import is_own_line, is_users
 
 __all__ = ["short_text", "shorten", "traceback_text", "users_part"]
@@ -38,6 +38,9 @@ def shorten(failure: BaseException) -> str:
         # A user's error may have attributes of its own making; then it stays as it is.
         with suppress(BaseException):
             error.__traceback__ = _from_the_users_first(error.__traceback__)
+            # Its one line is ours: the user's are those of its cause, shown before it.
+            if isinstance(error, UserFunctionError) and error.__cause__ is not None:
+                error.__traceback__ = users_part(error.__traceback__)
             waiting += [error.__cause__, error.__context__]
             if isinstance(error, BaseExceptionGroup):
                 waiting += error.exceptions

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import jupytext
 import nbclient
+import nbformat
 import pytest
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook.py"
@@ -36,6 +38,44 @@ def printed(cell: Any) -> str:
     return "".join(
         output["text"] for output in cell.get("outputs", ()) if "text" in output
     )
+
+
+FAILING = [
+    """def price(order):
+    return order["amount"] / order["count"]
+orders = [{"amount": 1, "count": 0}]
+import aiomailbox as am
+def prices():
+    return am.StreamExecutionEnvironment().from_collection(orders).map(price)
+await prices().collect()""",
+    "async for one in prices():\n    print(one)",
+    """env = am.StreamExecutionEnvironment()
+env.from_collection(orders).map(price).sink_to(print)
+async with env.start() as job:
+    await job.result()""",
+    "env.from_collection([1]).map(3)",
+]
+
+
+@pytest.mark.real_time
+async def test_a_failure_is_short_in_a_notebook_and_begins_with_the_users_frames(
+    kernel: str,
+) -> None:
+    cells = [nbformat.v4.new_code_cell(source) for source in FAILING]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    await nbclient.NotebookClient(
+        notebook, timeout=120, kernel_name=kernel, allow_errors=True
+    ).async_execute()
+    for cell in notebook.cells:
+        (error,) = (one for one in cell.outputs if one.output_type == "error")
+        text = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.traceback))
+        lines = text.splitlines()
+        assert len(lines) < 30, text
+        assert lines[2].startswith("Cell In"), text
+        assert "File " not in text
+        if cell is not notebook.cells[-1]:
+            assert text.index("in price(order)") < text.index("UserFunctionError")
+            assert "the record: {'amount': 1, 'count': 0}" in text
 
 
 @pytest.mark.spark
