@@ -24,6 +24,7 @@ from aiomailbox.operators import (
     in_turn,
     then,
 )
+from aiomailbox.operators.core.grown import grown, values_of
 from aiomailbox.state import (
     GroupedEntries,
     KeyedStateSnapshot,
@@ -189,8 +190,8 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
         records = [
             (key, stamp, record)
             for key, stamps in entries
-            for stamp, some in stamps.items()
-            for record in some
+            for stamp, tied in stamps.items()
+            for record in values_of(tied)
         ]
         keys, stamps, rows = map(list, zip(*records, strict=True))
         try:
@@ -222,7 +223,8 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
             for segment, floor in kept.segments:
                 for key, stamp, record in _records(segment, floor, self._slots.keys):
                     store.set_current_key(key)
-                    mine.buffer.put(stamp, (*mine.buffer.get(stamp, ()), record))
+                    there = mine.buffer.get(stamp, ())
+                    mine.buffer.put(stamp, grown(there, record))
                     self._timers.register_event_time_timer(
                         key, mine.name, stamp + lasts
                     )
@@ -253,7 +255,7 @@ class _BufferRows:
             yield (
                 some,
                 [
-                    {stamp: tuple(records) for stamp, records in found[key].items()}
+                    {stamp: (tuple(tied),) for stamp, tied in found[key].items()}
                     for key in some
                 ],
             )

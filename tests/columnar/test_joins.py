@@ -164,6 +164,25 @@ def test_a_snapshot_of_one_form_is_restored_in_the_other(
     assert resumed(first, second) == resumed(False, False)
 
 
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+def test_records_of_one_time_are_restored_in_the_other_form(
+    first: bool, second: bool
+) -> None:
+    def record(n: int) -> dict[str, Any]:
+        return {**dict.fromkeys(SCHEMA.names), "key": "a", "n": n}
+
+    one = Driven(join("point", first), first)
+    with one.harness:
+        one.run([(0, [(record(n), 5) for n in range(5)], "plain")])
+        snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
+    two = Driven(join("point", second), second, snapshot)
+    with two.harness:
+        two.run([(1, [(record(9), 5), (record(8), 5)], "plain")])
+        pairs = [(left.n, right.n) for (left, right), _ in two.harness.output]
+    assert pairs == [(n, right) for right in (9, 8) for n in range(5)]
+
+
 @settings(max_examples=50)
 @given(tame_steps, tame_steps, kinds)
 def test_what_was_restored_is_columns_again(
