@@ -151,11 +151,9 @@ def window_form(
     """
     if rows_from(origins) is not None:
         return {}
-    for name in ("evictor", "trigger"):
-        if settings.get(name) is not None:
-            return {"asks_for_rows": f"{name} {describe(settings[name])}"}
-    function = work.get("window_function")
-    if function is not None or "aggregate" not in work:
+    if (function := work.get("window_function")) is not None:
+        return {"asks_for_rows": describe(getattr(function, "process", function))}
+    if "aggregate" not in work:
         return {}
     from aiomailbox.connectors import windows_asking
 

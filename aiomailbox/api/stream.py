@@ -1129,6 +1129,7 @@ class DataStream(Generic[T]):
                 "limit", f"{limit!r} is not a RateLimit", "Write am.RateLimit(100)."
             )
         limited: DataStream[T] = self.map_async(itself, limit=limit, weight=weight)
+        limited._operator.asks_for_rows = "rate_limit"
         return limited.name("rate_limit")
 
     def forward(self) -> DataStream[T]:

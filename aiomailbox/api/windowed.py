@@ -19,6 +19,7 @@ from aiomailbox.operators import (
     check_function,
     check_methods,
     check_on_error,
+    describe,
     is_async_callable,
     noting,
 )
@@ -230,6 +231,9 @@ class WindowedStream(Generic[K, T, WindowT]):
             name: The operator's name.
             function: Takes records that are marked with their side.
         """
+        for origin in self._origins:
+            # It marks the records of a side for this function, and has none itself.
+            origin.transformation.asks_for_rows = describe(function.function)
         return self._windowed(name, window_function=function)
 
     def _windowed(self, name: str, **work: Any) -> DataStream[Any]:

@@ -50,6 +50,7 @@ def windows_asking(operator: Any) -> str:
         operator: Made by `window_operator`.
     """
     if type(operator) not in _FORMS:
-        return repr(operator._spec.assigner)
+        peculiarity: str = operator._spec.peculiarity
+        return peculiarity
     gap = getattr(operator, "_gap", 0)
     return "" if isinstance(gap, int) else f"gap {describe(gap)}"

@@ -22,7 +22,6 @@ from aiomailbox.operators import (
     OperatorSnapshot,
     Pending,
     Pieces,
-    describe,
     in_turn,
     then,
 )
@@ -433,12 +432,9 @@ def window_join_asking(operator: Any) -> str:
         operator: The `WindowJoinOperator` of rows.
     """
     spec: WindowSpec = operator._spec
-    for name in ("evictor", "trigger"):
-        if getattr(spec, name) is not None:
-            return f"{name} {describe(getattr(spec, name))}"
     known = type(spec.assigner) in {TumblingEventTimeWindows, SlidingEventTimeWindows}
     if not known or not spec.is_plain:
-        return repr(spec.assigner)
+        return spec.peculiarity
     return "allowed lateness" if spec.allowed_lateness_ms else ""
 
 

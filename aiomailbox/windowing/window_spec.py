@@ -125,6 +125,15 @@ class WindowSpec:
         return trigger
 
     @property
+    def peculiarity(self) -> str:
+        """What keeps the windows from being plain, for `explain`."""
+        if self.evictor is not None:
+            return f"evictor {type(self.evictor).__name__}"
+        if type(self.actual_trigger) is not type(self.assigner.default_trigger):
+            return f"trigger {type(self.actual_trigger).__name__}"
+        return type(self.assigner).__name__
+
+    @property
     def is_plain(self) -> bool:
         """Whether windows are in event time, of a known kind, and fire at their end."""
         assigner = self.assigner

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -501,3 +502,117 @@ async def test_frames_of_polars_are_columns_to_their_end() -> None:
     pairs = [("Oslo", "x"), ("Oslo", "x"), ("Rome", "y")]
     assert sorted(map(tuple, found[1])) == pairs
     assert "then rows" not in env.explain()
+
+
+SIZE = am.TumblingEventTimeWindows.of(am.millis(5))
+SESSIONS = am.EventTimeSessionWindows.with_gap(am.millis(5))
+Made = Callable[[Any], Any]
+
+
+def first(*records: Any) -> Any:
+    return records[0]
+
+
+def firsts(*groups: Any) -> Any:
+    return groups[0]
+
+
+async def looked_up(key: Any) -> Any:
+    return key
+
+
+def by_windows(change: Made) -> Made:
+    return lambda s: change(s.key_by("city").window(SIZE)).aggregate(am.count())
+
+
+def by_join(assigner: Any, change: Made = first) -> Made:
+    def joined(stream: Any) -> Any:
+        join = stream.join(stream).where("city").equal_to("city")
+        return change(join.window(assigner)).select("city")
+
+    return joined
+
+
+ASKING: dict[str, tuple[str, Made]] = {
+    "sessions of a join": ("EventTimeSessionWindows", by_join(SESSIONS)),
+    "lateness of a join": (
+        "allowed lateness",
+        by_join(SIZE, lambda w: w.allowed_lateness(am.millis(1))),
+    ),
+    "evictor of a join": (
+        "evictor CountEvictor",
+        by_join(SIZE, lambda w: w.evictor(am.CountEvictor.of(3))),
+    ),
+    "join by a function": (
+        "first (",
+        lambda s: s.join(s).where("city").equal_to("city").window(SIZE).apply(first),
+    ),
+    "co_group": (
+        "firsts (",
+        lambda s: (
+            s.co_group(s).where("city").equal_to("city").window(SIZE).apply(firsts)
+        ),
+    ),
+    "as_of_join": (
+        "first (",
+        lambda s: s.key_by("city").as_of_join(s.key_by("city"), first),
+    ),
+    "lookup_join": ("looked_up (", lambda s: s.lookup_join(looked_up, key="city")),
+    "interval join by a function": (
+        "first (",
+        lambda s: (
+            s.key_by("city")
+            .interval_join(s.key_by("city"))
+            .between(am.millis(0), am.millis(1))
+            .process(first)
+        ),
+    ),
+    "early results": (
+        "trigger ContinuousEventTimeTrigger",
+        by_windows(lambda w: w.trigger(am.ContinuousEventTimeTrigger.of(am.millis(2)))),
+    ),
+    "a window function": (
+        "first (",
+        lambda s: s.key_by("city").window(SIZE).aggregate(am.count(), first),
+    ),
+    "rate_limit": ("rate_limit", lambda s: s.rate_limit(am.RateLimit(100))),
+}
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_explain_names_what_asks_for_rows(name: str) -> None:
+    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(TABLE, strategy.with_timestamp_assigner("ms"))
+    asking, program = ASKING[name]
+    program(stream).sink_to(am.FunctionSink(print))
+    assert f"; rows: {asking}" in env.explain()
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        by_windows(lambda w: w.trigger(am.EventTimeTrigger())),
+        by_join(SIZE, lambda w: w.trigger(am.EventTimeTrigger())),
+    ],
+    ids=["windows", "join"],
+)
+async def test_the_trigger_that_is_the_default_one_leaves_columns(
+    program: Made,
+) -> None:
+    async def results(as_rows: bool) -> list[Any]:
+        strategy = am.WatermarkStrategy.for_monotonous_timestamps()
+        env = am.StreamExecutionEnvironment(parallelism=1)
+        table = TABLE.slice(0, 100)
+        stream = env.from_arrow(table, strategy.with_timestamp_assigner("ms"))
+        if as_rows:
+            stream = stream.map(lambda record: record)
+        found: list[Any] = []
+        program(stream).sink_to(found.append)
+        name = "window aggregate" if "aggregate" in env.explain() else "window join"
+        if not as_rows:
+            assert described(explained(env), name) == "columns"
+        await env.execute()
+        return found
+
+    assert await results(False) == await results(True)
