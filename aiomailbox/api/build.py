@@ -30,6 +30,7 @@ from aiomailbox.operators import (
     field_or_function,
     fields_read,
     is_async_callable,
+    refuse_called,
     refuse_generator,
     shortened,
     stateless,
@@ -214,13 +215,15 @@ def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> Operat
         args: Its arguments; those with ``open``, ``close`` or ``async with`` are copied.
         named: Its keyword arguments, treated alike.
     """
-    copies = {name: _own(value) for name, value in named.items()}
-    return make(*map(_own, args), **copies)
+    copies = {name: _own(value, name) for name, value in named.items()}
+    return make(*(_own(value, "function") for value in args), **copies)
 
 
-def _own(value: Any) -> Any:
+def _own(value: Any, parameter: str) -> Any:
     if inspect.isclass(value) or inspect.isroutine(value):
         return value
+    # Coroutines and generators have `close`, and cannot be copied.
+    refuse_called(value, parameter)
     has_life = any(hasattr(value, name) for name in ("open", "close", "__aenter__"))
     return copy.copy(value) if has_life else value
 
@@ -274,6 +277,7 @@ def check_source(source: object) -> None:
 
 def _refuse_sink(given: object) -> None:
     """Say what makes a sink of something that is neither that nor a function."""
+    refuse_called(given, "sink")
     if isinstance(given, str | os.PathLike):
         remedy = "For files use am.ParquetSink(path) or am.FileSink(path, 'jsonl')."
     elif isinstance(given, list):

@@ -147,6 +147,32 @@ def test_a_generator_is_refused_where_one_result_is_expected(
         build(stream)
 
 
+async def later(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda s, given: s.map(given),
+        lambda s, given: s.flat_map(given),
+        lambda s, given: s.map_async(given),
+        lambda s, given: s.map_async(later, ordered="key", key=given),
+        lambda s, given: s.key_by(given),
+        lambda s, given: s.sink_to(given),
+    ],
+)
+@pytest.mark.parametrize("function", [later, twice])
+def test_what_a_function_gave_is_not_taken_for_the_function(
+    use: Callable[[Any, Any], Any], function: Any
+) -> None:
+    stream = am.StreamExecutionEnvironment().from_collection([1])
+    with pytest.raises(
+        am.WrongTypeError, match=f"without parentheses: {function.__name__}"
+    ):
+        use(stream, function(1))
+
+
 def forgets(first: Any, second: Any) -> Any:
     max(first, second)
 

@@ -70,6 +70,7 @@ def check_function(
     Raises:
         WrongTypeError: If it is not callable, or not with so many arguments.
     """
+    refuse_called(function, parameter)
     if not callable(function):
         raise WrongTypeError(
             parameter, f"{function!r} is not a function", "Give a function or method."
@@ -82,6 +83,29 @@ def check_function(
             f"Its signature is {inspect.signature(function)}.",
         )
     return function
+
+
+def refuse_called(given: object, parameter: str) -> None:
+    """Refuse what a function gave when it was called where it should be named.
+
+    Args:
+        given: What the user gave.
+        parameter: The name of the parameter it was given for.
+
+    Raises:
+        WrongTypeError: If it is a coroutine or a generator.
+    """
+    if inspect.iscoroutine(given):
+        # Python would add, at some later time, that it was never awaited.
+        given.close()
+    elif not (inspect.isgenerator(given) or inspect.isasyncgen(given)):
+        return
+    name = given.__name__
+    raise WrongTypeError(
+        parameter,
+        f"{given!r} is what {name}(...) gave",
+        f"Give the function itself, without parentheses: {name}.",
+    )
 
 
 def check_methods(

@@ -13,7 +13,11 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.callables import check_sync_function, refuse_generator
+from aiomailbox.operators.core.callables import (
+    check_sync_function,
+    refuse_called,
+    refuse_generator,
+)
 from aiomailbox.operators.core.locate import caller_location
 
 Selector = str | Callable[[Any], Any]
@@ -184,6 +188,7 @@ def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:
                 parameter, "the field name is empty", "Give the name of a field."
             )
         return FieldSelector(selector, parameter, caller_location())
+    refuse_called(selector, parameter)
     if not callable(selector):
         raise WrongTypeError(
             parameter,
