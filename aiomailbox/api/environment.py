@@ -6,7 +6,7 @@ import asyncio
 import html
 import shutil
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace as replaced
 from datetime import timedelta
 from functools import partial
@@ -15,6 +15,7 @@ from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
 
 from aiomailbox.api.background import in_background
+from aiomailbox.api.block import JobBlock
 from aiomailbox.api.body import Body
 from aiomailbox.api.build import (
     check_count,
@@ -402,8 +403,7 @@ class StreamExecutionEnvironment:
 
         return await in_background(shown())
 
-    @asynccontextmanager
-    async def start(
+    def start(
         self,
         job_name: str = "job",
         *,
@@ -413,7 +413,7 @@ class StreamExecutionEnvironment:
         allow_unmatched_state: bool = False,
         on_failure: Literal["cancel", "log"] = "cancel",
         replace: JobClient | None = None,
-    ) -> AsyncGenerator[JobClient]:
+    ) -> AbstractAsyncContextManager[JobClient]:
         """Run every stream that ends in a sink as a service.
 
         As with `execute`, what has been started is not started again by the next call.
@@ -442,6 +442,29 @@ class StreamExecutionEnvironment:
             InvalidArgumentError: If ``on_failure`` is neither of these.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
+        return JobBlock(
+            self._running(
+                job_name,
+                deployment,
+                job_id,
+                restore_from,
+                allow_unmatched_state,
+                on_failure,
+                replace,
+            )
+        )
+
+    @asynccontextmanager
+    async def _running(
+        self,
+        job_name: str,
+        deployment: Deployment | None,
+        job_id: str | None,
+        restore_from: str | PathLike[str] | None,
+        allow_unmatched_state: bool,
+        on_failure: Literal["cancel", "log"],
+        replace: JobClient | None,
+    ) -> AsyncGenerator[JobClient]:
         if on_failure not in {"cancel", "log"}:
             raise InvalidArgumentError(
                 "on_failure",
