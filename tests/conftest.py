@@ -26,6 +26,13 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 SPARK_TIMEOUT_S = 300
 
+# Where tests start programs, databases or Sparks, or work for seconds.
+LONG = (
+    "spark", "tests/checkpoint/", "tests/cli/", "tests/connectors/", "tests/crash/",
+    "tests/docs/", "tests/examples/", "tests/observe/", "tests/packaging/",
+    "tests/runtime/", "tests/simulation/", "tests/state/", "tests/typing/",
+)  # fmt: skip
+
 # Run by an interpreter of its own, which has PyFlink.
 collect_ignore = ["benchmarks/pyflink_program.py"]
 
@@ -80,6 +87,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
             return "spark" if _tests_spark(config.rootpath / path) else path
+
+        def _assign_work_unit(self, node: Any) -> None:
+            # The last files are short ones: nobody waits for a worker that has begun
+            # a long one when there was nothing left for the other.
+            longest = min(self.workqueue, key=lambda scope: not _is_long(scope))
+            self.workqueue.move_to_end(longest, last=False)
+            super()._assign_work_unit(node)
 
     return ByFile(config, log)
 
@@ -254,6 +268,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _needs_spark(item: pytest.Item) -> bool:
     return item.get_closest_marker("spark") is not None
+
+
+def _is_long(scope: str) -> bool:
+    return scope.startswith(LONG)
 
 
 @functools.cache
