@@ -30,6 +30,11 @@ async def asks(block: Any) -> None:
     block.metrics()
 
 
+def forgotten() -> None:
+    made()
+    gc.collect()
+
+
 @pytest.mark.parametrize(
     ("use", "error"),
     [(awaits, am.UsageError), (enters, am.UsageError), (asks, AttributeError)],
@@ -43,8 +48,7 @@ async def test_what_is_taken_for_the_job_says_how_one_is_started(
 
 async def test_a_job_that_is_made_and_never_started_gives_a_warning() -> None:
     with pytest.warns(RuntimeWarning, match="never started: write `async with"):
-        made()
-        gc.collect()
+        forgotten()
 
 
 async def test_a_job_that_was_started_gives_none() -> None:
