@@ -6,7 +6,7 @@ import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 
 from aiomailbox import connectors
 from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
@@ -163,8 +163,21 @@ class WindowedStream(Generic[K, T, WindowT]):
 
     @overload
     def aggregate(
-        self, aggregate: AggregateFunction[T, Any, U], window_function: None = None
+        self,
+        aggregate: AggregateFunction[T, Any, U],
+        window_function: None = None,
+        *,
+        include_key: Literal[False] = False,
     ) -> DataStream[U]: ...
+
+    @overload
+    def aggregate(
+        self,
+        aggregate: AggregateFunction[T, Any, U],
+        window_function: None = None,
+        *,
+        include_key: Literal[True],
+    ) -> DataStream[tuple[K, U]]: ...
 
     @overload
     def aggregate(
@@ -174,7 +187,11 @@ class WindowedStream(Generic[K, T, WindowT]):
     ) -> DataStream[V]: ...
 
     def aggregate(
-        self, aggregate: AggregateFunction[T, Any, Any], window_function: Any = None
+        self,
+        aggregate: AggregateFunction[T, Any, Any],
+        window_function: Any = None,
+        *,
+        include_key: bool = False,
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they arrive.
 
@@ -182,6 +199,12 @@ class WindowedStream(Generic[K, T, WindowT]):
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several
                 named ones give records with ``key``, ``window_start``, ``window_end``.
             window_function: Gets the result, the key and the window; None emits the result.
+            include_key: Whether a single aggregate emits ``(key, result)``. Such results
+                are rows, also where those of ``am.aggregates(...)`` would be columns.
+
+        Raises:
+            InvalidArgumentError: If ``include_key`` is given with a window function, or
+                the stream has no keys.
 
         Example:
             >>> import aiomailbox as am
@@ -195,13 +218,16 @@ class WindowedStream(Generic[K, T, WindowT]):
             >>> counts = (
             ...     clicks.key_by(lambda click: click[0])
             ...     .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
-            ...     .aggregate(am.count())
+            ...     .aggregate(am.count(), include_key=True)
             ... )
             >>> am.run(counts.collect())
-            [2, 1]
+            [('a', 2), ('a', 1)]
         """
         return self._windowed(
-            "window aggregate", aggregate=aggregate, window_function=window_function
+            "window aggregate",
+            aggregate=aggregate,
+            window_function=window_function,
+            include_key=include_key,
         )
 
     def process(

@@ -48,6 +48,7 @@ def window_operator(
     reduce: Callable[[Any, Any], Any] | None = None,
     aggregate: Any = None,
     window_function: Any = None,
+    include_key: bool = False,
     trigger: Trigger | None = None,
     evictor: Evictor | None = None,
     allowed_lateness: timedelta | float = 0,
@@ -65,6 +66,8 @@ def window_operator(
         window_function: A `ProcessWindowFunction`, or a function
             ``(key, window, elements)`` that returns an iterable of results. Together
             with ``reduce`` or ``aggregate`` its only element is their result.
+        include_key: Whether the result of ``reduce`` or of a single aggregate is
+            ``(key, result)``.
         trigger: When windows fire; None for the assigner's default.
         evictor: Which records are left out.
         allowed_lateness: How long after its end a window takes late records: a
@@ -102,6 +105,7 @@ def window_operator(
         allowed_lateness_ms=duration_ms(allowed_lateness, "allowed_lateness"),
         late_tag=late_tag,
         on_error=on_error,
+        include_key=include_key,
     )
     folding = _folding(reduce, aggregate, merging=spec.assigner.is_merging)
     function = (
@@ -112,6 +116,12 @@ def window_operator(
             "window_function",
             "no function is given",
             "Pass reduce, aggregate or window_function.",
+        )
+    if include_key and function is not None:
+        raise InvalidArgumentError(
+            "include_key",
+            "window_function is given as well, which gets the key",
+            "Let the function return the key with its result.",
         )
     is_async = folding is not None and is_async_aggregate(folding)
     # The fast ways give the same results in the same order; whatever they do not know
@@ -131,7 +141,11 @@ def window_operator(
     else:
         contents = AccumulatedContents(folding)
     emitter = WindowEmitter(
-        folding, function, folds=evictor is not None, keyed=key is not None
+        folding,
+        function,
+        folds=evictor is not None,
+        keyed=key is not None,
+        include_key=include_key,
     )
     return WindowOperator(spec, contents, emitter, function)
 

@@ -32,7 +32,8 @@ class WindowEmitter:
         aggregate: How records become one result; None if the function gets them all.
         function: The window function, None to emit the aggregate's result.
         folds: Whether the window holds records, to be aggregated only now.
-        keyed: Whether results name their key.
+        keyed: Whether results of several aggregates name their key.
+        include_key: Whether others are ``(key, result)``.
 
     Attributes:
         aggregate: As given.
@@ -41,14 +42,23 @@ class WindowEmitter:
     """
 
     def __init__(
-        self, aggregate: Any, function: Any, *, folds: bool, keyed: bool
+        self,
+        aggregate: Any,
+        function: Any,
+        *,
+        folds: bool,
+        keyed: bool,
+        include_key: bool = False,
     ) -> None:
         self.aggregate = aggregate
         self._function = function
+        self._include_key = include_key
         self.folds: bool = folds and aggregate is not None
         self.is_async: bool = aggregate is not None and is_async_aggregate(aggregate)
         self._result = (
-            None if aggregate is None else window_result(aggregate, keyed=keyed)
+            None
+            if aggregate is None
+            else window_result(aggregate, keyed=keyed, include_key=include_key)
         )
         self._check: MutationCheck | None = None
         self._collector: Collector
@@ -145,7 +155,7 @@ class WindowEmitter:
             return
         result = await awaited(aggregate.get_result(accumulator))
         if self._function is None:
-            self._collector.collect(result)
+            self._collector.collect((key, result) if self._include_key else result)
             return
         pending = self._call(key, [result])
         if pending is not None:

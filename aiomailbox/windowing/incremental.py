@@ -96,13 +96,17 @@ def watch_reduce(aggregate: Any, check: MutationCheck | None) -> None:
         aggregate.reduce_function = check.watched_call(aggregate.reduce_function)
 
 
-def window_result(aggregate: Any, *, keyed: bool = True) -> WindowResult:
+def window_result(
+    aggregate: Any, *, keyed: bool = True, include_key: bool = False
+) -> WindowResult:
     """Return how a window's accumulator becomes its result.
 
     Several named aggregates become a record that also has the key, unless the stream
     has none, and the window's start and end as aware datetimes in UTC (None for the
-    global window). Anything else is the aggregate's own result.
+    global window). Anything else is the aggregate's own result, or ``(key, result)``.
     """
+    if include_key and getattr(aggregate, "names", None) is None:
+        return _Paired(window_result(aggregate))
     if not isinstance(aggregate, Aggregate):
         return _Own(aggregate.get_result)
     if aggregate.names is None:
@@ -110,6 +114,20 @@ def window_result(aggregate: Any, *, keyed: bool = True) -> WindowResult:
     if not keyed:
         return _Unkeyed(aggregate)
     return _Keyed(aggregate)
+
+
+class _Paired:
+    __slots__ = ("_result",)
+
+    def __init__(self, result: WindowResult) -> None:
+        self._result = result
+
+    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
+        return key, self._result(key, window, accumulator)
+
+    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
+        results = self._result.of_all(window, accumulators)
+        return list(zip(accumulators, results, strict=True))
 
 
 class _Single:

@@ -77,7 +77,9 @@ class AggregateWindowsOperator(StatefulOperator):
         self._lateness = spec.allowed_lateness_ms
         # Whether contents outlive their emission.
         self._forgets = False
-        self._result = window_result(aggregate, keyed=spec.key is not None)
+        self._result = window_result(
+            aggregate, keyed=spec.key is not None, include_key=spec.include_key
+        )
 
     def open(self) -> Pending:
         """Make what is needed besides the state."""

@@ -45,6 +45,7 @@ class WindowSpec:
         allowed_lateness_ms: How long after its end a window takes late records.
         late_tag: The side output of records that come too late; None drops them.
         on_error: What to do with a record for which a function raises.
+        include_key: Whether results that have no field ``key`` are ``(key, result)``.
 
     Raises:
         WrongTypeError: If one is of a wrong type.
@@ -59,6 +60,7 @@ class WindowSpec:
     allowed_lateness_ms: int = 0
     late_tag: OutputTag | None = None
     on_error: OnError = fail
+    include_key: bool = False
 
     def __post_init__(self) -> None:
         key_function(self.key)
@@ -74,6 +76,12 @@ class WindowSpec:
                 "allowed_lateness",
                 f"{self.allowed_lateness_ms} ms is negative",
                 "Use a duration of zero or more.",
+            )
+        if self.include_key and self.key is None:
+            raise InvalidArgumentError(
+                "include_key",
+                "the windows are of the whole stream, which has no key",
+                "Leave it out, or use key_by(...).window(...).",
             )
         self._check_time_domain()
         if self.assigner.is_merging and not self.actual_trigger.can_merge:

@@ -194,6 +194,8 @@ def windows(stream: am.DataStream[Order], keyed: am.KeyedStream[str, Order]) -> 
     assert_type(windowed.aggregate(am.count()), am.DataStream[int])
     assert_type(windowed.aggregate(am.sum_(price)), am.DataStream[float])
     assert_type(windowed.aggregate(am.sum_("price")), am.DataStream[Any])
+    paired = windowed.aggregate(am.count(), include_key=True)
+    assert_type(paired, am.DataStream[tuple[str, int]])
     named = windowed.aggregate(am.aggregates(n=am.count()))
     assert_type(named, am.DataStream[Any])
     counted = windowed.aggregate(am.count(), with_key)
