@@ -105,7 +105,10 @@ class Cells:
     def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
         self.size: int = 0
         _keep_freed_memory()
-        self._pieces = [_PIECES[kind](selector) for kind, selector in aggregate.pieces]
+        self._added = _Added(np.zeros(0, np.int64))
+        self._pieces = [
+            _PIECES[kind](selector, self._added) for kind, selector in aggregate.pieces
+        ]
         self._frozen: list[weakref.ref[FrozenCells]] = []
 
     def grow(self, size: int) -> None:
@@ -115,6 +118,7 @@ class Cells:
         # Doubled, so that growing costs no more than the cells themselves.
         self.size = max(size, 2 * self.size, _CELLS_MIN)
         self._release()
+        self._added.counts = _resized(self._added.counts, self.size, 0)
         for piece in self._pieces:
             piece.resize(self.size)
 
@@ -128,6 +132,7 @@ class Cells:
         """
         self.size = size
         self._release()
+        self._added.counts = reshaped(self._added.counts, chosen, size, 0)
         for piece in self._pieces:
             piece.reshape(chosen, size)
 
@@ -160,6 +165,8 @@ class Cells:
         with np.errstate(all="ignore"):
             for piece, given in zip(self._pieces, values, strict=True):
                 piece.add(given, cells)
+        # `add.at`, as a cell may come several times in one run.
+        np.add.at(self._added.counts, cells, 1)
 
     def roll(
         self, values: list[Values], groups: Groups, cells: np.ndarray
@@ -176,10 +183,12 @@ class Cells:
         """
         self.will_change(cells)
         with np.errstate(all="ignore"):
-            return [
+            made = [
                 piece.roll(given, groups, cells)
                 for piece, given in zip(self._pieces, values, strict=True)
             ]
+        self._added.counts[cells] += groups.lengths
+        return made
 
     def results(self, cells: np.ndarray) -> list[pa.Array]:
         """Return per piece a column of the results of these cells."""
@@ -207,6 +216,7 @@ class Cells:
         with np.errstate(all="ignore"):
             for piece, source in zip(self._pieces, other._pieces, strict=True):
                 piece.merge(into, source, cells)
+        self._added.counts[into] += other._added.counts[cells]
 
     def accumulators(self, cells: np.ndarray) -> list[list[Any]]:
         """Return the accumulators of these cells as `Aggregate` has them."""
@@ -221,19 +231,25 @@ class Cells:
         """
         self.will_change(cells)
         columns = list(zip(*accumulators, strict=True))
-        first = 0
+        first, counts = 0, []
         try:
             for piece in self._pieces:
-                piece.load(cells, columns[first : first + piece.width])
+                counts.append(piece.load(cells, columns[first : first + piece.width]))
                 first += piece.width
         except RowsNeededError:
             # Half-filled cells would be taken for what was kept.
             self.clear(cells)
             raise
+        added = self._added.counts
+        # Of sums and extremes only whether there is one is known.
+        added[cells] = np.max([np.ones(len(cells), np.int64), *counts], axis=0)
+        for piece, mine in zip(self._pieces, counts, strict=True):
+            piece.keep_counts(cells, mine)
 
     def clear(self, cells: np.ndarray) -> None:
         """Let cells be empty."""
         self.will_change(cells)
+        self._added.counts[cells] = 0
         for piece in self._pieces:
             piece.clear(cells)
 
@@ -241,21 +257,23 @@ class Cells:
         """Let cells that follow one another be empty."""
         if self._frozen:
             self.will_change(np.arange(cells.start, cells.stop))
+        self._added.counts[cells] = 0
         for piece in self._pieces:
             piece.clear(cells)
 
     def copied(self, cells: np.ndarray) -> Cells:
         """Return these cells, in this order, as others of their own."""
-        return self._others([piece.copied(cells) for piece in self._pieces], len(cells))
+        return self._others(_copies(self._pieces, cells))
 
     def part(self, cells: slice) -> Cells:
         """Return cells that follow one another as others of their own."""
-        size = cells.stop - cells.start
-        return self._others([piece.part(cells) for piece in self._pieces], size)
+        return self._others(_copies(self._pieces, cells))
 
-    def _others(self, pieces: list[_Piece], size: int) -> Cells:
+    def _others(self, pieces: list[_Piece]) -> Cells:
         made = object.__new__(Cells)
-        made.size, made._pieces, made._frozen = size, pieces, []
+        made._pieces, made._frozen = pieces, []
+        made._added = pieces[0].added
+        made.size = len(made._added.counts)
         return made
 
     def frozen(self, count: int, *marks: np.ndarray) -> FrozenCells:
@@ -266,7 +284,9 @@ class Cells:
             marks: What else is known of each cell; shape ``(count,)``. Whoever changes
                 one says so before, by `will_change`, unless a method here does it.
         """
-        made = FrozenCells([piece.shared() for piece in self._pieces], count, marks)
+        added = _Added(self._added.counts)
+        pieces = [piece.shared(added) for piece in self._pieces]
+        made = FrozenCells(pieces, count, marks)
         self._frozen.append(weakref.ref(made))
         return made
 
@@ -317,7 +337,7 @@ class FrozenCells:
         mine = distinct(mine[~self._is_kept[mine]])
         if len(mine):
             with self._lock:
-                pieces = [one.copied(mine) for one in self._pieces]
+                pieces = _copies(self._pieces, mine)
                 marks = [one[mine] for one in self._marks]
                 self._kept.append((mine, pieces, marks))
                 self._is_kept[mine] = True
@@ -325,7 +345,7 @@ class FrozenCells:
     def accumulators(self, cells: np.ndarray) -> list[list[Any]]:
         """Return the accumulators of these cells, in any thread."""
         with self._lock:
-            found = [one.copied(cells) for one in self._pieces]
+            found = _copies(self._pieces, cells)
             kept = self._kept[:]
         for known, pieces, _ in kept:
             mine, places = _common(cells, known)
@@ -354,21 +374,57 @@ def _common(cells: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return mine, places[mine]
 
 
+class _Added:
+    """How many records cells got, which the pieces of an aggregate share."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self, counts: np.ndarray) -> None:
+        self.counts: np.ndarray = counts
+
+
+def _copies(pieces: list[_Piece], cells: np.ndarray | slice) -> list[_Piece]:
+    """Return what pieces have for some cells, as others that share nothing with them."""
+    added = _Added(pieces[0].added.counts[cells].copy())
+    return [piece.copied(cells, added) for piece in pieces]
+
+
 class _Piece:
-    """One ready-made aggregate: arrays with an element a cell."""
+    """One ready-made aggregate: arrays with an element a cell.
+
+    Attributes:
+        added: How many records each cell got, up to the call that adds some.
+    """
 
     width = 1
+    # Whether more is known of what was added than that there was something.
+    counts_all = True
 
-    def __init__(self, selector: Any) -> None:
+    def __init__(self, selector: Any, added: _Added) -> None:
         self._selector = selector
-        # How often something was added.
-        self._counts: np.ndarray = np.zeros(0, np.int64)
+        self.added: _Added = added
+        # How often something was added, once that was not by each record.
+        self._own_counts: np.ndarray | None = None
+
+    @property
+    def _counts(self) -> np.ndarray:
+        own = self._own_counts
+        return self.added.counts if own is None else own
+
+    def _to_count(self) -> np.ndarray:
+        """Return the counts, which from now on are only those of this piece."""
+        own = self._own_counts
+        if own is None:
+            own = self._own_counts = self.added.counts.copy()
+        return own
 
     def resize(self, size: int) -> None:
-        self._counts = _resized(self._counts, size, 0)
+        if self._own_counts is not None:
+            self._own_counts = _resized(self._own_counts, size, 0)
 
     def reshape(self, chosen: np.ndarray, size: int) -> None:
-        self._counts = reshaped(self._counts, chosen, size, 0)
+        if self._own_counts is not None:
+            self._own_counts = reshaped(self._own_counts, chosen, size, 0)
 
     def read(self, run: ArrowRun) -> Values:
         selectors = _selectors(self._selector)
@@ -383,17 +439,17 @@ class _Piece:
         """Raise if only rows give the right result."""
 
     def add(self, values: Values, cells: np.ndarray) -> None:
-        if values.there is None:
-            # `add.at`, as a cell may come several times in one run.
-            np.add.at(self._counts, cells, 1)
-        else:
-            np.add.at(self._counts, cells[values.there], 1)
+        if values.there is not None:
+            np.add.at(self._to_count(), cells[values.there], 1)
+        elif self._own_counts is not None:
+            np.add.at(self._own_counts, cells, 1)
 
     def check_merged(self, times: int) -> None:
         """Raise if so many cells may not be merged."""
 
     def merge(self, into: np.ndarray, other: _Piece, cells: np.ndarray) -> None:
-        self._counts[into] += other._counts[cells]
+        if self._own_counts is not None or other._own_counts is not None:
+            self._to_count()[into] += other._counts[cells]
 
     def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
         raise TypeError(f"{type(self).__name__} defines no roll")
@@ -402,9 +458,11 @@ class _Piece:
         self, values: Values, groups: Groups, cells: np.ndarray
     ) -> np.ndarray:
         """Return how often something was added, after each record."""
-        counts, self._counts[cells] = groups.running_counts(
-            values.there, self._counts[cells]
-        )
+        counts, last = groups.running_counts(values.there, self._counts[cells])
+        if values.there is not None:
+            self._to_count()[cells] = last
+        elif self._own_counts is not None:
+            self._own_counts[cells] = last
         return counts
 
     def _roll_known(
@@ -413,7 +471,8 @@ class _Piece:
         """Return the same, or None if something was added by each record."""
         if values.there is not None:
             return self._roll_counts(values, groups, cells)
-        self._counts[cells] += groups.lengths
+        if self._own_counts is not None:
+            self._own_counts[cells] += groups.lengths
         return None
 
     def results(self, cells: np.ndarray) -> pa.Array:
@@ -422,26 +481,32 @@ class _Piece:
     def slots(self, cells: np.ndarray) -> list[list[Any]]:
         return [self._counts[cells].tolist()]
 
-    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> None:
-        self._counts[cells] = _loaded_ints(columns[0])
+    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> np.ndarray:
+        """Fill cells, and return how often something was added."""
+        return _loaded_ints(columns[0])
+
+    def keep_counts(self, cells: np.ndarray, counts: np.ndarray) -> None:
+        """Keep what `load` returned, after what all records are was kept."""
+        added = self.added.counts[cells]
+        same = counts == added if self.counts_all else (counts > 0) == (added > 0)
+        if self._own_counts is not None or not same.all():
+            self._to_count()[cells] = counts
 
     def clear(self, cells: np.ndarray | slice) -> None:
-        self._counts[cells] = 0
+        if self._own_counts is not None:
+            self._own_counts[cells] = 0
 
-    def part(self, cells: slice) -> _Piece:
-        made = self.shared()
-        made._counts = self._counts[cells].copy()
+    def copied(self, cells: np.ndarray | slice, added: _Added) -> _Piece:
+        made = self.shared(added)
+        if self._own_counts is not None:
+            made._own_counts = self._own_counts[cells].copy()
         return made
 
-    def copied(self, cells: np.ndarray) -> _Piece:
-        made: _Piece = object.__new__(type(self))
-        made._selector, made._counts = self._selector, self._counts[cells]
-        return made
-
-    def shared(self) -> _Piece:
+    def shared(self, added: _Added) -> _Piece:
         """Return a piece with the same arrays, until one of both replaces its own."""
         made: _Piece = object.__new__(type(self))
         made.__dict__.update(self.__dict__)
+        made.added = added
         return made
 
     def put_back(self, cells: np.ndarray, old: _Piece, places: np.ndarray) -> None:
@@ -462,8 +527,10 @@ class _Count(_Piece):
 class _Folded(_Piece):
     """One that also keeps a number, of the type of the first column."""
 
-    def __init__(self, selector: Any) -> None:
-        super().__init__(selector)
+    counts_all = False
+
+    def __init__(self, selector: Any, added: _Added) -> None:
+        super().__init__(selector, added)
         self._numbers: np.ndarray | None = None
         self._kind: pa.DataType | None = None
 
@@ -560,18 +627,19 @@ class _Folded(_Piece):
         column = self._column(numbers, counts)
         return column_decoder(self._kind, NamedTupleForm(), ("value",))(column)
 
-    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> None:
+    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> np.ndarray:
         known = [number for number in columns[0] if number is not None]
+        # None stands for nothing that was added.
+        there = np.array([number is not None for number in columns[0]])
         if known:
             numbers, kind = self.loaded(known)
             own = self._of_type(numbers, kind)
             if own.dtype != numbers.dtype or self._kind != kind:
                 raise RowsNeededError("values of several types are mixed")
             self.check_kept(numbers)
-            # None stands for nothing that was added.
-            there = np.array([number is not None for number in columns[0]])
             own[cells[there]] = numbers
-            self._counts[cells] = there
+        counts: np.ndarray = there.astype(np.int64)
+        return counts
 
     def loaded(self, values: list[Any]) -> tuple[np.ndarray, pa.DataType | None]:
         """Return values of rows as numbers, and what these stand for."""
@@ -585,19 +653,12 @@ class _Folded(_Piece):
         if self._numbers is not None:
             self._numbers[cells] = self.nothing(self._numbers)
 
-    def part(self, cells: slice) -> _Piece:
-        made = super().part(cells)
+    def copied(self, cells: np.ndarray | slice, added: _Added) -> _Piece:
+        made = super().copied(cells, added)
         assert isinstance(made, _Folded), "a copy is of its own class"
         if self._numbers is not None:
             made._numbers = self._numbers[cells].copy()
         return made
-
-    def copied(self, cells: np.ndarray) -> _Piece:
-        copy = super().copied(cells)
-        assert isinstance(copy, _Folded), "a copy is of its own class"
-        copy._numbers = None if self._numbers is None else self._numbers[cells]
-        copy._kind = self._kind
-        return copy
 
 
 class _Sum(_Folded):
@@ -652,6 +713,7 @@ class _Sum(_Folded):
 
 class _Mean(_Sum):
     width = 2
+    counts_all = True
     highest = _EXACT_MAX
 
     def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
@@ -666,9 +728,9 @@ class _Mean(_Sum):
     def slots(self, cells: np.ndarray) -> list[list[Any]]:
         return [*super().slots(cells), self._counts[cells].tolist()]
 
-    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> None:
+    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> np.ndarray:
         super().load(cells, columns[:1])
-        self._counts[cells] = _loaded_ints(columns[1])
+        return _loaded_ints(columns[1])
 
     def check_kept(self, numbers: np.ndarray) -> None:
         if numbers.dtype == np.int64 and _peak(numbers) > self.highest:

@@ -230,15 +230,16 @@ def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
     if not pa.types.is_dictionary(column.type):
         column = column.dictionary_encode()
     codes, values = _indices(column), column.dictionary
-    used = pc.unique(column.indices)
-    # Values that no row has any more would become keys.
-    if len(used) < len(values):
-        places: np.ndarray = np.zeros(len(values), np.int64)
-        places[used.to_numpy()] = np.arange(len(used))
-        codes, values = places[codes], values.take(used)
-    # A dictionary may name one value twice, and keys are told apart by their codes.
-    if pa.types.is_dictionary(given.type) and len(pc.unique(values)) < len(values):
-        return None
+    if pa.types.is_dictionary(given.type):
+        used = pc.unique(column.indices)
+        # Values that no row has any more would become keys.
+        if len(used) < len(values):
+            places: np.ndarray = np.zeros(len(values), np.int64)
+            places[used.to_numpy()] = np.arange(len(used))
+            codes, values = places[codes], values.take(used)
+        # A dictionary may name one value twice, and keys are told apart by codes.
+        if len(pc.unique(values)) < len(values):
+            return None
     decode = column_decoder(values.type, maker.form.nested(field), (field,))
     return KeyCodes(decode(values), codes)
 

@@ -146,10 +146,13 @@ class KeyReader:
     def _check(self, keys: list[Any]) -> None:
         if not keys:
             return
-        if CoroutineType in set(map(type, keys)):
+        types = set(map(type, keys))
+        if CoroutineType in types:
             self._refuse_coroutines(keys)
+        # Of these all are placed if one is.
+        some = keys[:1] if len(types) == 1 and types <= _ALWAYS_PLACED else keys
         try:
-            self._assigner.key_groups(keys)
+            self._assigner.key_groups(some)
         except KeyTypeError as error:
             problem = str(error).removeprefix("key: ").removesuffix(".")
             raise KeyTypeError(
