@@ -21,7 +21,9 @@ __all__ = [
     "contents_of",
 ]
 
-ABSENT: Final = -1
+# Later than any record.
+ABSENT: Final = 2**63 - 1
+_NO_CELL: Final = -1
 _ROWS_MIN: Final = 4
 _COLUMNS_MIN: Final = 64
 # So many cells may be empty, and beyond them so many for each that is not.
@@ -99,6 +101,8 @@ class CellGrid:
         # When the first record of a cell came, or absent.
         self._seen: np.ndarray = np.zeros(0, np.int64)
         self._clock = 0
+        # Whether a row has been made since cells were last seen.
+        self._has_new = False
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -185,6 +189,7 @@ class CellGrid:
         """
         new = [start for start in dict.fromkeys(starts) if start not in self._rows]
         self._make_room(len(self._rows) + len(new), keys)
+        self._has_new = self._has_new or bool(new)
         for start in new:
             self._rows[start] = self._free.pop()
         rows: np.ndarray = np.array([self._rows[each] for each in starts], np.int64)
@@ -212,13 +217,13 @@ class CellGrid:
 
     def see(self, cells: np.ndarray) -> None:
         """Let cells have records from now on, in this order if they had none."""
-        seen = self._seen.take(cells)
-        if len(seen) and int(seen.min()) == ABSENT:
-            (fresh,) = (seen == ABSENT).nonzero()
-            # Of several records of a cell the first is set last.
-            back = fresh[::-1]
-            self._seen[cells.take(back)] = back + self._clock
-            self._clock += len(cells)
+        # Not asked where all may be without: that takes as long as to set them.
+        if not self._has_new and (self._seen.take(cells) != ABSENT).all():
+            return
+        self._has_new = False
+        last = self._clock + len(cells)
+        np.minimum.at(self._seen, cells, np.arange(self._clock, last))
+        self._clock = last
 
     def merge(self, start: int, other: CellGrid, source: int) -> None:
         """Put what a row of another grid holds into a row that there is.
@@ -317,7 +322,7 @@ class CellGrid:
     def keep_slots(self, slots: np.ndarray) -> None:
         """Keep the places of these keys only; they get new ones, in their order."""
         width = max(_COLUMNS_MIN, len(slots))
-        chosen: np.ndarray = np.full((self._height, width), ABSENT)
+        chosen: np.ndarray = np.full((self._height, width), _NO_CELL)
         rows: np.ndarray = np.arange(self._height)[:, np.newaxis] * self._width
         chosen[:, : len(slots)] = rows + slots
         self._move(chosen.reshape(-1), self._height, width)
@@ -344,7 +349,7 @@ class CellGrid:
         used = int(np.count_nonzero(self._seen != ABSENT))
         if height * width > _EMPTY_MAX + _EMPTY_EACH * (used + keys):
             raise RowsNeededError("most keys are in few of the open windows")
-        chosen: np.ndarray = np.full((height, width), ABSENT)
+        chosen: np.ndarray = np.full((height, width), _NO_CELL)
         old = np.arange(self._height * self._width)
         chosen[: self._height, : self._width] = old.reshape(self._height, self._width)
         self._free += range(self._height, height)
