@@ -124,6 +124,7 @@ class _ArrowReader(SplitReader):
         self._ends = list(accumulate(batch.num_rows for batch in batches))
         self._form = form
         self._maker: RowMaker | None = None
+        self._has_views = True
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit the next rows of the first split."""
@@ -137,7 +138,11 @@ class _ArrowReader(SplitReader):
             batch = self._batches[number]
             first = self._ends[number] - batch.num_rows
             stop = min(split.stop, self._ends[number], start + output.records_max)
-            part = without_views(batch.slice(start - first, stop - start))
+            part = batch.slice(start - first, stop - start)
+            # All batches are of one schema: what one has not none has.
+            if self._has_views:
+                plain = without_views(part)
+                self._has_views, part = plain is not part, plain
             if self._maker is None:
                 self._maker = RowMaker(part.schema, self._form)
             output.for_split(split.split_id).emit_run(ArrowRun(part, self._maker))
