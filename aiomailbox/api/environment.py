@@ -90,6 +90,8 @@ class StreamExecutionEnvironment:
         ['A', 'B']
     """
 
+    __slots__ = ("__weakref__", "_definition")
+
     def __init__(
         self,
         parallelism: int = 1,
@@ -127,6 +129,17 @@ class StreamExecutionEnvironment:
                 AttributeError: Always.
             """
             raise AttributeError(no_such_method(type(self), name), name=name, obj=self)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set what there is: nobody would look at anything else.
+
+            Raises:
+                AttributeError: If it has no such attribute.
+            """
+            if not hasattr(type(self), name):
+                message = no_such_method(type(self), name)
+                raise AttributeError(message, name=name, obj=self)
+            super().__setattr__(name, value)
 
     @overload
     def from_source(

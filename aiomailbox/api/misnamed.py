@@ -34,6 +34,7 @@ _MEANT_OF_ENV: Final = {
     "read_file": "from_source(am.FileSource(path))",
     "get_execution_plan": "explain()",
 }
+_GIVEN_WHEN_MADE: Final = ("parallelism", "max_parallelism", "clock", "config")
 
 
 def no_such_verb(kind: type, name: str) -> str:
@@ -65,5 +66,11 @@ def no_such_method(kind: type, name: str) -> str:
         >>> from aiomailbox.api import StreamExecutionEnvironment
         >>> no_such_method(StreamExecutionEnvironment, "fromCollection")
         "...has no attribute 'fromCollection'; write env.from_collection(...)"
+        >>> no_such_method(StreamExecutionEnvironment, "set_parallelism")
+        "...; write am.StreamExecutionEnvironment(parallelism=...)"
     """
+    setting = snake_case(name).removeprefix("set_")
+    if setting in _GIVEN_WHEN_MADE:
+        text = f"{kind.__name__!r} object has no attribute {name!r}"
+        return f"{text}; write am.{kind.__name__}({setting}=...)"
     return no_such_name(kind, name, "env", _MEANT_OF_ENV)

@@ -49,6 +49,21 @@ def test_a_name_of_elsewhere_leads_to_ours(stream: Any, name: str, meant: str) -
         getattr(stream, name)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("deploymnet", r"is env\.deployment meant"),
+        ("stateBackend", r"write env\.state_backend"),
+        ("parallelism", r"write am\.StreamExecutionEnvironment\(parallelism="),
+    ],
+)
+def test_a_setting_that_there_is_not_cannot_be_set(name: str, meant: str) -> None:
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(AttributeError, match=meant):
+        setattr(env, name, 4)
+    env.deployment = env.deployment
+
+
 async def items() -> AsyncIterator[int]:
     yield 1
 

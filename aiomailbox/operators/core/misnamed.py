@@ -22,6 +22,7 @@ _MEANT: Final = {
     "keyed_state": "state",
     "get_current_key": "current_key",
     "get_timer_service": "timer_service",
+    "timers": "timer_service",
     "element_timestamp": "timestamp",
     "get_metrics_group": "metrics",
     "get_metric_group": "metrics",
