@@ -164,13 +164,18 @@ async def test_what_cannot_work_is_said_before(
 async def test_the_state_of_a_savepoint_is_a_dataframe(
     spark: Any, tmp_path: Path
 ) -> None:
-    arrived = asyncio.Event()
+    rows: list[Any] = []
+    all_summed = asyncio.Event()
 
     async def words() -> Any:
         for n in range(30):
             yield {"word": f"w{n % 3}", "n": n}
-        arrived.set()
         await asyncio.Event().wait()
+
+    def show(row: Any) -> None:
+        rows.append(row)
+        if len(rows) == 30:
+            all_summed.set()
 
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(
@@ -182,9 +187,9 @@ async def test_the_state_of_a_savepoint_is_a_dataframe(
         .reduce(lambda one, other: {"word": one["word"], "n": one["n"] + other["n"]})
         .uid("totals")
     )
-    totals.sink_to(lambda row: None)
+    totals.sink_to(show)
     async with env.start() as job:
-        await arrived.wait()
+        await all_summed.wait()
         await job.trigger_savepoint(tmp_path / "saved")
         await job.cancel()
     savepoint = am.Savepoint(tmp_path / "saved")
