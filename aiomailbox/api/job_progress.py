@@ -21,7 +21,7 @@ from aiomailbox.api.latest_snapshot import LatestSnapshot
 from aiomailbox.api.notebook import displayed, is_notebook
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.runtime import JobSnapshot
+from aiomailbox.runtime import JobSnapshot, OperatorSummary
 
 __all__ = ["JobProgress", "operator_rows", "progress", "progress_of"]
 
@@ -38,7 +38,7 @@ class JobProgress:
         job: The job's name.
         state: Its current state.
         duration_s: Seconds since it started.
-        read: Records that its sources have emitted.
+        read: Records that its sources have emitted; rows, where a record is a batch.
         total: How many records there are; None if a source does not know.
         read_per_second: How many of them are read per second.
         written: Records that its sinks have received.
@@ -104,8 +104,10 @@ def progress_of(snapshot: JobSnapshot, total: int | None = None) -> JobProgress:
     """
     sources = [one for one in snapshot.operators if one.is_source]
     sinks = [one for one in snapshot.operators if one.is_sink]
-    read = sum(_count(one.metrics, "num_records_out") for one in sources)
-    rate = sum(one.num_records_out_per_second for one in sources)
+    read = sum(_rows_read(one) for one in sources)
+    rate = sum(
+        one.num_records_out_per_second * _rows_per_record(one) for one in sources
+    )
     if total is None:
         totals = [one.records_expected for one in sources]
         known = [each for each in totals if each is not None]
@@ -318,6 +320,15 @@ async def progress(
         showing.cancel()
         await asyncio.wait([showing])
         show(last=True)
+
+
+def _rows_read(source: OperatorSummary) -> int:
+    """Return how many rows a source has read: its records, unless these are batches."""
+    return max(source.num_records_out, _count(source.metrics, "rows_read"))
+
+
+def _rows_per_record(source: OperatorSummary) -> float:
+    return _rows_read(source) / source.num_records_out if source.num_records_out else 1
 
 
 def _count(metrics: dict[str, Any], name: str) -> int:

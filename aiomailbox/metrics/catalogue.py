@@ -182,7 +182,9 @@ _OPERATOR_METRICS: Final = (
     ),
     Metric("state_keys", _GAUGE, "keys", _SUM, "Keys that have state, estimated."),
     Metric("state_bytes", _GAUGE, "bytes", _SUM, "What the state takes, where known."),
-    Metric("rows_read", _GAUGE, "rows", _SUM, "Rows read from Spark."),
+    Metric(
+        "rows_read", _GAUGE, "rows", _SUM, "Rows that a source of batches has read."
+    ),
     Metric("partitions", _GAUGE, "partitions", _SUM, "Partitions to read."),
     Metric("partitions_done", _GAUGE, "partitions", _SUM, "Partitions that were read."),
     Metric("eta_s", _GAUGE, "s", _MAX, "How long reading goes on, estimated."),

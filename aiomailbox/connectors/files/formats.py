@@ -46,6 +46,11 @@ class FileFormat(Protocol):
         """The class of the records, if it is the user's."""
         ...
 
+    @property
+    def gives_batches(self) -> bool:
+        """Whether a record is a batch, and a position a row."""
+        ...
+
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the records from a position on; 0 is the beginning."""
         ...
@@ -59,6 +64,7 @@ class TextFormat:
     """
 
     record_types: tuple[type, ...] = ()
+    gives_batches: bool = False
 
     def __init__(self, encoding: str = "utf-8") -> None:
         self._encoding = encoding
@@ -81,6 +87,7 @@ class JsonLinesFormat:
     def __init__(self, records: Any) -> None:
         self._records = records
         self.record_types: tuple[type, ...] = _record_types(records)
+        self.gives_batches: bool = False
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the values from a byte on."""
@@ -119,6 +126,7 @@ class CsvFormat:
         self._delimiter = delimiter
         self._encoding = encoding
         self.record_types: tuple[type, ...] = _record_types(records)
+        self.gives_batches: bool = False
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the rows from a byte on."""

@@ -41,6 +41,7 @@ class ParquetFormat:
             self._form = record_form(records)
         self._columns = None if columns is None else list(columns)
         self._batch_rows = batch_rows
+        self.gives_batches: bool = self._form is None
         is_class = isinstance(records, type) and records is not dict
         self.record_types: tuple[type, ...] = (records,) if is_class else ()
 

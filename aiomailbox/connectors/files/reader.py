@@ -35,6 +35,9 @@ class FileReader:
         self._pump: Pump[FileChunk] | None = None
         self._chunk: FileChunk | None = None
         self._offset = 0
+        self._rows = 0
+        if format.gives_batches:
+            context.metrics.gauge("rows_read", lambda: self._rows)
 
     def start(self) -> None:
         """Ask for a file."""
@@ -112,6 +115,7 @@ class FileReader:
         # Behind the last record of the run, not of the chunk: a snapshot may come
         # between.
         self._splits[0] = replace(split, position=chunk.positions[stop - 1])
+        self._rows += self._splits[0].position - split.position
         self._offset = stop
         if stop == length:
             self._chunk = None

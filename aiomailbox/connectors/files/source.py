@@ -153,7 +153,7 @@ class FileSource(Generic[OutT]):
         # What other files have is known when they have been read.
         rows_of = getattr(self._reading, "row_count", None)
         self._row_count: RowCount | None = None
-        if rows_of is not None and self._interval_s is None and records != "batch":
+        if rows_of is not None and self._interval_s is None:
             self._row_count = RowCount(rows_of)
         # Whether its runs have columns.
         self.gives_columns: bool = self._format == "parquet" and not (

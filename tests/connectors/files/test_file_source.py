@@ -7,6 +7,7 @@ import csv
 import errno
 import glob
 import gzip
+import io
 import json
 import os
 import pickle
@@ -577,6 +578,22 @@ async def test_the_rows_of_parquet_files_are_known_from_their_footers(
     lines = am.FileSource(tmp_path / "orders.jsonl")
     assert lines.record_count is None
     assert am.FileSource(str(tmp_path / "*.parquet"), watch=1).record_count is None
+
+
+async def test_progress_counts_the_rows_of_batches(tmp_path: Path) -> None:
+    for number in range(3):
+        write_parquet(tmp_path / f"{number}.parquet", ORDERS)
+    source = am.FileSource(tmp_path, "parquet", records="batch", batch_rows=2)
+    env = am.StreamExecutionEnvironment()
+    env.from_source(source, name="orders").sink_to(lambda batch: None)
+    out = io.StringIO()
+    async with env.start("batches") as job:
+        await job.result()
+        async with am.progress(job, stream=out):
+            pass
+        orders = job.snapshot().operator("orders")
+    assert orders.metrics["num_records_out"] == 6
+    assert out.getvalue().startswith("batches finished, 9 of 9 rows read (100%)")
 
 
 async def test_a_footer_that_cannot_be_read_does_not_hide_who_fails(
