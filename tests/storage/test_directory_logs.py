@@ -25,8 +25,77 @@ def told(directory: Path) -> list[str]:
     if commits:
         found = [msgspec.json.decode(one.read_bytes())["files"] for one in commits]
         return [name for names in found for name in names]
-    lines = (directory / "_spark_metadata" / "0").read_bytes().splitlines()[1:]
+    lines = [line for file in spark_reads(directory) for line in entries(file)]
     return [msgspec.json.decode(line)["path"].rpartition("/")[2] for line in lines]
+
+
+def entries(file: Path) -> list[bytes]:
+    """Return the lines of a file of Spark's log."""
+    version, *lines = file.read_bytes().splitlines()
+    assert version == b"v1"
+    return lines
+
+
+def spark_reads(directory: Path, default: int = 10) -> list[Path]:
+    """Return the files that Spark reads, as CompactibleFileStreamLog chooses them."""
+    folder = directory / "_spark_metadata"
+    files = {int(one.stem): one for one in folder.iterdir() if one.suffix != ".part"}
+    compact = sorted(one for one in files if files[one].suffix == ".compact")
+    interval = default
+    if len(compact) > 1:
+        interval = compact[-1] - compact[-2]
+    elif compact:
+        size = compact[0] + 1
+        divisors = [one for one in range(default, size // 2 + 1) if size % one == 0]
+        interval = [*divisors, size][0]
+    last = max(files)
+    first = max(0, (last + 1) // interval * interval - 1)
+    return [files[number] for number in range(first, last + 1)]
+
+
+@pytest.mark.parametrize("default", [2, 10, 50, 51, 101, 200])
+def test_a_commit_writes_its_own_files_into_sparks_log_and_old_ones_go(
+    tmp_path: Path, default: int
+) -> None:
+    log = SparkLog(tmp_path, Disk())
+    log.create(tmp_path)
+    written = 0
+    for number in range(1, 350):
+        name = f"{number:03}"
+        (tmp_path / name).touch()
+        log.append(tmp_path, number, [name])
+        # One that is made again, by this program or by the next one.
+        log.append(tmp_path, number, [name])
+        if number % 50 == 0:
+            log = SparkLog(tmp_path, Disk())
+            log.check(tmp_path)
+            log.append(tmp_path, number, [name])
+        last = max(spark_reads(tmp_path, default), key=lambda one: int(one.stem))
+        written += len(entries(last))
+        assert len(list((tmp_path / "_spark_metadata").iterdir())) <= 2 * 101
+    assert told(tmp_path) == [f"{number:03}" for number in range(1, 350)]
+    # Each once, and all of them when it is compacted, three times.
+    assert written == 346 + 101 + 202 + 303
+    (tmp_path / "007").unlink()
+    (tmp_path / "349").unlink()
+    log.take_back(tmp_path)
+    log.append(tmp_path, 350, [])
+    assert told(tmp_path) == [f"{n:03}" for n in range(1, 349) if n != 7]
+
+
+def test_a_log_of_one_file_that_has_all_is_gone_on_with(tmp_path: Path) -> None:
+    """As Spark itself begins it, and as it was written before there were several."""
+    (tmp_path / "_spark_metadata").mkdir()
+    for name in "ab":
+        (tmp_path / name).touch()
+    line = b'{"path":"%s","size":0,"modificationTime":0}' % (
+        (tmp_path / "a").as_uri().encode()
+    )
+    (tmp_path / "_spark_metadata" / "0").write_bytes(b"v1\n" + line)
+    log = SparkLog(tmp_path, Disk())
+    log.check(tmp_path)
+    log.append(tmp_path, 1, ["a", "b"])
+    assert told(tmp_path) == ["a", "b"]
 
 
 @pytest.mark.parametrize("new_log", LOGS.values(), ids=LOGS)

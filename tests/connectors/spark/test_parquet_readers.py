@@ -8,7 +8,9 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import aiomailbox as am
 from aiomailbox.storage import SparkLog, StagedDirectory, staging_directory
@@ -114,3 +116,22 @@ async def test_a_streaming_reader_beside_a_running_job_sees_nothing_half_written
     assert any(len(commit) > 1 for commit in commits)
     for commit in commits:
         assert sum(not commit.isdisjoint(batch) for batch in batches) == 1, commit
+
+
+@pytest.mark.parametrize("commits", [3, 110])
+def test_spark_reads_a_log_of_many_commits_and_one_that_was_compacted(
+    spark: Any, tmp_path: Path, commits: int
+) -> None:
+    whole = tmp_path / "whole.parquet"
+    parquet.write_table(pa.table({"n": [1]}), whole)
+    target = tmp_path / "out"
+    target.mkdir()
+    log = SparkLog(target)
+    log.create(target)
+    for number in range(1, commits + 1):
+        os.link(whole, target / f"{number}.parquet")
+        log.append(target, number, [f"{number}.parquet"])
+    os.link(whole, target / "uncommitted.parquet")
+    assert spark.read.parquet(str(target)).count() == commits
+    names = sorted(path.name for path in (target / "_spark_metadata").glob("[0-9]*"))
+    assert ("201.compact" in names) == (commits > 101)
