@@ -16,11 +16,14 @@ from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.python_types import PythonTypes
 from aiomailbox.records.record_classes import NO_RECORD_CLASSES, RecordClasses
 from aiomailbox.records.run_columns import (
+    PLAIN_RECORDS,
+    PLAIN_TUPLES,
     RECORDS,
     ROWS,
     TUPLES,
     are_plain,
     columns_of,
+    kinds_of,
     rows_of,
 )
 from aiomailbox.records.strings import read_varint, write_varint
@@ -46,6 +49,10 @@ _DECODING_ERRORS: Final = (
 # How deep rows of rows are written by column; beyond that, one by one.
 _DEPTH_MAX: Final = 4
 _NAMES: Final = msgspec.msgpack.Decoder(str)
+_FORMS_OF_TUPLES: Final = frozenset({TUPLES, PLAIN_TUPLES})
+_PLAIN_FORMS: Final = frozenset({PLAIN_TUPLES, PLAIN_RECORDS})
+_FORMS_OF_COLUMNS: Final = frozenset({TUPLES, RECORDS}) | _PLAIN_FORMS
+_PLAIN_COLUMNS: Final = msgspec.msgpack.Decoder(list[list[Any]])
 
 
 class ValueSerializer(TypeSerializer[Any], Protocol):
@@ -100,8 +107,8 @@ class PythonSerializer:
 
     __slots__ = ("_classes", "_decoder", "_encoder", "_types", "serializer_id")
 
-    # Version 2 writes runs by column.
-    schema_version: Final = 2
+    # Version 2 writes runs by column, version 3 plain columns all at once.
+    schema_version: Final = 3
 
     def __init__(self, classes: RecordClasses = NO_RECORD_CLASSES) -> None:
         self._classes = classes
@@ -124,42 +131,71 @@ class PythonSerializer:
 
     def write_many(self, values: list[Any], output: bytearray) -> None:
         """Append many values."""
-        self._write_many(values, output, _DEPTH_MAX)
+        self._write_many(values, kinds_of(values), output, _DEPTH_MAX)
 
     def read_many(self, source: ByteReader, count: int) -> list[Any]:
         """Read so many values."""
         return self._read_many(source, count, _DEPTH_MAX)
 
-    def _write_many(self, values: Sequence[Any], output: bytearray, depth: int) -> None:
-        kinds = set(map(type, values))
+    def _write_many(
+        self, values: Sequence[Any], kinds: set[type], output: bytearray, depth: int
+    ) -> None:
         shape = columns_of(values, kinds, self._classes) if depth else None
         if shape is None:
             output.append(ROWS)
             _append(self._encode_rows(values, kinds), output)
             return
         name, columns = shape
-        output.append(TUPLES if name is None else RECORDS)
+        by_column = list(map(kinds_of, columns))
+        plain = self._encode_plain(columns, by_column)
+        if plain is None:
+            output.append(TUPLES if name is None else RECORDS)
+        else:
+            output.append(PLAIN_TUPLES if name is None else PLAIN_RECORDS)
         if name is not None:
             _append(self._encoder.encode(name), output)
+        if plain is not None:
+            _append(plain, output)
+            return
         write_varint(len(columns), output)
-        for column in columns:
-            self._write_many(column, output, depth - 1)
+        for column, column_kinds in zip(columns, by_column, strict=True):
+            self._write_many(column, column_kinds, output, depth - 1)
 
     def _read_many(self, source: ByteReader, count: int, depth: int) -> list[Any]:
         form = source.read_byte()
         if form == ROWS:
             return _decode_many(self._decoder, source, count)
-        if form not in {TUPLES, RECORDS} or not depth:
+        if form not in _FORMS_OF_COLUMNS or not depth:
             raise CorruptStreamError(f"there is no form {form} of many values here")
-        name = None if form == TUPLES else _decode(_NAMES, source)
-        width = read_varint(source)
-        if not 0 < width <= source.remaining:
-            raise CorruptStreamError(f"rows cannot have {width} columns")
-        columns = [self._read_many(source, count, depth - 1) for _ in range(width)]
+        name = None if form in _FORMS_OF_TUPLES else _decode(_NAMES, source)
+        if form in _PLAIN_FORMS:
+            columns = _decode(_PLAIN_COLUMNS, source)
+        else:
+            width = read_varint(source)
+            if not 0 < width <= source.remaining:
+                raise CorruptStreamError(f"rows cannot have {width} columns")
+            columns = [self._read_many(source, count, depth - 1) for _ in range(width)]
         try:
-            return rows_of(name, columns, self._classes)
+            rows = rows_of(name, columns, self._classes)
         except _DECODING_ERRORS as error:
             raise CorruptStreamError(f"rows cannot be made: {error}") from error
+        if len(rows) != count:
+            raise CorruptStreamError(
+                f"{count} rows are announced, and {len(rows)} found"
+            )
+        return rows
+
+    def _encode_plain(
+        self, columns: list[Sequence[Any]], by_column: list[set[type]]
+    ) -> bytes | None:
+        """Return all columns at once, None if msgspec would not give them back so."""
+        if not all(map(are_plain, columns, by_column)):
+            return None
+        try:
+            return self._encoder.encode(columns)
+        except (OverflowError, UnicodeEncodeError):
+            # An int beyond 64 bits, or a text that the other way reports.
+            return None
 
     def _encode_rows(self, values: Sequence[Any], kinds: set[type]) -> bytes:
         if are_plain(values, kinds):

@@ -14,6 +14,7 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.errors import CorruptStreamError, InvalidArgumentError, WrongTypeError
 from aiomailbox.records import ByteReader, ElementCodec, ListRun, RecordClasses
+from aiomailbox.records.run_columns import PLAIN_RECORDS, PLAIN_TUPLES
 from aiomailbox.records.values import PythonSerializer
 
 
@@ -146,6 +147,30 @@ def test_a_run_of_tuples_says_its_shape_once() -> None:
     found = codec.decode(encoded)
     assert isinstance(found, ListRun)
     assert (found.values, found.timestamps) == (run.values, run.timestamps)
+
+
+@pytest.mark.parametrize(
+    "values", [[(1, "a", 0.5), (2, "b", -0.0)], [Trade("A", 1.5)] * 2]
+)
+def test_plain_columns_of_a_run_are_one_message(values: list[Any]) -> None:
+    output = bytearray()
+    SERIALIZER.write_many(values, output)
+    encoded = msgspec.msgpack.encode(
+        [list(column) for column in zip(*values, strict=True)]
+    )
+    assert bytes(output).endswith(bytes([len(encoded)]) + encoded)
+    assert output[0] == (PLAIN_TUPLES if type(values[0]) is tuple else PLAIN_RECORDS)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [[[1, 2], ["a"]], [[1, 2, 3]], [[1]], [], [1, 2], {"a": 1}, ["ab", "cd"]],
+)
+def test_plain_columns_that_are_no_such_run_are_corrupt(columns: Any) -> None:
+    encoded = msgspec.msgpack.encode(columns)
+    content = bytes([PLAIN_TUPLES, len(encoded)]) + encoded
+    with pytest.raises(CorruptStreamError):
+        SERIALIZER.read_many(ByteReader(content), 2)
 
 
 def test_declared_classes_travel_whole_and_nested() -> None:
