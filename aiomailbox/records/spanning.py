@@ -119,6 +119,11 @@ class RecordDeserializer:
         return self._length is not None or bool(self._collected)
 
     @property
+    def has_rest(self) -> bool:
+        """Whether the buffer holds more than was handed out."""
+        return self._position < len(self._buffer)
+
+    @property
     def is_spilling(self) -> bool:
         """Whether the unfinished record is in a file."""
         return self._spilled is not None

@@ -26,7 +26,7 @@ from aiomailbox.records import (
     WatermarkStatus,
 )
 
-__all__ = ["BUFFER_SIZE_BYTES", "CONTROL_BYTES_ESTIMATE", "ObjectBuffer"]
+__all__ = ["BUFFER_SIZE_BYTES", "CONTROL", "CONTROL_BYTES_ESTIMATE", "ObjectBuffer"]
 
 # A full run of rows of average size fills one buffer.
 BUFFER_SIZE_BYTES: Final = RUN_LENGTH_MAX * ListRun.RECORD_BYTES_ESTIMATE
@@ -37,7 +37,7 @@ CONTROL_BYTES_ESTIMATE: Final = 64
 # Below this, copying two runs into one is cheaper than processing two.
 _MERGE_LENGTH_MAX: Final = 256
 
-_CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
+CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
 
 
 class ObjectBuffer:
@@ -106,7 +106,7 @@ class ObjectBuffer:
         """Return a sealed buffer of data that holds no permit: for decoded elements."""
         buffer = cls(None, None, None)
         for element in elements:
-            if isinstance(element, _CONTROL):
+            if isinstance(element, CONTROL):
                 buffer.append_control(element)
             else:
                 buffer.append_run(element, len(element), element.size_bytes())

@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from typing import cast
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.buffer import CONTROL, ObjectBuffer
 from aiomailbox.memory import Buffer, DataType
-from aiomailbox.records import ByteReader, Element, ElementCodec, decode_event
+from aiomailbox.records import (
+    RUN_LENGTH_MAX,
+    ByteReader,
+    Element,
+    ElementCodec,
+    decode_event,
+)
 from aiomailbox.records.spanning import RecordDeserializer
 
 __all__ = ["ElementReader"]
@@ -33,6 +39,7 @@ class ElementReader:
         "_codec",
         "_deserializer",
         "_name",
+        "_rest",
         "buffers_total",
         "bytes_total",
         "records_total",
@@ -47,6 +54,8 @@ class ElementReader:
         self._codec = codec
         self._name = name
         self._deserializer = RecordDeserializer(spill_directory=spill_directory)
+        # Of a buffer that is read in parts.
+        self._rest: Iterator[Element] | None = None
         self.buffers_total: int = 0
         self.records_total: int = 0
         self.bytes_total: int = 0
@@ -59,12 +68,60 @@ class ElementReader:
         Raises:
             CorruptStreamError: If it does not hold what was written.
         """
+        if buffer.data_type.is_event:
+            return self._read_event(buffer)
+        return self._taken(list(self._begin(buffer)))
+
+    def read_part(self, buffer: Buffer) -> ObjectBuffer | None:
+        """Return some elements of a buffer, or its event; None if none ends in it.
+
+        A buffer may hold far more records than are processed at once. What has just been
+        made of bytes is in the processor's cache when it is processed, and of the rest no
+        objects exist yet. As long as `has_rest`, call it again with the same buffer;
+        events may come in between.
+
+        Raises:
+            CorruptStreamError: If it does not hold what was written.
+        """
+        if buffer.data_type.is_event:
+            return self._read_event(buffer)
+        if self._rest is None:
+            self._rest = self._begin(buffer)
+        elements: list[Element] = []
+        count = 0
+        for element in self._rest:
+            elements.append(element)
+            count += 1 if isinstance(element, CONTROL) else len(element)
+            if count >= RUN_LENGTH_MAX and self._deserializer.has_rest:
+                break
+        else:
+            self._rest = None
+        return self._taken(elements)
+
+    @property
+    def has_rest(self) -> bool:
+        """Whether `read_part` has left something of its buffer."""
+        return self._rest is not None
+
+    def unconsumed(self) -> bytes:
+        """Return what there is of a record that is not whole yet."""
+        return self._deserializer.unconsumed()
+
+    def clear(self) -> None:
+        """Forget what is not whole, and what is left of a buffer."""
+        self._rest = None
+        self._deserializer.clear()
+
+    def _begin(self, buffer: Buffer) -> Iterator[Element]:
         content = buffer.readable()
+        self._count(content)
+        return self._elements(content)
+
+    def _count(self, content: memoryview) -> None:
         self.buffers_total += 1
         self.bytes_total += len(content)
-        if buffer.data_type.is_event:
-            return self._read_event(content, buffer.data_type)
-        elements = list(self._elements(content))
+
+    def _taken(self, elements: list[Element]) -> ObjectBuffer | None:
         if not elements:
             # Not an empty buffer of elements: it would be handed around and say
             # nothing.
@@ -73,18 +130,12 @@ class ElementReader:
         self.records_total += taken.record_count
         return taken
 
-    def unconsumed(self) -> bytes:
-        """Return what there is of a record that is not whole yet."""
-        return self._deserializer.unconsumed()
-
-    def clear(self) -> None:
-        """Forget what is not whole."""
-        self._deserializer.clear()
-
-    def _read_event(self, content: memoryview, data_type: DataType) -> ObjectBuffer:
+    def _read_event(self, buffer: Buffer) -> ObjectBuffer:
+        content = buffer.readable()
+        self._count(content)
         event = decode_event(content)
         if (
-            data_type is DataType.END_OF_PARTITION
+            buffer.data_type is DataType.END_OF_PARTITION
             # The end is the only event that a half record may not precede: barriers
             # overtake.
             and self._deserializer.has_unfinished_record

@@ -2,8 +2,8 @@
 
 Theory of operation: the connection hands over buffers as they arrive; they wait as
 bytes until the gate polls, so that a slow task holds bytes and not objects. A poll
-decodes the elements that end in one buffer and recycles it at once, and that is what
-gives the producer its next credit.
+decodes about as many records of a buffer as are processed at once. When the last ones are
+decoded the buffer is recycled, and that is what gives the producer its next credit.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from aiomailbox.exchange.frames.element_reader import ElementReader
 from aiomailbox.exchange.input.channel import InputChannel, retry_delays_ms
 from aiomailbox.exchange.remote.endpoints import ChannelLink, PeerAddress, Receiver
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
-from aiomailbox.exchange.remote.received import ReceivedBuffers
+from aiomailbox.exchange.remote.received import ReceivedBuffer, ReceivedBuffers
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import Buffer, DataType, LocalBufferPool, NetworkBuffer
+from aiomailbox.memory import LocalBufferPool, NetworkBuffer
 from aiomailbox.records import ElementCodec
 
 __all__ = ["ChannelConnector", "RemoteInputChannel"]
@@ -110,6 +110,8 @@ class RemoteInputChannel(InputChannel):
         self._buffers = buffers.claim(self._on_credit)
         self._received = ReceivedBuffers(self._buffers, self)
         self._reader = ElementReader(codec, str(partition_id), spill_directory)
+        # The buffer that is read in parts.
+        self._begun: ReceivedBuffer | None = None
         self._buffer_bytes: int | None = None
 
     def __repr__(self) -> str:
@@ -126,7 +128,7 @@ class RemoteInputChannel(InputChannel):
     @property
     def buffers_in_use(self) -> int:
         """How many buffers the channel's data takes, here and at the producer."""
-        return self._received.buffers_in_use
+        return self._received.buffers_in_use + (self._begun is not None)
 
     @property
     def has_priority(self) -> bool:
@@ -153,10 +155,11 @@ class RemoteInputChannel(InputChannel):
             self._link.announce_buffer_size(self._buffer_bytes)
 
     def poll(self) -> PolledBuffer | None:
-        """Take the elements that end in the next buffer, or the next event.
+        """Take elements of the next buffer, or the next event.
 
         Returns:
-            What was taken, or None if nothing whole has arrived.
+            What was taken, or None if nothing whole has arrived. Of a large buffer it is
+            a part, and all parts have its number.
 
         Raises:
             StopTask: If the producer failed; says why.
@@ -165,20 +168,15 @@ class RemoteInputChannel(InputChannel):
         if self.error is not None:
             self._raise(self.error)
         # Buffers in which no element ends give nothing: go on to the next one.
-        while not self.is_released and (item := self._received.poll()) is not None:
-            try:
-                taken = self._read(item.buffer)
-            finally:
-                # The elements hold what they need themselves, so the credit goes back
-                # before they are processed.
-                item.buffer.recycle()
+        while not self.is_released and (item := self._next_buffer()) is not None:
+            taken = self._read(item)
             if taken is not None:
-                following = item.next_data_type
+                waiting = len(self._received)
                 return PolledBuffer(
                     taken,
-                    len(self._received),
-                    following is not DataType.NONE,
-                    following.has_priority,
+                    waiting,
+                    self._begun is not None or waiting > 0,
+                    self._received.has_priority,
                     item.sequence_number,
                 )
         return None
@@ -243,6 +241,7 @@ class RemoteInputChannel(InputChannel):
             self._link.close()
         self._received.release()
         self._reader.clear()
+        self._keep_begun(None)
         self._gate_buffers.release()
 
     def statistics(self) -> ChannelStatistics:
@@ -328,9 +327,15 @@ class RemoteInputChannel(InputChannel):
         """Pass on to the gate that the next buffer has priority."""
         self._gate.on_channel_priority(self, sequence_number)
 
-    def _read(self, buffer: Buffer) -> ObjectBuffer | None:
+    def _next_buffer(self) -> ReceivedBuffer | None:
+        """Return what was begun; before it only an event that overtakes."""
+        if self._begun is not None and not self._received.has_priority:
+            return self._begun
+        return self._received.poll()
+
+    def _read(self, item: ReceivedBuffer) -> ObjectBuffer | None:
         try:
-            return self._reader.read(buffer)
+            return self._reader.read_part(item.buffer)
         except BaseException as error:
             # What was read of the buffer is lost, so nothing after it makes sense.
             self._reader.clear()
@@ -340,6 +345,25 @@ class RemoteInputChannel(InputChannel):
             if self.error is None:
                 self.error = error
             raise
+        finally:
+            self._keep_begun(item)
+
+    def _keep_begun(self, item: ReceivedBuffer | None) -> None:
+        """Keep the buffer of which the reader has something left; recycle all others.
+
+        Args:
+            item: What was read, or None.
+        """
+        begun = self._begun
+        if item is not None and item is not begun:
+            if item.buffer.data_type.is_event:
+                item.buffer.recycle()
+            else:
+                begun = item
+        if begun is not None and not self._reader.has_rest:
+            begun.buffer.recycle()
+            begun = None
+        self._begun = begun
 
     def _raise(self, error: BaseException) -> None:
         if isinstance(error, RemoteFailureError) and self._is_kept:

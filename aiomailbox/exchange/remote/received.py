@@ -16,7 +16,7 @@ from aiomailbox.exchange.core.contract import SEQUENCE_MODULUS, DataListener
 from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
 from aiomailbox.exchange.frames.event_buffer import event_buffer
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.memory import Buffer, DataType
+from aiomailbox.memory import Buffer
 from aiomailbox.records import CheckpointBarrier, EventAnnouncement, decode_event
 
 __all__ = [
@@ -44,12 +44,10 @@ class ReceivedBuffer(NamedTuple):
     Attributes:
         buffer: The bytes.
         sequence_number: Its number on the channel, modulo 2**32.
-        next_data_type: What is next in the queue, ``NONE`` if nothing is.
     """
 
     buffer: Buffer
     sequence_number: int
-    next_data_type: DataType = DataType.NONE
 
 
 class ReceivedBuffers:
@@ -172,11 +170,9 @@ class ReceivedBuffers:
             raise self._failure
         if not self._items:
             return None
-        buffer, sequence_number, _ = self._items.popleft()
-        self._count(buffer, -1)
-        head = self._items.peek()
-        next_data_type = DataType.NONE if head is None else head.buffer.data_type
-        return ReceivedBuffer(buffer, sequence_number, next_data_type)
+        item = self._items.popleft()
+        self._count(item.buffer, -1)
+        return item
 
     def prioritize(self, sequence_number: int) -> None:
         """Turn an announced barrier into an unaligned one, at the front.

@@ -159,18 +159,6 @@ def test_only_the_first_buffer_in_an_empty_queue_is_told() -> None:
     assert queue.data == 1
 
 
-def test_what_is_next_is_said_with_each_buffer() -> None:
-    queue = Queue()
-    queue.arrive(1)
-    queue.arrive(EndOfData())
-    first = queue.received.poll()
-    assert first is not None
-    assert first.next_data_type is DataType.END_OF_DATA
-    second = queue.received.poll()
-    assert second is not None
-    assert second.next_data_type is DataType.NONE
-
-
 def test_a_wrong_number_fails_the_reader_and_leaks_nothing() -> None:
     """NET-143."""
     queue = Queue()
