@@ -7,7 +7,7 @@ its windows.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -34,6 +34,9 @@ from aiomailbox.windowing import (
 )
 
 __all__ = ["ColumnarSlidingOperator", "ColumnarTumblingOperator", "rows_of"]
+
+# A window of fewer keys takes as long to emit as one of so many.
+_KEYS_MIN: Final = 64
 
 
 class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
@@ -134,12 +137,12 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
                 rows = rows or [grid.take(start, count)]
                 break
             if keys:
-                rows.append(grid.detached(start))
+                rows.append(grid.taken(start))
+                count -= max(keys, _KEYS_MIN)
             if is_kept:
                 grid.mark_fired(start)
             else:
                 grid.forget(start)
-            count -= keys
             if count <= 0:
                 break
         return rows_firing(rows, self._size) if rows else None

@@ -96,7 +96,8 @@ class ArrowRun:
 
     @property
     def _batch(self) -> pa.RecordBatch:
-        self._made()
+        if self._make is not None:
+            self._made()
         return self._columns
 
     @property

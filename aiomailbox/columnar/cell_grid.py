@@ -60,19 +60,20 @@ class DetachedRow:
 
     Args:
         start: Where its stretch of time begins, milliseconds.
+        keys: How many keys there are.
         seen: When the first record of each cell came, or absent.
         cells: The accumulators, one a key.
 
     Attributes:
         start: As given.
-        keys: How many keys there are.
+        keys: As given.
     """
 
     __slots__ = ("_cells", "_seen", "keys", "start")
 
-    def __init__(self, start: int, seen: np.ndarray, cells: Cells) -> None:
+    def __init__(self, start: int, keys: int, seen: np.ndarray, cells: Cells) -> None:
         self.start: int = start
-        self.keys: int = int(np.count_nonzero(seen != ABSENT))
+        self.keys: int = keys
         self._seen = seen
         self._cells = cells
 
@@ -265,10 +266,20 @@ class CellGrid:
         self.cells.clear(cells)
         self._seen[cells] = ABSENT
 
-    def detached(self, start: int) -> DetachedRow:
-        """Return what a row holds by itself, which whoever needs it puts into order."""
+    def taken(self, start: int) -> KeptRow | DetachedRow:
+        """Return a copy of what a row holds, which is put into order when it is read."""
         mine = self._cells_in(start)
-        return DetachedRow(start, self._seen[mine].copy(), self.cells.part(mine))
+        seen = self._left_in(mine)
+        keys = int(np.count_nonzero(seen != ABSENT))
+        if 2 * keys < len(seen):
+            # Whoever does not read it should not have to keep a row for a few keys.
+            return self.kept(start, _in_order(seen))
+        return DetachedRow(start, keys, seen, self.cells.part(mine))
+
+    def _left_in(self, cells: slice) -> np.ndarray:
+        """Return when the first record of each cell came that is to be emitted."""
+        seen: np.ndarray = self._seen[cells].copy()
+        return seen
 
     def forget(self, start: int) -> None:
         """Forget a row."""

@@ -237,7 +237,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         merge.take(start, keys)
         if self._open.peek(start) or self._fired.peek(start):
             return self._fire_restored(start).firing()
-        row = merge.grid.detached(start)
+        row = merge.grid.taken(start)
         merge.grid.forget(start)
         self._end(start, {})
         return rows_firing([row], self._size)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.cell_grid import ABSENT, CellGrid, DetachedRow, KeptRow
+from aiomailbox.columnar.cell_grid import ABSENT, CellGrid, KeptRow
 from aiomailbox.columnar.cells import Values, reshaped
 from aiomailbox.columnar.groups import Groups, distinct
 from aiomailbox.operators import Aggregate
@@ -75,12 +75,10 @@ class WindowGrid(CellGrid):
         unfired = (self._seen[mine] != ABSENT) > self._fired[mine]
         return int(np.count_nonzero(unfired))
 
-    def detached(self, start: int) -> DetachedRow:
-        """Return what of a window has not been emitted, by itself."""
-        mine = self._cells_in(start)
-        seen = self._seen[mine].copy()
-        seen[self._fired[mine]] = ABSENT
-        return DetachedRow(start, seen, self.cells.part(mine))
+    def _left_in(self, cells: slice) -> np.ndarray:
+        seen = super()._left_in(cells)
+        seen[self._fired[cells]] = ABSENT
+        return seen
 
     def mark_fired(self, start: int) -> None:
         """Let all of a window have been emitted, and stay."""

@@ -234,3 +234,57 @@ def test_times_ascend_in_a_run_of_results() -> None:
             stamp for run in driven.harness.recorded.runs for stamp in run.timestamps
         ]
         assert all(a < b for a, b in pairwise(stamps))
+
+
+@pytest.mark.parametrize("lateness", [0, 20])
+@pytest.mark.parametrize("kind", ["tumbling", "holes", "panes"])
+def test_results_read_much_later_are_those_of_when_the_window_ended(
+    kind: str, lateness: int
+) -> None:
+    both = am.aggregates(n=am.count(), total=am.sum_("x"), least=am.min_("x"))
+    kept: list[Any] = []
+    texts = []
+    for columns in (True, False):
+        made = operator(columns, lateness, aggregate=both, kind=kind)
+        driven = Driven(made, columns)
+        with driven.harness:
+            driven.harness.recorded.emit_run = kept.append
+            for round_ in range(12):
+                # From the seventh round on some values are null, and keys are new.
+                part = [
+                    (
+                        {
+                            "key": f"{i % (9 + 7 * round_)}",
+                            "n": i,
+                            "x": None if round_ > 5 and i % 3 else i / 7,
+                            "small": 1,
+                            "ok": True,
+                        },
+                        round_ * 8 + i % 23 - 11,
+                    )
+                    for i in range(120, 0, -1)
+                ]
+                driven.run([part, 70 if not round_ else 7])
+            driven.run([200])
+            assert not columns or made._is_columnar
+        # Nobody has read a run before the last one was emitted.
+        texts.append([repr(value) for run in kept for value in run.values])
+        kept.clear()
+    if kind == "panes":
+        # Late records may bring keys that the next windows have merged elsewhere.
+        texts = [sorted(each) for each in texts]
+    assert texts[0] == texts[1]
+    assert len(texts[0]) > 300
+
+
+def test_windows_of_one_key_fire_some_hundred_at_a_time_in_order() -> None:
+    made = operator(True, 0, aggregate=am.aggregates(n=am.count()))
+    record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
+    driven = Driven(made, True)
+    with driven.harness:
+        driven.run([[(record, time * 10) for time in range(3000)], 60_000])
+        runs = driven.harness.recorded.runs
+        assert max(map(len, runs)) < 500
+        starts = [value.window_start for value in driven.harness.values]
+        assert starts == sorted(starts)
+        assert len(starts) == 3000
