@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import encoded_column, hinted_type
 from aiomailbox.columnar.fields import RecordShape, plain_values, record_shape
-from aiomailbox.columnar.kernels import Kernel, kernel_of, read_fields
+from aiomailbox.columnar.kernels import Kernel, kernel_of, parts_of
 from aiomailbox.columnar.plain import cast_plain, plain_type
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
@@ -84,7 +84,8 @@ def check_reads(expression: pc.Expression, names: Sequence[str]) -> None:
     Raises:
         RecordTypeError: If it does.
     """
-    read = read_fields(expression)
+    parts = parts_of(expression)
+    read = None if parts is None else parts.fields()
     if read is not None and read <= set(names):
         return
     schema = pa.schema([(name, pa.null()) for name in names])
@@ -245,15 +246,20 @@ class Evaluator:
 
     def _called(self, schema: pa.Schema) -> _Reads | None:
         """Return what is read if kernels do it all; binds nothing, which takes long."""
-        read = [read_fields(each) for each in self.expressions]
-        places = {
-            name: schema.get_field_index(name) for names in read for name in names or ()
-        }
-        # None, or twice: a plan says what is wrong.
-        if None in read or min(places.values(), default=0) < 0:
-            return None
-        types = {name: schema.field(place).type for name, place in places.items()}
-        kernels = [kernel_of(each, types) for each in self.expressions]
+        types: dict[str, pa.DataType] = {}
+        kernels: list[Kernel | None] = []
+        for expression in self.expressions:
+            parts = parts_of(expression)
+            fields = None if parts is None else parts.fields()
+            if parts is None or fields is None:
+                return None
+            for name in fields:
+                place = schema.get_field_index(name)
+                # None, or two: a plan says what is wrong.
+                if place < 0:
+                    return None
+                types[name] = schema.field(place).type
+            kernels.append(parts.kernel(types))
         return None if None in kernels else _Reads(types, kernels)
 
     def _planned(self, schema: pa.Schema, names: Sequence[str]) -> _Reads:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["Kernel", "kernel_of", "read_fields"]
+__all__ = ["Kernel", "Parts", "kernel_of", "parts_of"]
 
 Kernel = Callable[[Mapping[str, pa.Array]], pa.Array]
 
@@ -37,8 +37,6 @@ _COMPARED: Final = (_INT, _FLOAT, _TEXT)
 _EXACT_MAX: Final = 2**53
 # What an expression may consist of; a field of a field is not among it.
 _KNOWN_ENTRIES: Final = frozenset({"call", "end", "field_ref", "literal", "options"})
-# Another version of Arrow may pickle expressions in another form.
-_UNKNOWN_FORM: Final = (pa.ArrowException, TypeError, ValueError)
 
 
 class _Bound(NamedTuple):
@@ -65,22 +63,51 @@ class _CSchema(ctypes.Structure):
     )
 
 
-def read_fields(expression: pc.Expression) -> set[str] | None:
-    """Return the names of the fields that an expression reads; None if it is not known.
+class Parts(NamedTuple):
+    """What an expression is made of.
+
+    Attributes:
+        entries: Calls, fields and literals in the order in which they are written.
+        batch: Has the literals.
 
     Example:
-        >>> sorted(read_fields(pc.field("a") + pc.field("b") * 2))
+        >>> parts = parts_of(pc.field("a") + pc.field("b") * 2)
+        >>> sorted(parts.fields())
         ['a', 'b']
-        >>> read_fields(pc.field("a", "b")) is None
-        True
+        >>> kernel = parts.kernel({"a": pa.int64(), "b": pa.int64()})
+        >>> kernel({"a": pa.array([1, None]), "b": pa.array([2, 3])}).to_pylist()
+        [5, None]
     """
+
+    entries: list[tuple[str, str]]
+    batch: pa.RecordBatch
+
+    def fields(self) -> set[str] | None:
+        """Return the names of the fields that are read; None if they are not known."""
+        if not {key for key, _ in self.entries} <= _KNOWN_ENTRIES:
+            return None
+        return {value for key, value in self.entries if key == "field_ref"}
+
+    def kernel(self, types: Mapping[str, pa.DataType]) -> Kernel | None:
+        """Return what evaluates the expression over columns; None to leave it to a plan.
+
+        Args:
+            types: The types of the columns that it reads.
+        """
+        entries = iter(self.entries)
+        found = _bound(next(entries, ("", "")), entries, self.batch, types)
+        return None if found is None or found.literal is not None else found.run
+
+
+def parts_of(expression: pc.Expression) -> Parts | None:
+    """Return what an expression is made of; None if Arrow says it in another way."""
     try:
-        entries = _metadata(_unpacked(expression).schema)
-    except _UNKNOWN_FORM:
+        (_, (packed,)) = expression.__reduce__()
+        batch = pa.ipc.open_file(packed).get_batch(0)
+        return Parts(_metadata(batch.schema), batch)
+    except (pa.ArrowException, TypeError, ValueError):
+        # Another version may pickle expressions in another form.
         return None
-    if not {key for key, _ in entries} <= _KNOWN_ENTRIES:
-        return None
-    return {value for key, value in entries if key == "field_ref"}
 
 
 def kernel_of(
@@ -99,19 +126,8 @@ def kernel_of(
         >>> kernel_of(pc.field("n").cast("string"), {"n": pa.int64()}) is None
         True
     """
-    try:
-        batch = _unpacked(expression)
-    except _UNKNOWN_FORM:
-        return None
-    entries = iter(_metadata(batch.schema))
-    found = _bound(next(entries, ("", "")), entries, batch, types)
-    return None if found is None or found.literal is not None else found.run
-
-
-def _unpacked(expression: pc.Expression) -> pa.RecordBatch:
-    """Return an expression in its pickled form: literals, and the rest as metadata."""
-    (_, (packed,)) = expression.__reduce__()
-    return pa.ipc.open_file(packed).get_batch(0)
+    parts = parts_of(expression)
+    return None if parts is None else parts.kernel(types)
 
 
 def _bound(

@@ -12,7 +12,7 @@ from hypothesis import assume, given, strategies as st
 
 from aiomailbox.columnar import ArrowRun, NamedTupleForm
 from aiomailbox.columnar.evaluator import Evaluator, _projected
-from aiomailbox.columnar.kernels import kernel_of, read_fields
+from aiomailbox.columnar.kernels import kernel_of, parts_of
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.records import ListRun
 
@@ -127,11 +127,15 @@ def test_the_fields_that_are_read_are_those_without_which_no_plan_begins(
         for place, name in enumerate(SCHEMA.names)
         if not begins(SCHEMA.remove(place))
     }
-    assert read_fields(expression) == needed
+    parts = parts_of(expression)
+    assert parts is not None
+    assert parts.fields() == needed
 
 
 def test_a_field_of_a_field_is_left_to_a_plan() -> None:
-    assert read_fields(pc.field("a", "b") + pc.field("c")) is None
+    parts = parts_of(pc.field("a", "b") + pc.field("c"))
+    assert parts is not None
+    assert parts.fields() is None
     inner = pa.StructArray.from_arrays([pa.array([1, 2])], ["b"])
     batch = pa.record_batch({"a": inner, "b": [10, 20]})
     columns = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
