@@ -589,8 +589,8 @@ class DataStream(Generic[T]):
                 whole rows are built from the columns.
 
         Raises:
-            RecordTypeError: If the records are known to have the field ``into``, or to
-                have none of ``columns``.
+            RecordTypeError: If the records are known to have a field ``into`` already, or
+                to lack a field named in ``columns``.
             InvalidArgumentError: If an argument has an invalid value.
             WrongTypeError: If an argument has the wrong type.
 

@@ -1,4 +1,4 @@
-"""A service that ends in order when it is told to.
+"""Graceful shutdown: SIGTERM ends a service, and nothing that has begun is lost.
 
 Under systemd or Kubernetes a program is ended by SIGTERM. `job.stop()` lets the sources
 read no more, finishes what is on its way, and commits. This program sends the signal to
