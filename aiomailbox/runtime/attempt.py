@@ -41,7 +41,7 @@ __all__ = ["Attempt", "AttemptOwner"]
 
 
 class AttemptOwner(Protocol):
-    """Who is told what becomes of an attempt, on its loop."""
+    """Is notified of what becomes of an attempt, on its loop."""
 
     def on_deployed(self) -> None:
         """Send splits: the tasks are made, and take them from now on."""
@@ -103,7 +103,7 @@ class Attempt:
         job_name: The job's name, for errors.
         plan: What is run.
         host: Where the tasks run.
-        owner: Who is told.
+        owner: Notified of what becomes of it.
         checkpoints: Takes the checkpoints; None for a job without.
         regions: Says which tasks fail together; None if all do.
 

@@ -57,7 +57,7 @@ ChannelFactory = Callable[[Edge, PartitionId, int], InputChannel]
 
 
 class BuilderEvents(CheckpointEvents, Protocol):
-    """Who is told what the tasks have to say, on their loop."""
+    """Is notified of what the tasks report, on their loop."""
 
     def on_split_request(self, vertex: int, subtask_index: int) -> None:
         """Pass a reader's request for another split to its enumerator."""

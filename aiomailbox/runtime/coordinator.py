@@ -1,6 +1,6 @@
 """Carries out what the planner of checkpoints decides, for one job.
 
-Theory of operation: all calls come on the job's loop. Whatever happens is told to the
+Theory of operation: all calls come on the job's loop. Whatever happens is reported to the
 planner, and what it answers is done in order: messages to tasks and timers at once; what
 takes time (files, commits) by one worker, step after step, so that checkpoints complete
 and commit in their order. The enumerators are captured before any task hears of a

@@ -1,4 +1,4 @@
-"""Says once that a job has failed for good: to the log, and to whoever wants to know."""
+"""Says once that a job has failed for good: to the log, and to its subscriber."""
 
 from __future__ import annotations
 

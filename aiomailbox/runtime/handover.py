@@ -1,4 +1,4 @@
-"""Where a task leaves results for whoever pulls them; bounded in runs."""
+"""Where a task leaves results for the caller that pulls them; bounded in runs."""
 
 from __future__ import annotations
 

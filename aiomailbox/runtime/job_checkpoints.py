@@ -358,7 +358,7 @@ class JobCheckpoints:
             )
 
     def _make_store(self, place: str) -> None:
-        # Set here: whoever waits may be cancelled, and the claim is to be given back.
+        # Set here: the waiter may be cancelled, and the claim is to be released.
         services = self._services
         self._store = CheckpointStore(
             open_storage(place),

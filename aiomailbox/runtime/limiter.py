@@ -185,7 +185,7 @@ class RateLimiter:
     def _arm(self, delay_s: float) -> None:
         # One timer for all: only the first one is ever waited for.
         self._disarm()
-        # Infinity: whoever holds the units tells when they are used or released.
+        # Infinity: the holder of the units reports when they are used or released.
         if math.isfinite(delay_s):
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(delay_s, self._on_timer)

@@ -78,7 +78,7 @@ class LocalTasks:
         self._unstarted += tasks
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Start what has not started; whoever owns the group must outlast interrupts."""
+        """Start what has not started; the owner of the group must outlast interrupts."""
         unstarted, self._unstarted = self._unstarted, []
         for task in unstarted:
             group.start_soon(self._supervise, task, name=task.name)
@@ -176,10 +176,10 @@ class LocalTasks:
         except asyncio.CancelledError:
             # Not by `cancel`: the loop itself is going down. It has cleaned up.
             events.on_cancelled(subtask)
-        except BaseException as error:  # noqa: BLE001 -- whoever is told keeps it
+        except BaseException as error:  # noqa: BLE001 -- the attempt keeps it
             failure = error
         else:
-            # Before it is told as ended: the attempt counts those that were cancelled.
+            # Before its end is reported: the attempt counts those that were cancelled.
             if task.lifecycle.state is TaskState.CANCELED:
                 events.on_cancelled(subtask)
         events.on_task_ended(failure, task.name, subtask)

@@ -134,7 +134,7 @@ class LoopWatch:
 
     def _run(self) -> None:
         while not self._stopped.wait(_LOOK_S):
-            # What stands there is the user's; whoever cannot be described works on.
+            # What stands there is the user's; a task that cannot be described works on.
             with contextlib.suppress(Exception):
                 self.look(self._clock.monotonic())
 

@@ -250,7 +250,7 @@ class JobMaster:
         coordinator = self.coordinator
         assert coordinator is not None, "the job takes checkpoints"
         savepoint = coordinator.stop_with_savepoint(location, mode)
-        # An attempt that is just beginning is told when it has been deployed.
+        # An attempt that is just beginning is notified when it has been deployed.
         if not savepoint.done() and self._attempt is not None:
             self._attempt.stop(mode)
         # Who asked may be cancelled; the savepoint, which ends the job, goes on.

@@ -15,7 +15,7 @@ __all__ = ["CheckpointEvents", "NoCheckpointEvents", "TaskResponder"]
 
 
 class CheckpointEvents(Protocol):
-    """Who is told what tasks have to say of checkpoints, on their loop."""
+    """Is notified of what tasks report of checkpoints, on their loop."""
 
     def on_task_running(self, task: SubtaskId) -> None:
         """Be notified that a task has been restored and runs."""
@@ -72,7 +72,7 @@ class TaskResponder:
     Args:
         task: The task's attempt.
         writer: Writes.
-        events: Is told.
+        events: Notified of what tasks report.
     """
 
     def __init__(

@@ -74,8 +74,8 @@ class StuckTasks:
         Args:
             views: All tasks of the job.
             now_s: The time, seconds.
-            has_room: Whether whoever takes the job's results takes more now; if not, who
-                waits for room is not stuck.
+            has_room: Whether the caller that takes the job's results takes more now; if
+                not, a task that waits for room is not stuck.
         """
         alive = [view for view in views if view.state in _ALIVE]
         self._known = {

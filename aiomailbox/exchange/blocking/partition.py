@@ -268,7 +268,7 @@ class BlockingResultPartition:
 
         Args:
             subpartition_index: From 0.
-            listener: Is told when something can be taken, also the first time.
+            listener: Notified when something can be taken, also the first time.
 
         Raises:
             InvalidArgumentError: If there is no such subpartition.

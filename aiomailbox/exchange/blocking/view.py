@@ -2,7 +2,7 @@
 
 Theory of operation: polling never waits for the disk. A thread reads ahead; what it
 has read counts until the reader has recycled it, and the next reading begins when half
-of what is allowed has come back. The reader is told when there is something again.
+of what is allowed has come back. The reader is notified when there is something again.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class BlockingView:
         return bool(self._loaded) and (has_credit or self._loaded[0].data_type.is_event)
 
     def poll(self) -> PolledBytes | None:
-        """Take the next buffer; whoever takes it recycles it.
+        """Take the next buffer; the caller recycles it.
 
         Returns:
             What was taken, or None: nothing is read yet, or an event blocks, or

@@ -1,7 +1,7 @@
 """What crosses a channel inside one loop: a few runs at a time, or one event.
 
 Theory of operation: records do not cross channels, buffers do. A buffer of data holds
-one permit of its producer's pool from the moment it is opened until whoever consumed
+one permit of its producer's pool from the moment it is opened until its consumer
 it recycles it: that is what bounds a channel. The producer appends until the buffer is
 sealed; the consumer may seal it earlier by taking it, and gets the very lists.
 """
@@ -180,7 +180,7 @@ class ObjectBuffer:
         self.is_sealed = True
 
     def recycle(self) -> None:
-        """Give the permit back; whoever waits for one goes on.
+        """Give the permit back; a waiter for one goes on.
 
         Raises:
             BufferRecycledError: If it was given back before.
@@ -214,8 +214,8 @@ class ObjectBuffer:
             return False
         if (run.timestamps is None) is not (last.timestamps is None):
             return False
-        # The first merge copies, once: until then the lists belong to whoever emitted
-        # them, or to several channels of a broadcast.
+        # The first merge copies, once: until then the lists belong to the operator that
+        # emitted them, or to several channels of a broadcast.
         if not self._owns_last_run:
             if len(last.values) > _MERGE_LENGTH_MAX:
                 return False

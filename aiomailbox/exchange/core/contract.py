@@ -24,7 +24,7 @@ class PolledBuffer(NamedTuple):
     """What a poll took.
 
     Attributes:
-        buffer: The buffer; whoever consumes it recycles it.
+        buffer: The buffer; its consumer recycles it.
         backlog: Data buffers that could be taken after this one.
         more_available: Whether another one can be taken now.
         next_is_priority: Whether that one overtook others.
@@ -45,7 +45,7 @@ class PolledBytes(NamedTuple):
     """What a poll of bytes took.
 
     Attributes:
-        buffer: The bytes; whoever consumes them recycles them.
+        buffer: The bytes; their consumer recycles them.
         backlog: Data buffers that could be taken after this one.
         next_data_type: What could be taken next, ``NONE`` if nothing is ready.
         sequence_number: Number of this buffer on its channel, modulo 2**32.
@@ -96,7 +96,7 @@ class ChannelCredit(NamedTuple):
 
 
 class DataListener(Protocol):
-    """Who is told that a subpartition has something to take.
+    """Is notified that a subpartition has something to take.
 
     Concept:
         Flink, ``BufferAvailabilityListener``.

@@ -18,7 +18,7 @@ class ReadingEnd(Generic[S]):
 
     Args:
         subpartition: What is read.
-        listener: Who is told when something can be taken; about what is queued
+        listener: Notified when something can be taken; about what is queued
             already only if `tell_again` is called.
         on_released: Called once, after the view was released.
 

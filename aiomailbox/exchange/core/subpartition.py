@@ -136,7 +136,7 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
         self._listener = None
 
     def resume_consumption(self) -> None:
-        """Lift the block of an event; whoever waits is told by `tell_again`.
+        """Lift the block of an event; a waiter is notified by `tell_again`.
 
         Raises:
             IllegalStateError: If nothing blocks.

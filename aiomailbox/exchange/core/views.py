@@ -41,7 +41,7 @@ class _View(Protocol):
     def resume_consumption(self) -> None:
         """Lift the block of an event; raises IllegalStateError if nothing blocks.
 
-        Whoever calls it looks for data again: the listener is told as well.
+        The caller looks for data again: the listener is notified as well.
         """
         ...
 
@@ -59,7 +59,7 @@ class ObjectView(_View, Protocol):
         ...
 
     def poll(self) -> PolledBuffer | None:
-        """Take the next buffer, or None; whoever takes it recycles it."""
+        """Take the next buffer, or None; the caller recycles it."""
         ...
 
     def tell_again(self) -> None:
@@ -75,7 +75,7 @@ class BytesView(_View, Protocol):
     """The end of a subpartition that a connection reads, at the producer."""
 
     def poll(self) -> PolledBytes | None:
-        """Take the next buffer, or None; whoever takes it recycles it."""
+        """Take the next buffer, or None; the caller recycles it."""
         ...
 
     def acknowledge_all_data_processed(self) -> None:

@@ -26,7 +26,7 @@ class FrameEncoder:
     """Encodes elements, each in a frame of its own, for one output.
 
     Runs are cut by what their records took before, so that a frame is not much larger
-    than wished: whoever reads has to wait for the whole of it.
+    than wished: a reader has to wait for the whole of it.
 
     Args:
         codec: For the elements.

@@ -334,7 +334,7 @@ class MixedResultPartition(Output):
 
         Args:
             subpartition_index: Which channel.
-            listener: Is told from now on; not about what is queued.
+            listener: Notified from now on; not about what is queued.
             receiver_exclusive_buffers: How many the reader has of its own.
 
         Raises:

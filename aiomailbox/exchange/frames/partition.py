@@ -236,7 +236,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
     def create_view(
         self, subpartition_index: int, listener: DataListener
     ) -> BytesSubpartitionView:
-        """Return the one view of a subpartition; the listener is told from now on.
+        """Return the one view of a subpartition; the listener is notified from now on.
 
         Raises:
             InvalidArgumentError: If there is no such subpartition.

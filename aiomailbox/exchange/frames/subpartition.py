@@ -1,6 +1,6 @@
 """One channel's queue of bytes on the producer's side.
 
-Theory of operation: the reader is told when the first finished buffer is queued, when a
+Theory of operation: the reader is notified when the first finished buffer is queued, when a
 flush makes an unfinished one ready, and when a priority event comes; it then takes
 until nothing more is ready. Which additions and flushes tell is Flink's, exactly: a
 buffer that its writer finishes tells nobody until the next buffer or flush comes.

@@ -16,7 +16,7 @@ class BytesSubpartitionView(ReadingEnd[BytesSubpartition]):
 
     Args:
         subpartition: What is read.
-        listener: Who is told when something can be taken; about what is queued
+        listener: Notified when something can be taken; about what is queued
             already it is not told.
         on_acknowledged: Called when the reader has processed all records.
         on_released: Called once, after the view was released.
@@ -36,7 +36,7 @@ class BytesSubpartitionView(ReadingEnd[BytesSubpartition]):
         self._on_acknowledged = on_acknowledged
 
     def poll(self) -> PolledBytes | None:
-        """Take the next buffer, or None; whoever takes it recycles it."""
+        """Take the next buffer, or None; the caller recycles it."""
         return self._subpartition.poll()
 
     def acknowledge_all_data_processed(self) -> None:

@@ -200,7 +200,7 @@ class LocalInputChannel(InputChannel):
             return None
         polled = view.poll()
         if polled is None and view.is_released and not self.is_released:
-            # No failure of this task's: whoever failed says so itself, and the job
+            # No failure of this task's: the failed task reports it itself, and the job
             # names that one.
             raise StopTask(
                 f"the producer of {self.partition_id} released it before its end"

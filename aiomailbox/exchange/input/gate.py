@@ -52,11 +52,11 @@ class InputGate:
     Loop-local and, but for `available` and iteration, synchronous.
 
     Args:
-        channels: At least one; each is told its index, from 0.
+        channels: At least one; each is given its index, from 0.
         name: Used in messages.
 
     Attributes:
-        activity: Is told when there is something to read, and when there is nothing.
+        activity: Notified when there is something to read, and when there is nothing.
         availability: True while `poll_next` is worth calling, and for ever once the
             gate is finished or closed.
         priority_availability: True while a priority event is the next buffer.
@@ -176,7 +176,7 @@ class InputGate:
     def available(self) -> asyncio.Future[None]:
         """Return a fresh future that completes when polling is worth it.
 
-        Cancelling it affects no other waiter. Whoever was woken looks again.
+        Cancelling it affects no other waiter. The caller checks again when it resumes.
         """
         return self.availability.waiter()
 
@@ -184,7 +184,7 @@ class InputGate:
         return self
 
     async def __anext__(self) -> tuple[int, ObjectBuffer]:
-        """Wait for the next buffer; whoever iterates recycles it.
+        """Wait for the next buffer; the caller recycles it.
 
         Ends when the gate is finished.
         """
@@ -229,7 +229,7 @@ class InputGate:
         return [pool.statistics() for pool in dict.fromkeys(shared) if pool is not None]
 
     def close(self) -> None:
-        """Release every channel and wake whoever waits. Idempotent."""
+        """Release every channel and wake all waiters. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -324,7 +324,7 @@ class InputGate:
     def _settle(self) -> None:
         """Make both latches true to the queue."""
         if not self._with_data and self.availability.available:
-            # A finished gate stays available, so that whoever waits sees its end.
+            # A finished gate stays available, so that waiters see its end.
             if self._unfinished and not self._is_closed:
                 self.availability.reset()
                 if self.activity is not None:

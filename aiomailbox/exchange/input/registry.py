@@ -94,7 +94,7 @@ class PartitionRegistry:
         Args:
             partition_id: Which partition.
             subpartition_index: Which of its channels.
-            listener: Is told from now on; not about what is queued.
+            listener: Notified from now on; not about what is queued.
             receiver_exclusive_buffers: How many the reader has of its own.
 
         Raises:

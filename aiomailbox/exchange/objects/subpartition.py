@@ -1,7 +1,7 @@
 """One channel's queue on the producer's side, and the view a consumer has of it.
 
-Theory of operation: the consumer is told when "there is something to take" turns from
-false to true, and at no other time: whoever was told takes until `poll` says that
+Theory of operation: the consumer is notified when "there is something to take" turns from
+false to true, and at no other time: the consumer takes until `poll` says that
 nothing more is ready. An unfinished buffer is nothing to take unless a flush was asked
 for. After an event that blocks upstream nothing can be taken until consumption is
 resumed; the flush request survives that.
@@ -104,7 +104,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         Returns:
             Whether the buffer was queued.
         """
-        # Whoever emits is not told: it learns of a consumer's end by its own.
+        # The producer is not notified: it learns of a consumer's end by its own.
         if self.is_finished or self.is_released:
             buffer.recycle()
             return False
@@ -214,7 +214,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
     def time_out_barrier(self, checkpoint_id: int) -> None:
         """Turn a queued aligned barrier into an unaligned one, at the head.
 
-        Nobody is told that it has left. A no-op if it is not queued any more, or must
+        Nothing is notified that it has left. A no-op if it is not queued any more, or must
         not overtake.
         """
         for buffer in self._queue:

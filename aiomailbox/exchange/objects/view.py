@@ -15,7 +15,7 @@ class SubpartitionView(ReadingEnd[PipelinedSubpartition]):
     __slots__ = ()
 
     def poll(self) -> PolledBuffer | None:
-        """Take the next buffer, or None; whoever takes it recycles it."""
+        """Take the next buffer, or None; the caller recycles it."""
         return self._subpartition.poll()
 
     def statistics(self) -> ChannelStatistics:

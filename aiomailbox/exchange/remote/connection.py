@@ -271,7 +271,7 @@ class Connection(asyncio.BufferedProtocol):
 
         Args:
             reason: For the log.
-            error: What is told to whoever uses the connection; None if nobody should.
+            error: What the users of the connection are notified of; None for nothing.
         """
         if self.is_ending:
             return
@@ -345,7 +345,7 @@ class Connection(asyncio.BufferedProtocol):
         batch = Batch()
         try:
             needs_another = self._collect(batch)
-        except Exception as error:  # noqa: BLE001 -- whoever waits for it is told
+        except Exception as error:  # noqa: BLE001 -- its waiter gets it
             batch.drop()
             reason = f"{type(error).__name__}: {error}"
             self._fail(LocalTransportError(self.local, self.peer, reason))

@@ -182,7 +182,7 @@ class Connections:
             except OSError as error:
                 # `TimeoutError` is one: the deadline ends the loop below.
                 reason = f"{type(error).__name__}: {error}"
-            except Exception as error:  # noqa: BLE001 -- the channels are told
+            except Exception as error:  # noqa: BLE001 -- the channels get it
                 reason = f"{type(error).__name__}: {error}"
                 break
             if connection.state not in _UNSETTLED:

@@ -2,7 +2,7 @@
 
 Theory of operation: the gate says when it has something to read and when it has nothing,
 so that idle time does not count. Once a period the bytes that were read meanwhile make a
-throughput, and that a size of buffers, which the producers are told if it is news.
+throughput, and that a size of buffers, which the producers get if it has changed.
 """
 
 from __future__ import annotations

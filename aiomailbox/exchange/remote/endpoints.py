@@ -134,7 +134,7 @@ class ViewProvider(Protocol):
         *,
         receiver_exclusive_buffers: int,
     ) -> BytesView:
-        """Return the one view of a subpartition; the listener is told from now on.
+        """Return the one view of a subpartition; the listener is notified from now on.
 
         What was queued before is not told again: ask `BytesView.is_available`.
 

@@ -1,6 +1,6 @@
 """The order of greetings and proofs: bytes and sockets are somebody else's.
 
-Theory of operation: whoever connects greets first, and is answered only if it belongs
+Theory of operation: the connecting peer greets first, and is answered only if it belongs
 to the job. With a secret it also proves first: a stranger never sees a proof of ours
 to guess the secret by.
 """
@@ -136,7 +136,7 @@ class Handshake:
         self.version = agree(self._mine, theirs)
         self._theirs = theirs
         self.is_complete = self._secret is None
-        # Whoever was connected to answers only now, when the job was named.
+        # The accepting peer answers only now, when the job was named.
         if not self._connects:
             return [self._mine]
         if self._secret is None:
@@ -148,5 +148,5 @@ class Handshake:
     ) -> list[Message]:
         check_proof(secret, self._mine, theirs, proof)
         self.is_complete = True
-        # Whoever connects proves first: a stranger gets no proof to work on.
+        # The connecting peer proves first: a stranger gets no proof to work on.
         return [] if self._connects else [prove(secret, self._mine, theirs)]

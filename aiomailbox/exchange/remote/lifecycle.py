@@ -42,7 +42,7 @@ _ENDING: Final = frozenset({_State.CLOSING, _State.CLOSED})
 class ConnectionLifecycle:
     """The state of one connection; it only moves along the table.
 
-    Whoever connects may begin again if it lost its transport while greeting: nothing was
+    The connecting peer may begin again if it lost its transport while greeting: nothing was
     said yet, and the peer may have needed the place for somebody else.
 
     Example:

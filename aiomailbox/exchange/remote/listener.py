@@ -1,7 +1,7 @@
 """Accepting connections, also where there are no descriptors left.
 
 Theory of operation: asyncio's own servers go on asking for connections after the system
-has said that there is no room for one, and write a line for each. Here, whoever listens
+has said that there is no room for one, and write a line for each. Here, the listener
 is asked to make room, and where there is none to make, nothing is accepted for a second:
 who wants to connect waits in the kernel's queue meanwhile.
 """

@@ -2,7 +2,7 @@
 
 Theory of operation: buffers have consecutive numbers. Priority events go to the front;
 a barrier that may time out stays in its place, and an announcement of it goes to the
-front. Whoever reads is told of the first buffer in an empty queue and of the first
+front. The reader is notified of the first buffer in an empty queue and of the first
 priority event, and takes until nothing is left. Credit bounds the data; events, which
 take none, have a bound of their own.
 """
@@ -39,7 +39,7 @@ _HALF: Final = SEQUENCE_MODULUS // 2
 
 
 class ReceivedBuffer(NamedTuple):
-    """A buffer and its number; whoever reads it recycles it.
+    """A buffer and its number; its reader recycles it.
 
     Attributes:
         buffer: The bytes.
@@ -55,7 +55,7 @@ class ReceivedBuffers:
 
     Args:
         buffers: The channel's buffers.
-        listener: Is told when there is something to read.
+        listener: Notified when there is something to read.
         first_sequence_number: Of the buffer that is expected first.
 
     Invariants:
@@ -115,7 +115,7 @@ class ReceivedBuffers:
     def on_buffer(self, buffer: Buffer, sequence_number: int, backlog: int) -> None:
         """Take a buffer that has arrived; it is recycled here in any case.
 
-        A wrong number is not raised but kept, for whoever reads: one channel's failure
+        A wrong number is not raised but kept for the reader: one channel's failure
         is not the connection's.
         """
         if not self._accepts(sequence_number):
@@ -152,7 +152,7 @@ class ReceivedBuffers:
             self._buffers.on_sender_backlog(backlog)
 
     def fail(self, error: BaseException) -> None:
-        """Let whoever reads next trip over an error; the first one stays."""
+        """Let the next read raise an error; the first one stays."""
         if self._failure is None and not self.is_released:
             self._failure = error
             self._listener.on_data_available()
@@ -177,7 +177,7 @@ class ReceivedBuffers:
     def prioritize(self, sequence_number: int) -> None:
         """Turn an announced barrier into an unaligned one, at the front.
 
-        The reader is told in any case: of the announcement it knows already.
+        The reader is notified in any case: of the announcement it knows already.
 
         Raises:
             IllegalStateError: If no barrier of that number is queued in its place.

@@ -1,1 +1,1 @@
-"""What the processes of a job say to each other, whoever has started them."""
+"""What the processes of a job say to each other, however they were started."""

@@ -82,7 +82,7 @@ class RemoteAlignmentGroups(AlignmentGroups):
         super().__init__()
         self._send = send
         self._remote: dict[str, RemoteAlignmentGroup] = {}
-        # Also of groups that no source here has named yet: a limit is told once.
+        # Also of groups that no source here has named yet: a limit is sent once.
         self._limits: dict[str, int] = {}
 
     def get(self, config: AlignmentConfig) -> AlignmentGroup:

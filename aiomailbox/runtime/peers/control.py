@@ -118,7 +118,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
             attempt: Which attempt it is about; None for the last one.
         """
         transport = self._transport
-        # Whoever is told of the loss cleans up; a sender needn't know.
+        # The handler of the loss cleans up; a sender needn't know.
         if transport is None or transport.is_closing():
             return
         encoded = encode(message, self.attempt if attempt is None else attempt)

@@ -238,7 +238,7 @@ class PeersHost:
             worker.send(limit)
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Start the tasks of this process in the group; workers do as they are told."""
+        """Start the tasks of this process in the group; workers start theirs."""
         self._local.start(group)
 
     def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
@@ -419,7 +419,7 @@ class PeersHost:
         }
 
     def _fail(self, error: BaseException, worker: Worker) -> None:
-        # Of a worker that is not known as ready: whoever prepares waits for it.
+        # Of a worker that is not known as ready: `prepare` waits for it.
         if self._events is None or worker.peer not in self._desk.addresses:
             self._early = self._early or error
         elif worker.has_exited:

@@ -258,7 +258,7 @@ class LimitDesk:
         Args:
             message: What the worker asks for.
             worker: Who is sent what is granted.
-            on_failed: Is told of a lease that can never be granted.
+            on_failed: Notified of a lease that can never be granted.
         """
         task = asyncio.get_running_loop().create_task(
             self._grant_all(message, worker, on_failed), name="rate limit of workers"
@@ -312,7 +312,7 @@ class LimitDesk:
                     return
                 batch.add()
         except IllegalStateError:
-            # The job ends, and with it whoever waits.
+            # The job ends, and with it all waiters.
             return
         except Exception as error:  # noqa: BLE001 -- it fails the job
             on_failed(error)

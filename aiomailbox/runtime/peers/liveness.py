@@ -1,9 +1,9 @@
 """Signs of life: a thread of a worker sends them, a thread of its parent waits for them.
 
 Theory of operation: the two ends of a socket of their own, the lifeline. Neither thread
-needs a loop, so a loop that is held is told from a process that is stopped, on both
-sides; and no large message is in the way. Time is counted in waits that came to nothing:
-whoever was stopped itself has waited once, however long it took, and accuses nobody.
+needs a loop, so on both sides a loop that is held is distinguished from a process that
+is stopped; and no large message is in the way. Time is counted in waits that timed out:
+a side that was stopped itself has waited once, however long it took, and suspects nobody.
 When the worker's end finds the other one closed, the parent is gone.
 """
 
@@ -102,7 +102,7 @@ class Heart:
         try:
             return Beat(held_s, look_at_loop(loop, self._loop_thread))
         except Exception:  # noqa: BLE001 -- what stands there is the user's
-            # Whoever cannot be described lives all the same.
+            # A worker that cannot be described is alive all the same.
             return Beat(held_s, None)
 
     def _on_turn(self) -> None:

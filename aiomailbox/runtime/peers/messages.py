@@ -363,7 +363,7 @@ def encode(message: msgspec.Struct, attempt: int = 0) -> bytes:
 
     Args:
         message: What is said.
-        attempt: Which attempt of the job it is about, as far as whoever says it knows.
+        attempt: Which attempt of the job it is about, as far as its sender knows.
 
     Example:
         >>> encode(Cancel(), 3).hex()

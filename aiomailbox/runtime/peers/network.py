@@ -243,7 +243,7 @@ def _floating(config: JobConfig) -> int:
 def _is_of_every_job(method: str, fields: Mapping[str, Any]) -> bool:
     """Say whether a line is neither an error nor about somebody who did not get in.
 
-    Connections come and go with every job, and how one ends is told to its tasks.
+    Connections come and go with every job, and its tasks are notified of how one ends.
     """
     return method != "error" and fields.get("was_open") is not False
 

@@ -1,4 +1,4 @@
-"""Where a peer of a job runs, as whoever starts it says."""
+"""Where a peer of a job runs, as its starter says."""
 
 from __future__ import annotations
 

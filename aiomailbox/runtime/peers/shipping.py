@@ -28,7 +28,7 @@ __all__ = ["Shipment", "pack", "pickled", "unpack"]
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What all workers of a job are told once.
+    """What all workers of a job get once.
 
     Attributes:
         graph: The job; what stays in the parent has no factory.

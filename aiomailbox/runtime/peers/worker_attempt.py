@@ -70,7 +70,7 @@ class WorkerAttempt:
                 while not tasks.is_over:
                     await self._changed.wait()
                     self._changed.reset()
-        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+        except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
             self._send(Failed(text_of_error(error)), self.number)
             # They have not started.
             tasks.cancel()

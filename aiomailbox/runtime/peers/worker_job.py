@@ -125,7 +125,7 @@ class WorkerJob:
             address = await self._network.listen()
             digest = self._network.codec_digest
             self._channel.send(Ready(address.host, address.port, digest))
-        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+        except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
             self._channel.send(Failed(text_of_error(error)))
         while not self._dismissed.available:
             await self._deployed.wait()
@@ -185,7 +185,7 @@ class WorkerJob:
     def _on_message(self, attempt: int, message: FromParent) -> None:
         try:
             self._handle(attempt, message)
-        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+        except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
             self._channel.send(Failed(text_of_error(error)))
 
     def _handle(self, attempt: int, message: FromParent) -> None:
@@ -274,7 +274,7 @@ class WorkerJob:
                 wiring=self._network,
             )
             attempt.add(builder.build())
-        except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+        except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
             self._channel.send(Failed(text_of_error(error)))
             attempt.end()
             return

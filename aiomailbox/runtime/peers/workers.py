@@ -1,4 +1,4 @@
-"""A worker as the parent has it, whoever has started it, and what it tells."""
+"""A worker as the parent has it, however it was started, and what it reports."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Starter(Protocol):
 
 
 class WorkerEvents(Protocol):
-    """Who is told what a worker does, on the loop of the parent."""
+    """Is notified of what a worker does, on the loop of the parent."""
 
     def on_message(self, worker: Worker, attempt: int, message: FromWorker) -> None:
         """Take a message about an attempt; CorruptStreamError ends the worker."""

@@ -1,4 +1,4 @@
-"""What a worker process is told before it learns of its job, and what it makes of it."""
+"""What a worker process gets before it learns of its job, and what it makes of it."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def main(control: int, lifeline: int, parent: int) -> None:
             _spare_the_collector,
             plain_log(),
         )
-    except Exception as error:  # noqa: BLE001 -- the parent is told, whatever it is
+    except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
         end.sendall(encode(Failed(text_of_error(error))))
         end.close()
         sys.exit(1)
@@ -80,7 +80,7 @@ def main(control: int, lifeline: int, parent: int) -> None:
 async def _run(job: WorkerJob, end: socket.socket, heart: Heart) -> None:
     loop = asyncio.get_running_loop()
     heart.watch(loop)
-    # Whoever ends a service may tell all of its processes: clean-up is as of a failure.
+    # A service manager may signal all of its processes: clean-up is as of a failure.
     _handle_sigterm(lambda: loop.call_soon_threadsafe(job.on_told_to_end))
     await job.run(lambda channel: channel.connect(end))
 

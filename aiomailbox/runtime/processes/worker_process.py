@@ -47,7 +47,7 @@ class WorkerProcess:
         peer: Its number, from 1.
         events: Who is notified.
         heartbeat_timeout_s: How long it may send no heartbeat.
-        new_setup: Makes what a worker of a number is told first.
+        new_setup: Makes what a worker of a number gets first.
 
     Attributes:
         peer: Its number.
