@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
@@ -74,6 +75,12 @@ class AsOfJoinOperator(KeyedJoinOperator):
         self.keep_unmatched = keep_unmatched
         self._left_late = left_late
 
+    def open(self) -> Pending:
+        """Bind state and timers, and open the function."""
+        self._stamps_of: tuple[Any, ...] = ()
+        self._kept_stamps: list[int] = []
+        return super().open()
+
     def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:
         """Keep a record until its time comes."""
         if side is self._right:
@@ -105,12 +112,29 @@ class AsOfJoinOperator(KeyedJoinOperator):
             return
         # A tuple, for the version itself may be None.
         versions.put(stamp, grown((), value))
+        # Only if it is the key that is known: others may have many versions.
+        if self._stamps_of == (key,):
+            stamps = self._kept_stamps
+            place = bisect_left(stamps, stamp)
+            if place == len(stamps) or stamps[place] != stamp:
+                stamps.insert(place, stamp)
         self._timers.register_event_time_timer(key, self._right.name, stamp)
 
     def _version_at(self, time: int) -> int:
         """Return the event time of the version at a time; `MIN_TIMESTAMP` if none."""
-        stamps = self._right.buffer.keys()
-        return max((stamp for stamp in stamps if stamp <= time), default=MIN_TIMESTAMP)
+        stamps = self._stamps()
+        place = bisect_right(stamps, time)
+        return stamps[place - 1] if place else MIN_TIMESTAMP
+
+    def _stamps(self) -> list[int]:
+        """Return the event times of the current key's versions, in order."""
+        key = self.context.keyed_state.current_key
+        # Kept of one key: a watermark that many records of a key have waited for would
+        # otherwise look at all of its versions for each of them.
+        if self._stamps_of != (key,):
+            self._stamps_of = (key,)
+            self._kept_stamps = sorted(self._right.buffer.keys())
+        return self._kept_stamps
 
     def _pairs(self, lefts: list[Any], stamp: int) -> list[Pair]:
         version = self._version_at(stamp)
@@ -126,7 +150,8 @@ class AsOfJoinOperator(KeyedJoinOperator):
         ]
 
     def _forget_before(self, stamp: int) -> None:
-        versions = self._right.buffer
-        for older in versions.keys():  # noqa: SIM118 -- state is no dict
-            if older < stamp:
-                versions.remove(older)
+        stamps = self._stamps()
+        place = bisect_left(stamps, stamp)
+        for older in stamps[:place]:
+            self._right.buffer.remove(older)
+        del stamps[:place]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import pytest
@@ -18,6 +19,10 @@ LATE = OutputTag("late")
 
 def first(record: Any) -> Any:
     return record[0]
+
+
+def no_key(record: Any) -> int:
+    return 0
 
 
 def names(left: Any, right: Any) -> Any:
@@ -200,6 +205,20 @@ def test_results_are_those_of_a_batch_join(steps: list[tuple[str, int]]) -> None
     assert len(joined.versions()) <= 1
     operator: Any = joined.harness.operator
     assert operator._left.buffer.is_empty()
+
+
+def test_many_versions_of_a_key_are_not_all_looked_at_for_each_record() -> None:
+    """Of 20,000 it would take some seconds."""
+    count = 20_000
+    rows = list(range(1, count + 1))
+    with TwoInputHarness(AsOfJoinOperator(no_key, no_key), keyed=True) as harness:
+        began = time.process_time()
+        harness.second.process_run(rows, rows)
+        harness.first.process_run(rows, rows)
+        for one in (harness.first, harness.second):
+            one.process_watermark(count)
+        assert time.process_time() - began < 2
+        assert harness.values == [(row, row) for row in rows]
 
 
 def test_results_come_before_their_watermark_and_keys_apart() -> None:
