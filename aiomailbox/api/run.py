@@ -102,15 +102,18 @@ def _handling(actions: dict[signal.Signals, Callable[[], None]]) -> Iterator[Non
         actions: What each signal calls.
     """
     loop = asyncio.get_running_loop()
-    # As asyncio does for an interrupt. A loop that is asked to handle a signal lists all
-    # those of the system, and again in the end: for three as long as to make the loop.
-    previous = {
-        number: signal.signal(number, _called_soon(loop, action))
-        for number, action in actions.items()
-    }
+    (first, action), *others = actions.items()
+    # A loop that handles one signal is woken by all: one that comes just before it sleeps
+    # would wait for whatever wakes it next. For each that it is asked to handle it lists
+    # those of the system, twice, which takes as long as to make the loop.
+    previous = {first: signal.getsignal(first)}
+    loop.add_signal_handler(first, action)
+    for number, each in others:
+        previous[number] = signal.signal(number, _called_soon(loop, each))
     try:
         yield
     finally:
+        loop.remove_signal_handler(first)
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -119,7 +122,6 @@ def _called_soon(
     loop: asyncio.AbstractEventLoop, action: Callable[[], None]
 ) -> Callable[[int, FrameType | None], None]:
     def handle(number: int, frame: FrameType | None) -> None:
-        # It interrupts the loop's sleep as well.
         loop.call_soon_threadsafe(action)
 
     return handle

@@ -330,7 +330,9 @@ def test_explain_says_who_works_on_columns_and_who_asks_for_rows(kind: str) -> N
         assert "; rows: trigger CountTrigger" in trigger.select("who").explain()
         gap = am.EventTimeSessionWindows.with_gap(am.millis(5))
         sessions = left.join(right).where("id").equal_to("id").window(gap)
-        assert f"; rows: {gap!r} asks" in sessions.select("who").explain()
+        assert (
+            "; rows: EventTimeSessionWindows asks" in sessions.select("who").explain()
+        )
 
 
 WRONG: dict[str, tuple[Any, type[Exception], str]] = {
