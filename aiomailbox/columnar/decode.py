@@ -10,7 +10,7 @@ against 2.4 µs). Nested types decode their children and cut them by offsets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any, Final
 
@@ -38,6 +38,9 @@ _NOT_A_TIME: Final = -(2**63)
 # The years 1 to 9999 in microseconds and in days: what Python can say.
 _MICROS_MIN: Final = -62_135_596_800_000_000
 _MICROS_MAX: Final = 253_402_300_799_999_999
+_DAY_MS: Final = 86_400_000
+# Of the units of durations that microseconds may be too short for.
+_MICROS: Final = {"s": 1_000_000, "ms": 1_000, "us": 1}
 _DAYS_MIN: Final = _MICROS_MIN // 86_400_000_000
 _DAYS_MAX: Final = _MICROS_MAX // 86_400_000_000
 
@@ -72,7 +75,7 @@ def column_decoder(
     if types.is_time(field_type):
         return _times
     if types.is_duration(field_type):
-        return _durations
+        return _durations(path)
     if types.is_decimal(field_type):
         return _decimals
     if types.is_struct(field_type):
@@ -119,7 +122,7 @@ def _special(convert: Callable[[list[Any]], list[Any]]) -> Decoder:
 def _aware(path: tuple[str, ...]) -> Decoder:
     def decode(array: pa.Array) -> list[Any]:
         try:
-            since = epoch_micros(array).view("m8[us]").tolist()
+            since = _deltas(epoch_micros(array), array.null_count)
             if array.null_count:
                 return [None if delta is None else EPOCH + delta for delta in since]
             return [EPOCH + delta for delta in since]
@@ -127,6 +130,18 @@ def _aware(path: tuple[str, ...]) -> Decoder:
             raise out_of_range(*path) from error
 
     return decode
+
+
+def _deltas(micros: np.ndarray, nulls: int) -> list[Any]:
+    """Return microseconds as timedeltas, and the smallest int64 as None.
+
+    Raises:
+        OverflowError: If one is the smallest int64 and no null, for numpy says None.
+    """
+    deltas: list[Any] = micros.view("m8[us]").tolist()
+    if deltas.count(None) != nulls:
+        raise OverflowError("the smallest int64 is no null")
+    return deltas
 
 
 def _naive(path: tuple[str, ...]) -> Decoder:
@@ -145,8 +160,11 @@ def _naive(path: tuple[str, ...]) -> Decoder:
 
 def _dates(path: tuple[str, ...]) -> Decoder:
     def decode(array: pa.Array) -> list[Any]:
-        # By days: a date64 has milliseconds.
-        days = _int64(array.cast(pa.date32()).cast(pa.int32()))
+        if pa.types.is_date64(array.type):
+            millis = _int64(array)
+            days = np.where(millis == _NOT_A_TIME, millis, millis // _DAY_MS)
+        else:
+            days = _int64(array.cast(pa.int32()))
         _check_range(days, array, _DAYS_MIN, _DAYS_MAX, path)
         dates: list[Any] = days.view("M8[D]").tolist()
         return dates
@@ -160,7 +178,9 @@ def _check_range(
     if not len(numbers):
         return
     known = numbers[numbers != _NOT_A_TIME] if array.null_count else numbers
-    if len(known) and (known.min() < low or known.max() > high):
+    if len(numbers) - len(known) != array.null_count or (
+        len(known) and (known.min() < low or known.max() > high)
+    ):
         raise out_of_range(*path)
 
 
@@ -181,10 +201,28 @@ def _times(array: pa.Array) -> list[Any]:
     return _plain(array.cast(pa.time64("us"), safe=False))
 
 
-def _durations(array: pa.Array) -> list[Any]:
-    micros = _int64(cast_plain(array, pa.duration("us")))
-    deltas: list[Any] = micros.view("m8[us]").tolist()
-    return deltas
+def _durations(path: tuple[str, ...]) -> Decoder:
+    def decode(array: pa.Array) -> list[Any]:
+        try:
+            micros = _int64(cast_plain(array, pa.duration("us")))
+            return _deltas(micros, array.null_count)
+        except (OverflowError, pa.ArrowInvalid):
+            # Python's timedeltas are longer than 64 bits of microseconds.
+            return _long_durations(array, path)
+
+    return decode
+
+
+def _long_durations(array: pa.Array, path: tuple[str, ...]) -> list[Any]:
+    unit = timedelta(microseconds=_MICROS[array.type.unit])
+    numbers = array.cast(pa.int64()).to_pylist()
+    try:
+        return [None if number is None else number * unit for number in numbers]
+    except OverflowError as error:
+        raise UnsupportedColumnError(
+            f"column {'.'.join(path)!r} has a duration of more than 999999999 days, "
+            "which Python cannot express. Filter it out, or read it as a number."
+        ) from error
 
 
 def _decimals(array: pa.Array) -> list[Any]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import pyarrow as pa
 
 __all__ = ["cast_plain", "plain_type"]
+
+_DECIMAL_BITS: Final = 128
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
@@ -33,7 +37,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     if types.is_list(kind) or types.is_large_list(kind):
         inner = plain_type(kind.value_type)
         return None if inner is None else pa.list_(inner)
-    if types.is_boolean(kind) or types.is_null(kind) or types.is_decimal(kind):
+    if types.is_decimal(kind):
+        # Narrower ones have few kernels.
+        is_wide = kind.bit_width >= _DECIMAL_BITS
+        return kind if is_wide else pa.decimal128(kind.precision, kind.scale)
+    if types.is_boolean(kind) or types.is_null(kind):
         return kind
     for belongs, plain in (
         (types.is_integer, pa.int64()),

@@ -168,13 +168,20 @@ FAR = pa.array([2**62, 0], pa.timestamp("ms", "UTC"))
         FAR.cast(pa.timestamp("ms")),
         FAR.view(pa.timestamp("s", "UTC")),
         pa.array([2**60, 0], pa.timestamp("us", "UTC")),
+        # The smallest of 64 bits, which stands for null in numpy.
+        pa.array([-(2**63), 0]).view(pa.timestamp("us", "UTC")),
+        pa.array([-(2**63), 0]).view(pa.timestamp("us")),
+        pa.array([-(2**63), 0, None]).view(pa.timestamp("us", "UTC")),
+        pa.array([-(2**63), 0, None]).view(pa.timestamp("us")),
+        pa.array([2**62, 0]).view(pa.date64()),
+        pa.array([-(2**63), 0, None]).view(pa.date64()),
     ],
-    ids=lambda column: str(column.type),
+    ids=str,
 )
 async def test_a_moment_that_python_cannot_express_is_an_error_and_no_other_moment(
     column: pa.Array,
 ) -> None:
-    table = pa.table({"k": [1, 2], "at": column})
+    table = pa.table({"k": [1, 2, 0][: len(column)], "at": column})
     env = am.StreamExecutionEnvironment()
     latest = env.from_arrow(table).key_by("k").aggregate(am.max_("at"))
     for stream in (env.from_arrow(table), latest):
@@ -182,6 +189,23 @@ async def test_a_moment_that_python_cannot_express_is_an_error_and_no_other_mome
             await stream.collect()
     # Columns that nobody reads as moments pass.
     assert await env.from_arrow(table).filter(pc.field("k") > 1).count() == 1
+
+
+@pytest.mark.parametrize("unit", ["us", "ms", "s"])
+async def test_durations_have_rows_as_long_as_python_can_express_them(
+    unit: str,
+) -> None:
+    least = -(2**63) if unit == "us" else -86_399_999_913_600
+    column = pa.array([least, 1, None]).view(pa.duration(unit))
+    table, one = pa.table({"long": column}), pa.scalar(1, column.type).as_py()
+    found = await am.StreamExecutionEnvironment().from_arrow(table).collect()
+    assert [record.long for record in found] == [least * one, one, None]
+
+
+async def test_a_duration_that_python_cannot_express_is_an_error() -> None:
+    table = pa.table({"long": pa.array([2**62], pa.duration("s"))})
+    with pytest.raises(AioMailboxError, match="'long' has a duration of more than"):
+        await am.StreamExecutionEnvironment().from_arrow(table).collect()
 
 
 async def test_an_expression_of_such_a_moment_fails_for_its_record_only() -> None:
