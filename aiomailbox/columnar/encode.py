@@ -242,6 +242,13 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
     # Asked for integers, Arrow silently cuts floats; casting checks them.
     if pa.types.is_integer(kind) and float in set(map(type, values)):
         return pa.array(values).cast(kind)
+    if pa.types.is_struct(kind):
+        # A key of several fields, which was a struct as long as there were columns.
+        names = [kind.field(index).name for index in range(kind.num_fields)]
+        values = [
+            dict(zip(names, value, strict=True)) if isinstance(value, list) else value
+            for value in values
+        ]
     if pa.types.is_nested(kind):
         try:
             return pa.array(values).cast(kind)

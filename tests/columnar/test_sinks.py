@@ -1,0 +1,183 @@
+"""Random pipelines into sinks of columns: what columns and rows write is the same."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings, strategies as st
+
+import aiomailbox as am
+from tests.columnar.test_pipelines import (
+    JITTER_MS,
+    SCHEMA,
+    as_text,
+    in_batches,
+    program,
+    programs,
+    tame_rows,
+    timed,
+)
+
+
+def stream_of(env: am.StreamExecutionEnvironment, source: Any, *, as_rows: bool) -> Any:
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.millis(JITTER_MS))
+    stream = env.from_arrow(source, strategy.with_timestamp_assigner("at"))
+    return stream.map(lambda record: record) if as_rows else stream
+
+
+async def written(source: Any, what: dict[str, Any], *, as_rows: bool) -> list[Any]:
+    """Return what sinks get: batches of Arrow, and a directory of Parquet."""
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    results, _ = program(stream_of(env, source, as_rows=as_rows), what)
+    found = [batch async for batch in results.arrow_batches()]
+    with tempfile.TemporaryDirectory() as place:
+        target = Path(place, "out")
+        env = am.StreamExecutionEnvironment(parallelism=1)
+        results, _ = program(stream_of(env, source, as_rows=as_rows), what)
+        results.sink_to(am.ParquetSink(target))
+        await env.execute()
+        files = [pq.read_table(file) for file in sorted(target.rglob("*.parquet"))]
+    return [rows_of(found), rows_of(files)]
+
+
+def rows_of(tables: list[Any]) -> list[str]:
+    return sorted(as_text(row) for table in tables for row in table.to_pylist())
+
+
+def can_be_written(what: dict[str, Any]) -> bool:
+    """Say whether rows are enough to know the columns: a tuple names none."""
+    return "by function" not in what["end"] and len(what["keys"]) == 1
+
+
+@given(
+    programs.filter(can_be_written),
+    st.lists(tame_rows, min_size=1, max_size=25),
+    st.lists(st.integers(0, 89), min_size=25, max_size=25),
+    st.lists(st.integers(1, 15), min_size=1, max_size=6),
+)
+@settings(max_examples=12)
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+def test_sinks_of_columns_get_the_same_from_columns_and_rows(
+    what: dict[str, Any],
+    records: list[dict[str, Any]],
+    jitter: list[int],
+    lengths: list[int],
+) -> None:
+    rows = timed(records, jitter, lengths[0])
+    source = [
+        pa.RecordBatch.from_pylist(part, SCHEMA) for part in in_batches(rows, lengths)
+    ]
+    columns = am.run(written(source, what, as_rows=False))
+    forced = am.run(written(source, what, as_rows=True))
+    assert columns == forced
+    assert columns[0] == columns[1]
+
+
+LARGE = 2**62
+
+
+@pytest.mark.real_time
+async def test_a_sink_takes_keys_of_two_fields_also_when_columns_have_ended(
+    tmp_path: Path,
+) -> None:
+    """Sums beyond 64 bits make rows in mid-stream, whose keys are tuples."""
+    batches = [
+        pa.record_batch({"k": ["a"], "part": [1], "n": [n]})
+        for n in (LARGE, LARGE, -LARGE)
+    ]
+    expected = [
+        {"key": {"k": "a", "part": 1}, "n": n, "most": LARGE} for n in (1, 2, 3)
+    ]
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    both = am.aggregates(n=am.count(), total=am.sum_("n"), most=am.max_("n"))
+    keyed: Any = env.from_arrow(batches).key_by("k", "part").aggregate(both)
+    narrow = keyed.select("key", "n", "most")
+    narrow.sink_to(am.ParquetSink(tmp_path / "out"))
+    await env.execute()
+    assert "then rows when it ran: a sum exceeds 64 bits" in env.explain()
+    files = sorted((tmp_path / "out").rglob("*.parquet"))
+    found = [row for file in files for row in pq.read_table(file).to_pylist()]
+    assert sorted(found, key=lambda row: row["n"]) == expected
+
+
+MADE: dict[str, dict[str, Any]] = {
+    f"{end}-{number}": {
+        "steps": steps,
+        "keys": ("key",),
+        "end": end,
+        "aggregates": aggregates,
+        "lateness": 0,
+    }
+    for number, (end, steps, aggregates) in enumerate(
+        [
+            ("tumbling", ["half", "rebalance"], ["n", "whole", "latest", "first"]),
+            ("sliding", ["filter"], ["n", "money", "most"]),
+            ("sessions", ["rename"], ["n", "middle", "cheapest"]),
+            ("all tumbling", ["sample"], ["whole", "some"]),
+            ("rolling", [], ["n", "least", "average"]),
+            ("distinct", [], ["n"]),
+            ("near", ["union"], ["n"]),
+            ("joined", ["null"], ["n"]),
+        ]
+    )
+}
+
+
+async def written_by(
+    rows: list[dict[str, Any]], place: Path, deployment: Any, *, as_rows: bool
+) -> dict[str, list[str]]:
+    """Run all pipelines in one job; return what each of them has written."""
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    if deployment is not None:
+        env.deployment = deployment
+    parts = in_batches(rows, [17])
+    batches = [pa.RecordBatch.from_pylist(part, SCHEMA) for part in parts]
+    # One subtask emits, so that records of a key come in one order.
+    stream = stream_of(env, batches, as_rows=False).set_parallelism(1)
+    if as_rows:
+        stream = stream.map(lambda record: record).set_parallelism(1)
+    for name, what in MADE.items():
+        results, _ = program(stream, what)
+        results.sink_to(am.ParquetSink(place / name))
+    if not as_rows:
+        assert "; rows:" not in env.explain()
+    await env.execute()
+    return {
+        name: rows_of([pq.read_table(f) for f in (place / name).rglob("*.parquet")])
+        for name in MADE
+    }
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+async def test_columns_between_processes_are_the_columns_of_one_process(
+    tmp_path: Path,
+) -> None:
+    """In random order of texts, times before 1970, and with values at all limits."""
+    chance = random.Random(11)
+    limits: dict[str, list[Any]] = {
+        "key": ["a", "b", "ä", "", "\U0001f600"],
+        "part": [-1, 0, 1, -(2**31)],
+        "n": [None, 0, -9, 2**53 + 1, 2**40],
+        "x": [None, 0.1, 9.9, 1e300, 5e-324],
+        "money": [None, Decimal("0.10"), Decimal("-9999999.99")],
+        "text": [None, "", "\uffff", "a"],
+    }
+    records = [
+        {name: chance.choice(values) for name, values in limits.items()}
+        for _ in range(400)
+    ]
+    rows = timed(records, [chance.randrange(40) for _ in records], 17)
+    apart = await written_by(rows, tmp_path / "2", am.Processes(2), as_rows=False)
+    whole = await written_by(rows, tmp_path / "1", None, as_rows=True)
+    for name, found in whole.items():
+        assert apart[name] == found, name
+        assert found
