@@ -3,7 +3,7 @@
 Theory of operation: availability is a plain attribute that hot paths read, plus
 one-shot callbacks that run synchronously when it turns true. Nothing waits on a
 shared future: each waiter gets one of its own, so cancelling a waiter harms nobody.
-"Available" is a hint that holds until the next change of state; whoever was woken
+"Available" is a hint that holds until the next change of state; a waiter that resumes
 looks again.
 """
 

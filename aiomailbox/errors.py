@@ -744,7 +744,7 @@ class StorageClaimedError(WorldError):
 
 
 class FencedError(WorldError):
-    """Whoever writes belongs to an attempt that another one has replaced.
+    """The writer belongs to an attempt that another one has replaced.
 
     Args:
         place: What was to be written.

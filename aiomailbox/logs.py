@@ -2,8 +2,8 @@
 
 A record's message has everything in words, so that any handler shows it. What it is
 about is on the record too, one attribute for each field (``record.operator``,
-``record.count``), with ``record.event`` for what happened, so that whoever writes JSON
-or uses structlog loses nothing. The program that this is part of decides where it goes;
+``record.count``), with ``record.event`` for what happened, so that JSON and structlog
+have all of it. The program that this is part of decides where it goes;
 without a handler it goes nowhere.
 """
 

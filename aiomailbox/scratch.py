@@ -1,7 +1,7 @@
 """Directories for what a process keeps in files while it lives, and nobody needs later.
 
-Theory of operation: whoever makes such a directory keeps it locked, and the system lets
-go of the lock when the process ends, however it does. So a directory that can be locked
+Theory of operation: the process that makes such a directory keeps it locked, and the
+system releases the lock when the process ends, however it does. So a directory that can be locked
 was left behind, and the next process of the same user that makes one beside it removes
 it. A directory that was removed between its making and its locking is made again.
 """

@@ -2,8 +2,8 @@
 
 Theory of operation: cancelling an asyncio task asks, and code may refuse. A supervised
 task is interrupted, interrupted again after a while, and when its time is up its
-coroutine is closed from outside: that raises GeneratorExit where it stands. Whoever waits
-for it is never torn away from waiting: interrupts of the waiter are raised afterwards.
+coroutine is closed from outside: that raises GeneratorExit where it stands. A caller
+that waits for it is not interrupted: cancellations of the waiter are raised afterwards.
 
 Concept:
     Flink, ``Task.TaskInterrupter`` and ``Task.TaskCancelerWatchDog``.
@@ -159,7 +159,7 @@ class SupervisedTask:
         await outlast(self._over, on_interrupt)
 
     async def _keep(self) -> None:
-        # An eager task begins before whoever starts it has it.
+        # An eager task begins before its creator has it.
         self.task = asyncio.current_task()
         try:
             await self._work
@@ -215,7 +215,7 @@ class SupervisedTask:
 
 
 class Closing:
-    """Takes steps one by one; whoever goes on after somebody else repeats none.
+    """Takes steps one by one; a caller that continues after another one repeats none.
 
     Args:
         steps: What is to be done, in order.

@@ -1,4 +1,4 @@
-"""Calls in other threads that are over when whoever waits for them goes on.
+"""Calls in other threads that have ended when their waiter resumes.
 
 Theory of operation: cancelling a coroutine that awaits ``loop.run_in_executor`` ends the
 coroutine and not the thread. Two threads then use one object, and where that is an object
@@ -86,7 +86,7 @@ def begin_in_thread(call: Callable[..., T], *args: Any) -> asyncio.Future[T]:
 
 
 class ThreadTurns:
-    """Calls in threads about one object: one after the other, whoever waits for them.
+    """Calls in threads about one object: one after the other, in the order of the calls.
 
     A waiter outlasts its thread unless its coroutine is closed by force. Even then the
     next call begins when the one before has ended: it waits in its own thread.

@@ -1,7 +1,7 @@
 """What a barrier handler decides: values, carried out in their order by its gate.
 
 Theory of operation: a handler is pure. Each event of a channel, and the end of an
-alignment's time, gives a list of actions; whoever owns the handler carries them out
+alignment's time, gives a list of actions; the owner of the handler carries them out
 before it reads on. Nothing here touches a channel, a task or a timer.
 """
 

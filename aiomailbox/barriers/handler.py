@@ -194,7 +194,7 @@ class CheckpointBarrierHandler:
         ]
         if checkpoint_id == self._current_id:
             self._meter.reset()
-        # The task hears of it before whoever waits for the last barrier does.
+        # The task is notified before the waiter for the last barrier.
         return [
             *actions,
             Abort(checkpoint_id, reason),

@@ -1,4 +1,4 @@
-"""Which checkpoints and savepoints there are at a place, whoever wrote them."""
+"""Which checkpoints and savepoints there are at a place, of any job."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def _let_nobody_miss_it(storage: Storage, job: str) -> None:
     try:
         numbers = read_job_file(storage, job)
     except DamagedFileError:
-        # Whoever goes on with the job is told.
+        # The program that resumes the job gets the error.
         return
     newest = max((one for one in ids if one is not None), default=0)
     # Or the job would warn that its newest checkpoint is missing.

@@ -2,7 +2,7 @@
 
 Theory of operation: ``_metadata`` is written last, so a checkpoint that has one is
 complete. It holds the handles of all tasks with the checksums of their files, so that
-whoever reads it can tell a damaged checkpoint before anything is restored from it. All
+its reader detects a damaged checkpoint before anything is restored from it. All
 names in it are relative: a savepoint can be moved.
 """
 

@@ -72,7 +72,7 @@ def plan_checkpoint(
     if finished and not after_tasks_finish:
         return FailureReason.TASKS_FINISHED
     is_running = set(running)
-    # Whoever has a producer that runs gets the barrier from it, and a second one would
+    # A task with a producer that runs gets the barrier from it, and a second one would
     # be one too many.
     to_trigger = [
         task for task in running if is_running.isdisjoint(producers.get(task, ()))

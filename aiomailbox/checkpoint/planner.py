@@ -2,7 +2,7 @@
 
 Theory of operation: something happens (a timer, a request, an acknowledgement, a
 failure), the planner changes its books and returns what is to be done, in order.
-Whoever owns it does that: snapshots of the enumerators, messages to tasks, files, and
+Its owner does that: snapshots of the enumerators, messages to tasks, files, and
 the timers, which come back here. A checkpoint is *starting* until the owner has sent
 its barrier, *pending* until all tasks have acknowledged it, *finalizing* while its
 metadata is written, and then complete or failed.
@@ -358,7 +358,7 @@ class CheckpointPlanner:
         pending = self._pending.get(checkpoint_id)
         was_finalizing = pending is None or pending.is_finalizing
         actions = self._fail(checkpoint_id, FailureReason.STORAGE, now_ms, error)
-        # Whoever gets an error does not know that nothing was written: what looks
+        # After an error it is unknown whether anything was written: what looks
         # complete would be gone on from, and its prepared data may be removed by then.
         return [self._discard(checkpoint_id), *actions] if was_finalizing else actions
 

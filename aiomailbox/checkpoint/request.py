@@ -15,7 +15,7 @@ from aiomailbox.records import SnapshotType
 
 __all__ = ["CheckpointRequest", "Choice", "Refusal", "RequestQueue", "Wait"]
 
-# Flink's number: whoever asks faster than checkpoints complete is told so.
+# Flink's number: beyond it a request is refused.
 _QUEUED_MAX: Final = 1000
 
 

@@ -244,7 +244,7 @@ def _in_flight(
     """Return what each task has to process first, per channel, in its order.
 
     What had arrived comes before what was still to be sent, and an element may begin in
-    the one and end in the other. All of it goes to whoever reads the channel: so no
+    the one and end in the other. All of it goes to the reader of the channel: so no
     producer has to find buffers for it before it runs.
 
     Concept:

@@ -170,7 +170,7 @@ class CheckpointStore:
             StorageClaimedError: If somebody else has taken over.
             OSError: If it cannot be written; then it is not complete.
         """
-        # Whoever lost the claim while it wrote must not let a checkpoint count.
+        # A writer that lost the claim meanwhile must not complete a checkpoint.
         self.renew()
         checkpoint_id = metadata.checkpoint_id
         chunks = metadata_chunks(metadata)
@@ -249,7 +249,7 @@ class CheckpointStore:
         self._forget_savepoint()
 
     def finish(self) -> None:
-        """Note that the job has ended well: whoever starts it again is told.
+        """Record that the job has ended well: starting it again reports that.
 
         Raises:
             OSError: If that cannot be written.

@@ -86,7 +86,7 @@ class ArrowRun:
 
         Args:
             count: How many records there are.
-            make: Returns them; whoever asks calls it, in any thread, maybe twice.
+            make: Returns them; called on demand, in any thread, maybe twice.
             times: Event times in milliseconds, shape ``(n,)``, or None.
         """
         run = object.__new__(cls)

@@ -272,7 +272,7 @@ class CellGrid:
         seen = self._left_in(mine)
         keys = int(np.count_nonzero(seen != ABSENT))
         if 2 * keys < len(seen):
-            # Whoever does not read it should not have to keep a row for a few keys.
+            # A reader that wants a few keys should not have to keep a row.
             return self.kept(start, _in_order(seen))
         return DetachedRow(start, keys, seen, self.cells.part(mine))
 

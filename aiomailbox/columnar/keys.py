@@ -237,7 +237,7 @@ def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
             places: np.ndarray = np.zeros(len(values), np.int64)
             places[used.to_numpy()] = np.arange(len(used))
             codes, values = places[codes], values.take(used)
-        # A dictionary may name one value twice, and keys are told apart by codes.
+        # A dictionary may name one value twice, and keys are distinguished by codes.
         if len(pc.unique(values)) < len(values):
             return None
     decode = column_decoder(values.type, maker.form.nested(field), (field,))

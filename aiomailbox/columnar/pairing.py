@@ -185,7 +185,7 @@ def pair_fields(
 def _told(
     named: Mapping[str, Place], left: Sequence[str], right: Sequence[str], text: str
 ) -> list[str]:
-    """Return the names that people are told: a side only where it has to be said."""
+    """Return the names for messages: a side only where it has to be said."""
     return [
         name
         for name, (side, field) in named.items()

@@ -31,7 +31,7 @@ _FORMS: Final[dict[type, Any]] = {
 
 
 def columnar_windows(*args: Any, **settings: Any) -> AggregateWindowsOperator:
-    """Return the operator on columns for what `window_operator` is told.
+    """Return the operator on columns for the arguments of `window_operator`.
 
     Raises:
         TypeError: If that makes an operator that has no form for columns.

@@ -64,7 +64,7 @@ class Firing(NamedTuple):
 
     Attributes:
         times: The event times of the results, milliseconds, shape ``(n,)``.
-        make: Returns the windows; whoever asks calls it, in any thread, maybe twice.
+        make: Returns the windows; called on demand, in any thread, maybe twice.
     """
 
     times: np.ndarray

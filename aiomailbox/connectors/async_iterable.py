@@ -228,7 +228,7 @@ class _AsyncReader:
         elif self._error is not None:
             raise self._error
         elif self._ended and self._is_ending:
-            # Stopped, not read to its end: whoever goes on begins here.
+            # Stopped, not read to its end: a restored reader resumes here.
             return InputStatus.END_OF_INPUT
         elif self._ended:
             # One that was stopped resumes from the savepoint that follows.
@@ -266,7 +266,7 @@ class _AsyncReader:
             self.availability.set_available()
 
     async def _end(self, task: asyncio.Task[None]) -> None:
-        """End the helper task; one that goes on whatever it is told fails the job."""
+        """End the helper task; one that ignores its cancellation fails the job."""
         timeout_s = self._context.cancel_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
@@ -297,7 +297,7 @@ class _AsyncReader:
             self._task.add_done_callback(self._on_collected)
 
     def _on_collected(self, task: asyncio.Task[None]) -> None:
-        # Whoever cancels a task that has not begun keeps it from saying so itself.
+        # A task that is cancelled before it has begun cannot say so itself.
         if task.cancelled() and not self._is_ending:
             self._error = asyncio.CancelledError()
         self._ended = True

@@ -92,7 +92,7 @@ class CollectionSource:
         self._iterator: IteratorSource | None = None
         self._values: Sequence[Any] = []
         if isinstance(values, Sequence):
-            # A copy: whoever made a list may change it while it is read.
+            # A copy: the program may change its list while it is read.
             self._values = values if isinstance(values, range) else list(values)
         else:
             self.parallelism_max = 1

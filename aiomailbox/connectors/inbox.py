@@ -102,7 +102,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
         self._has_room.set_available()
 
     def _rest(self) -> Iterable[T]:
-        # Whoever put a record in was told that it was taken: a stop does not drop it.
+        # Its producer was notified that it was accepted: a stop does not drop it.
         rest = list(self._waiting)
         self._waiting.clear()
         self._has_room.set_available()
@@ -211,7 +211,7 @@ def _nobody_answers() -> IllegalStateError:
     return IllegalStateError("there will be no answer: the job has ended")
 
 
-# By number, and weakly: a question travels through pickles, whoever asked does not.
+# By number, and weakly: a question travels through pickles, its asker does not.
 _numbers = itertools.count()
 _desks: WeakValueDictionary[int, Questions] = WeakValueDictionary()
 
@@ -219,7 +219,7 @@ _desks: WeakValueDictionary[int, Questions] = WeakValueDictionary()
 class Answers:
     """The sink of answers: each goes to who asked, see ``env.from_questions``."""
 
-    # Whoever asked is there.
+    # The asker is there.
     stays_in_parent = True
 
     def create_writer(self, context: RuntimeContext) -> _AnswerWriter:
@@ -256,7 +256,7 @@ class _AnswerWriter(ImmediateWriter):
 class Publication:
     """A sink for any number of readers, who come and go while the job runs."""
 
-    # Whoever reads is there.
+    # The reader is there.
     stays_in_parent = True
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ class PullSink:
         handover: The name.
     """
 
-    # Whoever pulls is there.
+    # The caller that pulls is there.
     stays_in_parent = True
     takes_columns = True
 

@@ -122,7 +122,7 @@ class WithIdleness:
         if not self._is_idle():
             self._generator.on_periodic_emit(output)
         elif not self._is_announced:
-            # Once: whoever gets it looks only for changes.
+            # Once: its receiver looks only for changes.
             self._is_announced = True
             output.mark_idle()
 

@@ -2,7 +2,7 @@
 
 Theory of operation: a firing sets the key, removes the timer and calls the operator,
 and the earliest timer is looked up afresh each time, so that what a callback registers
-or deletes counts at once. Timers fire in pieces: whoever made the service says when the
+or deletes counts at once. Timers fire in pieces: the owner of the service says when the
 next one comes, and between two pieces the timers that are left are all there is to go
 on from. Of all processing-time timers only the earliest is armed with the
 processing-time service; when it fires, so do all that are due by then.
@@ -55,7 +55,7 @@ Piece = Callable[[int], bool | Awaitable[bool]]
 
 
 class KeyContext(Protocol):
-    """Whoever must know which key is being worked for: a keyed state store."""
+    """Has to know which key is being worked for: a keyed state store."""
 
     def set_current_key(self, key: Any) -> None:
         """Make ``key`` the current key."""
@@ -63,7 +63,7 @@ class KeyContext(Protocol):
 
 
 class Triggerable(Protocol):
-    """Whoever is called when timers are due; the key is set by then.
+    """Is called when timers are due; the key is set by then.
 
     Concept:
         Flink, ``Triggerable``.
@@ -328,7 +328,7 @@ class InternalTimerService:
         self._arm_head()
 
     def forget_event_time_timers(self) -> None:
-        """Forget all event-time timers: whoever calls knows what they would say."""
+        """Forget all event-time timers: the caller knows what they would say."""
         self._event = TimerQueue()
 
     def close(self) -> None:

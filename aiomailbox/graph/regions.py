@@ -123,7 +123,7 @@ class FailoverRegions:
     def _root(self, subtask: SubtaskId) -> SubtaskId:
         parents = self._parents
         while parents[subtask] != subtask:
-            # Halving the way keeps it short for whoever comes next.
+            # Path halving keeps later searches short.
             parents[subtask] = parents[parents[subtask]]
             subtask = parents[subtask]
         return subtask

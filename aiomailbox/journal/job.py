@@ -43,7 +43,7 @@ _Places = dict[bytes, tuple[LogSegment, int]]
 class JobJournal:
     """The journal of one job; all methods block.
 
-    Whoever calls them has claimed the job's directory.
+    The caller has claimed the job's directory.
 
     Args:
         place: Where it is; a path is that of a directory of this machine.
@@ -122,7 +122,7 @@ class JobJournal:
         Raises:
             OSError: If the directory cannot be read or written.
         """
-        # First, so that whoever reads knows that not all is there any more.
+        # First, so that readers know that not all is there any more.
         if oldest > self.pruned_to:
             LocalStorage(self._directory).write(_PRUNED, [b"%d" % oldest])
             self._place.publish(self._directory / _PRUNED)

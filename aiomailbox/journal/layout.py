@@ -106,7 +106,7 @@ def encode_mark(needed: int) -> bytes:
     """Return the first entry of a segment, which a checkpoint has begun.
 
     Args:
-        needed: The first segment that whoever resumes from that checkpoint may ask for.
+        needed: The first segment that a job resumed from that checkpoint may need.
     """
     payload = needed.to_bytes(8, "little")
     return encode_entry(EntryKind.MARK, _NO_KEY, _NONE, payload)

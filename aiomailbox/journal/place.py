@@ -2,7 +2,7 @@
 
 Theory of operation: an object store appends to nothing, so what each group commit made
 durable becomes a file of its own there, with the place in its segment as the end of its
-name. Whoever reads puts the segments together again on a disk of its own; what was put
+name. A reader joins the segments again on a disk of its own; what was put
 together before is not fetched twice. All else in a journal is written as a whole, by the
 job's master alone. What a writer that was shut out uploads after its log was deleted is
 told apart by the number of its epoch: those that are over are kept, by subtask.

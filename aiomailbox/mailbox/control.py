@@ -79,7 +79,7 @@ class LoopControl:
         self._put_if_open(control_mail(self._on_completed, what="complete the loop"))
 
     def cancel(self) -> None:
-        """End the loop for good, and make whoever yields raise; from any thread."""
+        """End the loop for good, and make yields raise; from any thread."""
         # A flag besides the mail: code that yields in a loop may run the mail itself
         # and then sleep again, and only this makes its next yield raise.
         self.cancelled = True
@@ -88,7 +88,7 @@ class LoopControl:
         ):
             # No mail can carry it any more; plain flags, seen at the next step.
             self._on_completed()
-        # Also whoever no mail reaches any more, for the mailbox is quiesced.
+        # Also those that no mail reaches any more, for the mailbox is quiesced.
         self._mailbox.wake()
 
     def report_throwable(self, error: BaseException) -> None:

@@ -3,7 +3,7 @@
 Theory of operation: all mailbox loops of an event loop together get one slice, whichever
 job they belong to, and then the event loop has two turns without them. The first that
 works opens the slice and asks the event loop, by `call_soon`, to close it in its next
-turn. Whoever finds the slice used up stands in line. The turn after the one that closes
+turn. A task that finds the slice used up is queued. The turn after the one that closes
 a slice admits the first of the line, and more of them as long as those who were admitted
 leave time over; they work a turn later. So what is ready besides (timers, sockets, tasks
 of the program around) waits for one slice, however many jobs there are: a timer that

@@ -105,7 +105,8 @@ class MailboxLoop:
         await budget.begin()
         try:
             while not control.leave:
-                # Flags are not tested: whoever changes one puts mail, which sets the signal.
+                # Flags are not tested: a change of one comes with mail, which sets the
+                # signal.
                 if box.signal or gate.suspension is not None:
                     await self._process_mail()
                     if control.leave:

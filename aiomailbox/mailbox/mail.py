@@ -123,7 +123,7 @@ class Mail:
         return cast("Awaitable[object]", result)
 
     def cancel(self) -> None:
-        """Tell whoever waits for this mail that it will not run; else do nothing."""
+        """Notify the waiter for this mail that it will not run; else do nothing."""
         if self._on_cancel is not None:
             self._on_cancel()
 

@@ -26,8 +26,8 @@ def current_task_or_none() -> asyncio.Task[object] | None:
 class Ownership:
     """Which task may take, yield, suspend, quiesce and close.
 
-    Unbound it belongs to whoever holds it. The ownership of a task that has ended is
-    void, so that whoever cleans up after it can.
+    Unbound it belongs to its holder. The ownership of a task that has ended is
+    void, so that its supervisor can clean up.
     """
 
     __slots__ = ("holder", "loop")

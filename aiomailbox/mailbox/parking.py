@@ -1,4 +1,4 @@
-"""How the owner of a mailbox sleeps and how whoever puts mail wakes it.
+"""How the owner of a mailbox sleeps and how new mail wakes it.
 
 Theory of operation: the owner decides under the mailbox's lock that there is nothing
 for it, and leaves a `Waiter` there before it releases the lock; a put appends and

@@ -286,7 +286,7 @@ class TaskMailbox:
         with self._lock:
             dropped = self.drain()
             self._lifecycle.advance(MailboxState.CLOSED)
-        # Whoever sleeps in a yield sees the closed mailbox only if it wakes.
+        # A sleeper in a yield sees the closed mailbox only if it wakes.
         self.wake()
         return dropped
 

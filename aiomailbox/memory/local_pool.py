@@ -157,7 +157,7 @@ class LocalBufferPool:
         """Return a segment in any case: ordinary, overdraft, or beyond the pool.
 
         For a record that is being emitted, whose operator cannot wait. Before the
-        next record, whoever emits waits for `availability`.
+        next record, the producer waits for `availability`.
 
         Args:
             channel: Subpartition to count the segment for, None for none.
@@ -214,7 +214,7 @@ class LocalBufferPool:
             raise
 
     def recycle(self, segment: MemorySegment, channel: int | None = None) -> None:
-        """Take a segment back, for whoever is next.
+        """Take a segment back, for the next waiter.
 
         Args:
             segment: A segment that this pool lent out.
@@ -314,7 +314,7 @@ class LocalBufferPool:
     def lazy_destroy(self) -> None:
         """Stop lending; what is out returns to the global pool when recycled.
 
-        Whoever waits is failed, and availability turns true so that whoever sleeps
+        Waiters are failed, and availability turns true so that a sleeper
         on it wakes up and learns the same. Idempotent.
         """
         if self._destroyed:

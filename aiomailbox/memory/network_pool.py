@@ -243,7 +243,7 @@ class NetworkBufferPool:
         return segment
 
     def give_back(self, segment: MemorySegment) -> None:
-        """Return a segment of a local pool and wake whoever waits for one."""
+        """Return a segment of a local pool and wake a waiter for one."""
         if self._destroyed:
             segment.free()
             return

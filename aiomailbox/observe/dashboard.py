@@ -166,12 +166,12 @@ class _Dashboard:
 
     def _shown(self) -> Shown:
         job = self._found()
-        assert job is not None, "whoever asks is refused without a job"
+        assert job is not None, "requests are refused without a job"
         return job
 
     def _changed(self) -> JobClient:
         job = self._shown()
-        assert isinstance(job, JobClient), "whoever changes another one is refused"
+        assert isinstance(job, JobClient), "changes of another one are refused"
         return job
 
     def _look(self, job: Shown) -> bytes:
@@ -322,7 +322,7 @@ async def serving_dashboard(
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, port))
-            # Whoever comes before the server is ready waits for it.
+            # A request before the server is ready waits for it.
             listener.listen(128)
         except (OSError, OverflowError) as error:
             raise InvalidArgumentError(

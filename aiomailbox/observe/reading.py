@@ -83,7 +83,7 @@ class SharedJobs:
     def read(self) -> list[JobSnapshot]:
         """Return a snapshot of each job; from any thread.
 
-        Whoever asks for one number after the other gets them from one look.
+        Numbers that are asked for one after the other are of one snapshot.
         """
         now_s = self._clock.monotonic()
         if now_s - self._read_s >= _SAME_S or len(self._last) != len(self._readers):

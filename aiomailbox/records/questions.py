@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple):
-    """An answer on its way back to whoever asked; made by `Question.answer`.
+    """An answer on its way back to the asker; made by `Question.answer`.
 
     Attributes:
         desk: Who asked: which jobs' questions.

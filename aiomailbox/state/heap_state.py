@@ -170,7 +170,7 @@ class HeapListState:
 
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
-        # A new list: whoever changes it must not change the state by that.
+        # A new list: changing it must not change the state.
         return list(self._cell.read() or ())
 
     def add(self, value: Any) -> None:

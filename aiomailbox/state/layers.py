@@ -491,7 +491,7 @@ class LayeredDict(Generic[K, V]):
         try:
             return self._thaw(content)
         except Exception as error:  # noqa: BLE001 -- of the user's class
-            # It could not be kept either. Whoever reads the snapshot is told.
+            # It could not be kept either. Reading the snapshot raises.
             for known in self._snapshots:
                 if (snapshot := known()) is not None:
                     snapshot.error = error

@@ -145,7 +145,7 @@ class _LayeredCell:
 class OperatorStateStore:
     """The state without keys of one operator in one subtask.
 
-    Elements and values are shared with whoever reads them, and with no snapshot.
+    Elements and values are shared with their readers, and with no snapshot.
 
     Attributes:
         is_restored: Whether it holds what a snapshot did, if only nothing.

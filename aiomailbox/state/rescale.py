@@ -215,7 +215,7 @@ class SubtaskStateMapper(Enum):
         ARBITRARY: Anyone may read them; as `ROUND_ROBIN`.
         FIRST: The first new subtask reads all.
         FULL: Every new subtask reads all, and drops what is not its own.
-        RANGE: Whoever shares key groups with the old one, dropping likewise.
+        RANGE: The new ones that share key groups with the old one, dropping likewise.
         ROUND_ROBIN: Old subtask i goes to new subtask ``i % parallelism``.
         UNSUPPORTED: Nobody can: the records were bound to their subtask.
 

@@ -68,7 +68,7 @@ class ObjectSerializer:
 
 
 class PickleSerializer:
-    """Keeps whatever Python can pickle; whoever can write the bytes can run code.
+    """Keeps whatever Python can pickle; code that writes the bytes can run code.
 
     State has it only where a descriptor says ``serializer=PickleSerializer()``, and
     the metadata of every snapshot names it.

@@ -133,7 +133,7 @@ class KeyedStateSnapshot:
     def entries_of(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Entries]]:
         """Yield positions and entries in some key groups, about a thousand at a time.
 
-        The contents belong to whoever takes them.
+        The contents belong to the caller.
         """
         widths = [3 if meta.namespaced else 2 for meta in self.states]
         # What was read from bytes is new each time.

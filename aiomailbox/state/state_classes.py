@@ -1,7 +1,7 @@
 """Which classes the objects of kept state may have, and how older ones are read.
 
-Theory of operation: whoever writes may write any class of records, unless it is said
-which; their names and fields are noted and kept beside the contents. Whoever reads has
+Theory of operation: a writer may write any class of records, unless it is said
+which; their names and fields are recorded beside the contents. A reader has
 to say which classes there may be: bytes name classes, and nothing is imported for a
 name that they hold.
 """

@@ -1,7 +1,7 @@
 """State that expires: every content carries the time at which it was last touched.
 
 Theory of operation: a value, a reduced value and an accumulator are kept as one pair
-``(content, touched)``, a list as pairs, a map as a dict of pairs. Whoever reads an
+``(content, touched)``, a list as pairs, a map as a dict of pairs. Reading an
 expired content removes it. What nobody reads is found by a sweep: every write looks at
 a few other keys, so that a state as large as its live keys stays that large.
 """
@@ -158,7 +158,7 @@ class TtlCell:
         expiry = self._expiry
         now_ms = expiry.now_ms()
         if expiry.is_expired(touched, now_ms):
-            # Removed by whoever reads it, also if it is still returned.
+            # Removed when it is read, also if it is still returned.
             self._cell.forget()
             return content if expiry.returns_expired else None
         if expiry.refreshes_on_read:

@@ -37,7 +37,7 @@ _ROOM_BYTES: Final = 1 << 18
 class AppendLog:
     """Entries of bytes in order, in numbered files of a directory; blocks.
 
-    One process writes it; the directory is claimed by whoever owns it. `append` and
+    One process writes it; the directory is claimed by its owner. `append` and
     `roll` belong to one thread and touch no disk; `sync` may be called in another one
     meanwhile.
 

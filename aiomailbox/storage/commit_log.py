@@ -3,7 +3,7 @@
 Theory of operation: beside the files there is a directory ``_aiomailbox``. Each commit
 is a small file in it, written in one step after all files of the commit are in place: who
 goes by these files sees a commit whole or not at all. Readers write how far they are; what
-all of them have passed may be deleted, by whoever notices it.
+all of them have passed may be deleted, by any of them.
 
 =========================  =============================================================
 ``log.json``               which log it is, and whether files are deleted

@@ -8,7 +8,7 @@ is the job's; this is one step, and takes the place of an older target if it may
 
 The hidden file also says what was committed last. A file that is neither prepared nor in
 the target was committed and taken away by somebody if it is mentioned there, or if its
-checkpoint is not newer; otherwise it is lost, and the job is told.
+checkpoint is not newer; otherwise it is lost, and the job is notified.
 """
 
 from __future__ import annotations

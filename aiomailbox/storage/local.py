@@ -185,7 +185,7 @@ class LocalClaim:
         self._close = weakref.finalize(self, _unlock, descriptor)
         keep_from_forks(self)
         text = f"{owner} (process {os.getpid()})\n".encode()
-        # In this order: whoever reads it meanwhile finds a name, and not nothing.
+        # In this order: a reader meanwhile finds a name, and not nothing.
         os.pwrite(descriptor, text, 0)
         os.ftruncate(descriptor, len(text))
 

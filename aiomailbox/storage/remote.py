@@ -145,8 +145,8 @@ class _LeaseFile(msgspec.Struct, frozen=True):
 class Lease:
     """A claim with a time; see `RemoteStorage.claim`.
 
-    Two that claim within the time of one round trip are told apart only by what they
-    read back: whoever wrote last holds it, and the other one is told at its next
+    Two that claim within the time of one round trip are distinguished only by what they
+    read back: the last writer holds it, and the other one is notified at its next
     `renew`, before it makes anything count.
 
     Raises:

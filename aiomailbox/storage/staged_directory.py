@@ -3,7 +3,7 @@
 Theory of operation: the commit collects the files in ``new`` beside the target, and makes
 that the target, in one step where the file system can exchange two directories. Where it
 cannot, it takes two, and between them there is no target; the next start puts the old one
-back then. What was done is undone in reverse order if the job fails. Whoever claims the
+back then. What was done is undone in reverse order if the job fails. A job that claims the
 target removes everything that dead executions left beside it.
 """
 

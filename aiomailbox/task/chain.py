@@ -367,7 +367,7 @@ class OperatorChain:
         from_kernels = operator.takes_columns and not is_alone
         output: Output = self._output(plan, links, context, from_kernels)
         if context.mutations is not None:
-            # Fused functions would be one operator, whoever of them it was.
+            # Fused functions would be one operator, whichever of them it was.
             watched = WatchedOutput(output, context.mutations, is_source=is_source)
             output = cast("Output", watched)
         operator.setup(context, output)

@@ -170,7 +170,7 @@ class SubtaskCheckpoints:
         was_aborted = checkpoint_id in self._aborted
         self._forget_aborted()
         if was_aborted:
-            # Whoever reads this output may have the barriers of others already.
+            # A reader of this output may have the barriers of others already.
             self._broadcast(CancelCheckpoint(checkpoint_id))
             return False
         # What operators emit here belongs to this checkpoint: it leaves before the barrier.
@@ -271,7 +271,7 @@ class SubtaskCheckpoints:
                 snapshot = replace(snapshot, channel_state=in_flight)
             written = await self._responder.write(barrier, snapshot)
         except asyncio.CancelledError:
-            # Whoever cancelled has taken it out of `_writing` already.
+            # The canceller has taken it out of `_writing` already.
             raise
         except Exception as error:  # noqa: BLE001 -- the coordinator decides
             if self._end_writing(checkpoint_id) is not None:

@@ -67,7 +67,7 @@ class HelperTasks:
 
     def _ended(self, work: Coroutine[Any, Any, None], task: asyncio.Task[None]) -> None:
         self._tasks.pop(task, None)
-        # Whoever cancels a task that has not begun leaves its work as it was made.
+        # Cancelling a task that has not begun leaves its work as it was made.
         work.close()
         if task.cancelled():
             return

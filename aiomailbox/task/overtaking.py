@@ -2,7 +2,7 @@
 
 Theory of operation: on each edge a barrier goes as it is wished, or forced to align:
 where no barrier may overtake, and where one would overtake records that cannot be kept.
-Whoever receives it there restores the wish. A barrier that waits in the queue for its
+The receiver restores the wish there. A barrier that waits in the queue for its
 alignment overtakes when its time is over.
 
 Concept:

@@ -347,7 +347,7 @@ def create_processor(
         size = SliceSize(environment.clock, form=slices, room=room, left=left)
         return OneInputProcessor(SourceInput(head, size))
     select = getattr(head, "next_selection", None)
-    # Whoever selects is asked after each record: a slice must not be longer.
+    # The function that selects is asked after each record: a slice must not be longer.
     form = slices if not select else slices._replace(records_min=1, records_max=1)
     size = SliceSize(environment.clock, form=form, room=room, left=left)
     metrics = head.context.metrics

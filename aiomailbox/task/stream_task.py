@@ -389,7 +389,7 @@ class StreamTask:
     async def _invoke(self) -> None:
         latency = self.processor.metrics.latency
         if latency is not None and not latency.started:
-            # Whoever wants to know it also wants it of a task without mail.
+            # It is wanted of a task without mail, too.
             latency.start()
         await self.processor.run_mailbox_loop()
         self._check_cancelled()

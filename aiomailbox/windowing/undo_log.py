@@ -11,7 +11,7 @@ from aiomailbox.state import copy_content
 class UndoLog:
     """Calls that undo the changes of a record, to be made backwards if it fails.
 
-    Whoever changes something notes first how to change it back. When nothing can fail
+    Each change first adds its undo to the log. When nothing can fail
     any more, the log is cleared.
 
     Example:

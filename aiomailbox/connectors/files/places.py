@@ -21,7 +21,7 @@ def find_files(
     """Return the files that paths name, sorted within each path; blocks.
 
     A directory means all files below it but those whose names, or whose directories'
-    names, begin with a dot or an underscore: they belong to whoever writes there.
+    names, begin with a dot or an underscore: they belong to writers.
 
     Args:
         paths: Files, directories, patterns with ``*``, and URLs of these.

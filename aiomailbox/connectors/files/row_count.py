@@ -48,7 +48,7 @@ class RowCount:
         self._is_over = True
 
     def _count(self, names: list[str]) -> None:
-        # What is wrong with a file, whoever reads it says.
+        # What is wrong with a file, its reader says.
         with contextlib.suppress(Exception):
             rows = 0
             for name in names:

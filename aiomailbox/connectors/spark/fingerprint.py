@@ -4,7 +4,7 @@ Theory of operation: a position in a DataFrame means something only if the DataF
 the same rows in the same partitions again. Its plan and schema are compared before it is
 read; while the rows before the position are passed over, their checks are added up and
 compared with those of the rows that were emitted. The sum does not depend on the order
-within what was emitted, which changes nothing for whoever goes on behind it.
+within what was emitted, which changes nothing for a job that resumes behind it.
 """
 
 from __future__ import annotations

@@ -235,7 +235,7 @@ class _BatchReader(_Files, DataSourceReader):  # type: ignore[misc]  # pyspark h
 
 
 class _Bounded(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]  # pyspark has no types
-    """Spark's two interfaces of a reader that ends where it is told."""
+    """Spark's two interfaces of a reader that ends at a given offset."""
 
 
 class _StreamReader(_Files, _Bounded):
@@ -304,7 +304,7 @@ class _StreamReader(_Files, _Bounded):
             self._log.passed(self._name, end["commit"], header)
 
     def stop(self) -> None:
-        """End; whoever goes on under this name finds its files."""
+        """End; a query that resumes under this name finds its files."""
 
     def _begin(self, header: dict[str, Any], passed: int) -> None:
         if self._name:

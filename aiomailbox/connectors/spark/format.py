@@ -21,7 +21,7 @@ def register_format(spark: Any) -> None:
     query; ``maxFilesPerTrigger``. Spark's executors and this process must see the
     directory. They need pyarrow, not this library.
 
-    Needs Spark 4.2 or newer, whose Python sources are told a limit.
+    Needs Spark 4.2 or newer, whose Python sources get a limit.
 
     Args:
         spark: The session, classic or Connect.

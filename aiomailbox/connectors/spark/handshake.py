@@ -1,4 +1,4 @@
-"""Who may talk to a driver or a director: whoever knows the pipeline's secret.
+"""Only peers that know the pipeline's secret talk to a driver or a director.
 
 Both sides prove it, each to the other's random number, and the secret itself is never
 sent. It encrypts nothing: that is TLS's.
@@ -55,7 +55,7 @@ async def connect_as(
 async def admit(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes
 ) -> bytes | None:
-    """Let whoever connects prove that it knows the secret.
+    """Let the connecting peer prove that it knows the secret.
 
     Returns:
         Its identity, 16 bytes; None for a stranger.

@@ -52,7 +52,7 @@ class JobTag:
             Whether none runs any more, as far as Spark tells: a cancelled job takes a
             moment to end.
         """
-        # Whoever stopped the session has cancelled the jobs too.
+        # Stopping the session has cancelled the jobs, too.
         with contextlib.suppress(Exception):
             if self._is_connect:
                 self._session.interruptTag(self.name)
@@ -75,7 +75,7 @@ class JobTag:
 def spark_job_error(error: BaseException) -> SparkJobError:
     """Return an error that says what went wrong in Spark.
 
-    A failure that comes through Java is told by its innermost cause, which holds the
+    A failure that comes through Java is recognised by its innermost cause, which holds the
     traceback of the Python worker. Call it in the thread that got the error: it asks
     the JVM.
     """

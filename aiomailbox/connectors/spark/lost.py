@@ -1,4 +1,4 @@
-"""The end of Spark's Java process, as whoever talked to it learns of it."""
+"""The end of Spark's Java process, as its clients see it."""
 
 from __future__ import annotations
 

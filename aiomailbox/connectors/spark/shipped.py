@@ -22,7 +22,7 @@ def shipped(
     Args:
         module: Where the function is that does the work.
         name: What it is called there; it takes ``part`` and an iterator of batches.
-        part: What it is told.
+        part: What it gets.
     """
     packed = pickle.dumps(part)
     python = sys.version_info[:2]

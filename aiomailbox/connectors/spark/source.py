@@ -202,7 +202,7 @@ class SparkSource(Generic[OutT]):
         """How many rows there are, once they are staged; None if they are not to be."""
         stage = self._plan.stage
         if stage is not None and self._row_count is None:
-            # What is wrong with it, whoever reads it says.
+            # What is wrong with it, its reader says.
             with suppress(AioMailboxError, OSError):
                 staged = stage.find(None)
                 self._row_count = None if staged is None else staged.rows

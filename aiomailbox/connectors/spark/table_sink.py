@@ -298,7 +298,7 @@ def _rows_of(file: Path) -> int:
 
 
 def _token(context: RuntimeContext | CommitterContext) -> str:
-    # Of job and sink, the same for whoever goes on.
+    # Of job and sink, the same for a job that resumes.
     identity = f"{context.job_id}\0{context.operator_id}"
     if not context.commits_at_checkpoints:
         identity = context.execution_id

@@ -156,7 +156,7 @@ class PostgresDatabase:
         """
         async with self._transaction() as connection:
             for batch in batches:
-                # Whoever commits the same waits here, and finds that it is done.
+                # Another commit of the same waits here, and finds that it is done.
                 advanced = await connection.fetchval(
                     f"INSERT INTO {self._ledger} AS ledger (writer, job, sink, "
                     "checkpoint, subtask, batch) VALUES ($1, $2, $3, $4, $5, $6) "

@@ -325,7 +325,7 @@ class Aggregate(Generic[InT, OutT]):
         return f"new(kind, ({fields}{results},))", {"new": tuple.__new__, "kind": kind}
 
     def _first_add(self, record: Any, accumulator: Any) -> Any:
-        # Whoever bound this method before the first record keeps calling it.
+        # Code that bound this method before the first record keeps calling it.
         if self._compiled is None:
             self._compiled, self.roll = self._compile_for(record)
             self.add = self._compiled

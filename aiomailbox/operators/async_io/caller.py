@@ -52,7 +52,7 @@ class Caller:
         function: What to call, with a value, or with a list if there are batches.
         settings: How to call it.
         slots: Calls at a time.
-        outcomes: Who is told.
+        outcomes: Notified of the outcome of each row.
         scope: What the ids of records belong to, None if they have none.
         total_key: Reads the key that units are added up by, where rows do not have one.
 

@@ -1,4 +1,4 @@
-"""Which call a record means: its id, and what the function is told of it."""
+"""Which call a record means: its id, and what the function gets of it."""
 
 from __future__ import annotations
 

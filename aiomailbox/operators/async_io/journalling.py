@@ -269,7 +269,7 @@ class RowJournal:
 
     def _finish(self, entry: Entry) -> None:
         key = _identity(entry).key
-        # First: whoever comes with the same id from now on finds it in the journal.
+        # First: a later row with the same id finds it in the journal.
         del self._flying[key]
         self._done(entry)
         # Those with its id that came meanwhile find its result now.

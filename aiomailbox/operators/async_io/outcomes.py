@@ -15,7 +15,7 @@ __all__ = ["Answers", "Outcomes"]
 
 
 class Outcomes:
-    """Who is told what came of a row; each row exactly once.
+    """Is notified of what came of a row; each row exactly once.
 
     Args:
         on_result: Told the row and its result.
@@ -42,7 +42,7 @@ class Answers:
     Args:
         function: The function, for messages.
         settings: Whether there are batches, and which results are to be asked again.
-        outcomes: Who is told.
+        outcomes: Notified of the outcome of each row.
     """
 
     __slots__ = ("_batched", "_function", "_outcomes", "_plain", "_retry")

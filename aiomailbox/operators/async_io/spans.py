@@ -2,7 +2,7 @@
 
 Only the API is used, and only by a job that asks for it: where it goes is up to the
 program. The spans of a job belong to the trace of the code that started it, also in
-workers, which are told it in the W3C format.
+workers, which get it in the W3C format.
 """
 
 from __future__ import annotations

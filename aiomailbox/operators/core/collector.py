@@ -40,7 +40,7 @@ class Collector(Generic[OutT]):
         timestamp: The event time that results get, milliseconds; `MIN_TIMESTAMP` for
             none. Set by the operator before each call of the function.
         has_passed: Whether a piece has gone out, or is held, since `emit`.
-        passed: How many have, since the function was called; whoever calls it sets this
+        passed: How many have, since the function was called; the caller sets this
             to 0 before.
 
     Invariants:

@@ -2,7 +2,7 @@
 
 Theory of operation: every method that passes something on is synchronous and
 returns `Pending`: None on the fast path, an awaitable when something downstream
-must wait. Whoever calls it finishes the awaitable before the next call. An operator
+must wait. The caller finishes the awaitable before the next call. An operator
 works on whole runs; `process_element` is the per-record form that the default
 `process_run` calls.
 """
@@ -108,8 +108,8 @@ class Output(Protocol):
 
     Attributes:
         availability: True while results can be taken without exceeding the bounds.
-            What one record emits always fits; whoever emits more (a generator) looks
-            at it between its items and waits with `Availability.wait`.
+            What one record emits always fits; an operator that emits more (a generator)
+            checks it between its items and waits with `Availability.wait`.
     """
 
     availability: Availability
@@ -205,9 +205,9 @@ class Operator:
     def may_leave_rest(self, index: int) -> bool:
         """Whether it may leave the rest of a run of an input; see `RunInterruption`.
 
-        Whoever calls `process_run` and keeps no rest is never left one.
+        A caller of `process_run` that keeps no rest is never left one.
         """
-        # Whoever overrides `process_run` knows best whether the rest of a run can wait.
+        # An override of `process_run` knows best whether the rest of a run can wait.
         return type(self).process_run is Operator.process_run
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:

@@ -38,7 +38,7 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
     Args:
         hook: The hook's name.
         operator: The operator's name. Code of another one may run inside the hook: what
-            that raises is told to be its.
+            that raises is reported to be its.
         uid: The operator's uid, or None.
 
     Raises:
@@ -66,7 +66,7 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
         failure = UserFunctionError(operator, uid, location, error)
         add_note(failure, place)
         if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
-            # Whoever did not want this finds there whose it was.
+            # The cause says whose it was.
             error.__cause__ = error.__cause__ or failure
             raise
         raise failure from error

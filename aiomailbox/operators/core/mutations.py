@@ -215,7 +215,8 @@ class MutationCheck:
         if self._depth:
             return
         self.compare_all(self._held)
-        # Whoever keeps a record longer, and changes it then, is found only by chance.
+        # A function that keeps a record longer, and changes it then, is found only by
+        # chance.
         del self._held[:-_KEPT]
 
     def leave_failed(self) -> None:

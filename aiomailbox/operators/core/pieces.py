@@ -54,7 +54,7 @@ class Pieces:
         """Do all pieces, with a pause between two of them where it is time for one.
 
         Args:
-            piece: Does at most as many steps as it is told, and says whether there is
+            piece: Does at most as many steps as it is allowed, and says whether there is
                 nothing left; or returns an awaitable of that.
         """
         monotonic, mailbox = self._monotonic, self._mailbox

@@ -12,7 +12,7 @@ __all__ = ["RowsNote", "noting"]
 class RowsNote:
     """Why an operator on columns works on rows since it was opened last.
 
-    The operators of all subtasks in this process share it with whoever describes the job.
+    The operators of all subtasks in this process share it with the description of the job.
 
     Attributes:
         reason: What happened; "" for nothing.

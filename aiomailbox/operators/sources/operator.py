@@ -355,7 +355,7 @@ class SourceOperator(Operator):
             return OperatorStateSnapshot({**own.states, **self._restored.states})
         splits, progress = self._outputs.snapshot()
         own = own.with_list("splits", self._reader.snapshot())
-        # Whoever gets a split looks for it here.
+        # A reader that gets a split looks for it here.
         own = own.with_list("split-progress", splits, RedistributionMode.UNION)
         return own.with_list("progress", [progress], RedistributionMode.MERGE)
 

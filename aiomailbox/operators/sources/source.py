@@ -140,7 +140,7 @@ class SplitEnumerator(Protocol[SplitT]):
     def add_reader(self, subtask_index: int, /) -> None:
         """Be notified that a reader is there: also one that has failed and begins again.
 
-        It is told again that there are no more splits when this, or its next request,
+        It is notified again that there are no more splits when this, or its next request,
         says so.
         """
         ...

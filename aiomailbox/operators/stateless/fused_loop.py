@@ -184,7 +184,7 @@ class FusedLoop:
     def _emit_pieces(self, pieces: Generator[_Piece]) -> Pending:
         pending: Pending = None
         emitted = 0
-        # Whoever is flat_mapping a huge record must not keep the event loop.
+        # A flat_map of a huge record must not block the event loop.
         while emitted < _RECORDS_PER_TURN and pending is None:
             values, timestamps, has_more = next(pieces)
             emitted += len(values)

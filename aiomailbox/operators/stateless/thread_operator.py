@@ -46,7 +46,7 @@ class ThreadOperator(Operator):
     """A synchronous function that blocks, called in a thread for each record.
 
     Calls of one operator follow each other, in order, so that the function needs no lock.
-    Whoever is cancelled outlasts the thread: nothing is used twice at a time.
+    A cancelled call outlasts its thread: nothing is used twice at a time.
 
     Args:
         kind: What is done with the function's result; the items of a flat_map are

@@ -220,7 +220,7 @@ class BufferOperator(Operator):
     async def _empty(self) -> None:
         while self._records:
             waiter = self.output.availability.waiter()
-            # With mail: whoever makes room may need this task to go on.
+            # With mail: the consumer that makes room may need this task to go on.
             await self.context.mailbox.yield_until(waiter)
             self._drain()
 

@@ -261,7 +261,7 @@ class Database:
 
     def close(self) -> None:
         """Close the database and remove its directory; again is a no-op."""
-        # A disk that is full is what whoever reads the snapshot hears of.
+        # A full disk is an error of the read of the snapshot.
         with contextlib.suppress(Exception):
             self.end_snapshot()
         self._finalizer()

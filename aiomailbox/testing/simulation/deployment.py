@@ -109,7 +109,7 @@ class _SimulatedHost(EmbeddedHost):
 
 
 class _SimulatedEvents:
-    """Passes on what an attempt is told; acknowledgements late, or never."""
+    """Passes on the events of an attempt; acknowledgements late, or never."""
 
     def __init__(self, events: AttemptEvents, life: Life) -> None:
         self._events = events

@@ -49,7 +49,7 @@ class Faults:
         slow_call: A call in a thread, such as writing a snapshot, takes up to seconds.
         failing_write: A file of a checkpoint cannot be written.
         failing_metadata: What makes a checkpoint count cannot be written, or has been
-            written and an error is told nevertheless.
+            written and an error is raised nevertheless.
         lost_acknowledgement: A task's acknowledgement never arrives.
         late_acknowledgement: It arrives up to seconds later.
         late_notification: Tasks hear seconds later that a checkpoint is complete.

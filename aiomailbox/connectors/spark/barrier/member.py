@@ -82,7 +82,7 @@ MARKER: Final = "epoch"
 
 @dataclass(frozen=True, slots=True)
 class BarrierPart:
-    """What all tasks of one attempt are told.
+    """What all tasks of one attempt get.
 
     Attributes:
         payload: The job, as `pack` made it for a parent.
@@ -259,7 +259,7 @@ async def _direct(part: BarrierPart, place: PeerPlace, bound: socket.socket) -> 
             job.cancel()
             await job.outlast()
         raise
-    except Exception as error:  # noqa: BLE001 -- the driver is told, whatever it is
+    except Exception as error:  # noqa: BLE001 -- the driver gets it, whatever it is
         cause = error.__cause__ or error
         text, worker = _text_of(cause)
         traceback = getattr(error, "engine_traceback", "")
@@ -293,7 +293,7 @@ async def _work(
             shipment = unpack(begin.payload, limits)
             _attach(shipment, feeds)
             job = WorkerJob(shipment, limits, begin, place, lambda: None, library_log())
-        except Exception as error:  # noqa: BLE001 -- the director is told, whatever it is
+        except Exception as error:  # noqa: BLE001 -- the director gets it, whatever it is
             writer.write(encode(Failed(text_of_error(error))))
             await writer.drain()
             return

@@ -112,7 +112,7 @@ class BarrierRun:
         interval: From one checkpoint to the next, unless the settings say it.
         encrypt: Whether workers encrypt what they say; None if they may be on several
             machines.
-        on_snapshot: Is told how far the job is; None for nobody.
+        on_snapshot: Called with snapshots of the job; None for nothing.
     """
 
     name: str
@@ -514,7 +514,7 @@ def _check_groups(graph: JobGraph) -> None:
 
 
 def _must_encrypt(df: Any, encrypt: bool | None) -> bool:
-    """Say whether workers encrypt: unless they are told, where they may be apart."""
+    """Say whether workers encrypt: by default, where they may be on several hosts."""
     if encrypt is not None:
         return encrypt
     master = _master(df)

@@ -20,7 +20,7 @@ _BATCHES_MAX: Final = 8
 class Outlet:
     """Hands batches from an event loop to another thread, a bounded number ahead.
 
-    Offering never waits; whoever offers looks at ``room`` before its next input.
+    Offering never waits; the producer checks ``room`` before its next input.
 
     Args:
         loop: The loop that offers.

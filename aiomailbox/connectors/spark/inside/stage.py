@@ -75,7 +75,7 @@ _NO_CLOCK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """What the tasks of one stage, or of one source of the first, are told.
+    """What the tasks of one stage, or of one source of the first, get.
 
     Attributes:
         payload: The job, as `pack` made it.
