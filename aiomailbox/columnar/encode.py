@@ -258,6 +258,8 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
+    if column.type.equals(field.type):
+        return column
     try:
         return cast_plain(column, field.type)
     except pa.ArrowException as error:

@@ -85,7 +85,7 @@ class SessionCells:
         if missing > 0:
             more = max(missing, len(self._latest))
             self._latest = np.concatenate([self._latest, np.full(more, _NONE)])
-        latest: np.ndarray = self._latest[slots]
+        latest: np.ndarray = self._latest.take(slots)
         return latest
 
     def free_places(self, count: int) -> np.ndarray:

@@ -72,8 +72,9 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         places = kept.latest_of(slots)
         inside = places >= 0
         if len(kept.stages):
-            inside &= kept.stages[places] == OPEN
-            inside &= (kept.starts[places] <= times) & (times <= kept.ends[places])
+            inside &= kept.stages.take(places) == OPEN
+            inside &= kept.starts.take(places) <= times
+            inside &= times <= kept.ends.take(places)
         if inside.all():
             self._check(values, places)
             self._prolong(values, places, times)
