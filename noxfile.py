@@ -24,6 +24,11 @@ PEERS = ["bytewax", "streamz", "duckdb"]
 # Two workers, whatever the machine: the suite measures time. Each gets whole files, and
 # one of them all that have tests of Spark, so that there is one session.
 PARALLEL = ["-n", "2", "--dist", "loadfile"]
+# In memory, if there is room: tests write small files, and a disk's waits for each sync
+# took a fifth of the time of those that check state and checkpoints. What passed leaves
+# nothing there.
+MEMORY = Path("/dev/shm")
+MEMORY_BYTES_MIN = 4 * 1024**3
 FUZZED = ["wire", "server", "client", "element", "value", "event", "records"]
 # What every Python has to pass: all but what starts Spark, programs, databases or
 # browsers, and what is no different on another Python. Those run on one, with `tests`.
@@ -107,7 +112,9 @@ def layers(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Does it work? (Arguments after -- go to pytest.)"""
     prepare(session, "test")
-    session.run("pytest", *PARALLEL, *session.posargs, env=short_lived(session))
+    keep = ("-o", "tmp_path_retention_policy=failed")
+    env = {**short_lived(session), **files_in_memory()}
+    session.run("pytest", *PARALLEL, *keep, *session.posargs, env=env)
 
 
 def other_pythons() -> dict[str, str]:
@@ -293,6 +300,13 @@ def prepare(session: nox.Session, group: str) -> None:
         session.install("-e", ".[java]")
         if not has_java(session):
             session.error("Spark needs Java 17 or newer; see above.")
+
+
+def files_in_memory() -> dict[str, str]:
+    """Return the environment of pytest that has its temporary files in memory."""
+    if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
+        return {}
+    return {"PYTEST_DEBUG_TEMPROOT": str(MEMORY)}
 
 
 def short_lived(session: nox.Session) -> dict[str, str | None]:
