@@ -133,6 +133,7 @@ class _Pulling:
         self.job: JobMaster = definition.deploy(
             name, [last], handovers={_HANDOVER: self.handover}
         )
+        definition.executed = [last]
 
     def abandon(self) -> None:
         """Cancel the job, if it has not ended, and drop what it hands over."""

@@ -504,6 +504,15 @@ async def test_frames_of_polars_are_columns_to_their_end() -> None:
     assert "then rows" not in env.explain()
 
 
+async def test_explain_says_afterwards_what_was_collected() -> None:
+    env = am.StreamExecutionEnvironment()
+    large = env.from_arrow(pa.table({"k": ["a"] * 2, "n": [2**62] * 2}))
+    sums = large.key_by("k").aggregate(am.sum_("n"))
+    assert await sums.collect() == [2**62, 2**63]
+    said = "columns, then rows when it ran: a sum exceeds 64 bits"
+    assert described(explained(env), "aggregate") == said
+
+
 SIZE = am.TumblingEventTimeWindows.of(am.millis(5))
 SESSIONS = am.EventTimeSessionWindows.with_gap(am.millis(5))
 Made = Callable[[Any], Any]
