@@ -367,7 +367,7 @@ class UserFunctionError(WorldError):
         uid: The operator's uid, or None when none was given.
         location: ``file:line`` of the innermost line of the user's code; empty if none
             of it was running.
-        record: The record as text, cut if it is long; None if it is about none.
+        record: The record as text, truncated if it is long; None if it is about none.
     """
 
     def __init__(
@@ -689,7 +689,7 @@ class BufferFullError(WorldError):
 
 
 class DamagedFileError(WorldError):
-    """A file is not what was written: cut off, changed, or of another release.
+    """A file is not what was written: truncated, changed, or of another release.
 
     Args:
         name: The file.

@@ -319,7 +319,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, every_s: float) -> No
     """
     # In their order: a set's goes by addresses, which are others in each process.
     running = [task for task in tasks if not task.done()]
-    # Who has been told already may be cleaning up: the end of the loop tells everybody.
+    # A task that was notified may be cleaning up: the end of the loop notifies all.
     untold = [task for task in running if not task.cancelling()]
     while running:
         for task in untold:

@@ -35,7 +35,7 @@ class RecordTable(NamedTuple):
         Args:
             truncate: How many characters of a value are shown at most; None for all.
             width: How many fit into a line, if somebody would see that they do not: then
-                the longest values are cut more. None for any number.
+                the longest values are truncated more. None for any number.
 
         Example:
             >>> print(table_of([{"item": "tea", "price": 2.5}]).text(40))

@@ -83,7 +83,7 @@ def plan_checkpoint(
 def loses_union_state(handles: Iterable[TaskHandle]) -> bool:
     """Say whether a checkpoint lets subtasks end whose state others would miss.
 
-    Who has finished is in no later checkpoint, and with it its part of union state. As
+    A finished task is in no later checkpoint, nor is its part of union state. As
     long as such a subtask waits for a checkpoint to end with, it is in each of them.
 
     Concept:

@@ -1,4 +1,4 @@
-"""Who asked for a checkpoint, and whose turn it is.
+"""Requests for checkpoints, and which one is next.
 
 Concept:
     Flink, ``CheckpointRequestDecider``.

@@ -121,7 +121,7 @@ class AsyncColumnOperator(AsyncMapOperator):
         names = _called_with(function, columns, batched=batched)
         self.into: str = into
         form = None if record_type is None else ClassForm(record_type)
-        # Who reads a field that the function is not called with is given whole records.
+        # What reads a field that the function is not called with gets whole records.
         others = (self._read_key, self.settings.read_id, calls.get("weight"))
         cache = calls.get("cache")
         read = {name for each in others for name in _reads(each)}

@@ -816,7 +816,7 @@ def _keep_freed_memory() -> None:
 
     Glibc gives blocks of 128 KiB back to the system, and pages of new ones must be
     cleared: that was two thirds of a fold's time. It raises its limits, the one for
-    trimming to twice as much, when a larger block is freed. Elsewhere this does nothing.
+    trimming to twice as much, when a larger block is freed. Other allocators ignore it.
     """
     np.empty(_FREED_BYTES, np.uint8)
 

@@ -239,7 +239,7 @@ def encoded_column(values: list[Any], field: pa.Field) -> pa.Array:
 
 
 def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
-    # Asked for integers, Arrow silently cuts floats; casting checks them.
+    # Asked for integers, Arrow silently truncates floats; casting checks them.
     if pa.types.is_integer(kind) and float in set(map(type, values)):
         return pa.array(values).cast(kind)
     if pa.types.is_struct(kind):

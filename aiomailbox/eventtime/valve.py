@@ -128,7 +128,7 @@ class StatusWatermarkValve:
         if timestamp_ms >= self.last_watermark:
             slot.aligned = True
         holder = self._holder
-        # The usual case, without a look at all channels.
+        # The usual case, without checking all channels.
         if holder.watermark == self.last_watermark and holder.aligned:
             return _NOTHING  # the one that holds the output back is another one
         return self._minimum()

@@ -1,4 +1,4 @@
-"""Who reads whose key groups when the parallelism changes (pure)."""
+"""Which subtask reads whose key groups when the parallelism changes (pure)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How long something lasted: in all, and within the last seconds.
 
-Theory of operation: time is cut into buckets of half a second. A period is added to the
+Theory of operation: time is divided into buckets of 0.5 s. A period is added to the
 buckets that it touches when it ends, so that the clock is read only where a period begins
 or ends, and no timer is needed. Who looks adds up the buckets of the window.
 """

@@ -111,7 +111,7 @@ class TaskMailbox:
             self._mails.enqueue(mail)
             self.signal = True
             waiter = self._waiter
-            # Who waits for a higher priority sleeps on: waking it would only make it
+            # A waiter for a higher priority sleeps on: waking it would only make it
             # look.
             if waiter is None or not waiter.wants(mail):
                 return

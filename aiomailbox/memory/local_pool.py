@@ -327,7 +327,7 @@ class LocalBufferPool:
         for listener in listeners:
             listener.on_pool_destroyed()
         self._reservations.fail(self._destroyed_error())
-        # Who sleeps on it has nothing to be interrupted by, as Flink's threads have.
+        # A sleeper cannot be interrupted, as Flink's threads can.
         self.availability.set_available()
         self._on_destroyed(self)
 
@@ -399,7 +399,7 @@ class LocalBufferPool:
         """Serve those who wait, oldest first, then refresh the availability."""
         self._refill()
         # Whatever makes one idle feeds who waits. Flink does so only when one is
-        # recycled, and those who waited while one came from elsewhere hung
+        # recycled, and waiters hung while one came from another place
         # (FLINK-24035).
         while self._listeners and self._may_lend_idle():
             listener = self._listeners.popleft()

@@ -92,7 +92,7 @@ class MemorySegment:
         self.size_bytes: int = size_bytes
         self.index: int = index
         self.is_freed: bool = False
-        # Who lent it out, None while it is idle: makes a second recycle visible.
+        # The pool that lent it, None while it is idle: makes a second recycle visible.
         self.lender: object | None = None
         # Elastic segments exist beyond their pool's total and are dropped when recycled.
         self.elastic: bool = False

@@ -121,7 +121,7 @@ def find_bottleneck(
         task
         for task in known
         if task.vertex in held_up
-        # Who waits itself cannot be the reason why others wait.
+        # An operator that waits itself is not the reason why others wait.
         and task.busy_ms > _BUSY_ABOVE_MS
         and task.level is BackpressureLevel.OK
     ]

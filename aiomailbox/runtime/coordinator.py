@@ -739,7 +739,7 @@ class CheckpointCoordinator:
     def _new_future(self) -> asyncio.Future[CompletedCheckpoint]:
         future: asyncio.Future[CompletedCheckpoint]
         future = asyncio.get_running_loop().create_future()
-        # Who asked may have gone.
+        # The caller may have gone.
         future.add_done_callback(_retrieve)
         return future
 

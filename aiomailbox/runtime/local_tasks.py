@@ -21,7 +21,7 @@ __all__ = ["LocalTasks", "TaskEvents"]
 
 
 class TaskEvents(Protocol):
-    """Who is notified of the end of tasks, on their loop."""
+    """Is notified of the end of tasks, on their loop."""
 
     def on_task_ended(
         self, error: BaseException | None, task: str, subtask: SubtaskId

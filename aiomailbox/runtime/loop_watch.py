@@ -43,7 +43,7 @@ _LOOKS_PER_SAMPLE: Final = 8
 _TASKS_MAX: Final = 64
 # Of each task; a worker sends them four times a second.
 _SHOWN_MAX: Final = 3
-# Who holds the loop for so long is named before it ends: it may never do so.
+# A call that blocks the loop for so long is named before it ends: it may never do so.
 _STILL_HELD_S: Final = 10.0
 _HANDLE: Final[CodeType] = events.Handle._run.__code__
 
@@ -158,7 +158,7 @@ class LoopWatch:
                 self._garbage_s = self._garbage.total_s
                 self._cpu_s = self._cpu()
         elif self._held is None and now_s - self._since_s >= self._threshold_s:
-            # Once for each call: walking a deep stack costs more than a look.
+            # Once for each call: walking a deep stack costs more than a sample.
             frames = list(frames_outwards(frame))
             self._contexts = contexts_of(frames)
             self._held = describe_frames(frames, self._task())

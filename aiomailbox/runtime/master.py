@@ -253,7 +253,7 @@ class JobMaster:
         # An attempt that is just beginning is notified when it has been deployed.
         if not savepoint.done() and self._attempt is not None:
             self._attempt.stop(mode)
-        # Who asked may be cancelled; the savepoint, which ends the job, goes on.
+        # The caller may be cancelled; the savepoint, which ends the job, goes on.
         return await asyncio.shield(savepoint)
 
     async def join(self) -> None:

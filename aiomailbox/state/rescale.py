@@ -1,4 +1,4 @@
-"""Who gets which state when the number of subtasks changes: pure.
+"""Which subtask gets which state when their number changes: pure.
 
 Keyed state goes by key group (`HeapStateStore.restore`). State without keys goes by
 the mode of each state, and records in flight by the partitioner they were sent with.

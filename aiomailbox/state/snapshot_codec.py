@@ -382,7 +382,7 @@ def _key_groups_in_files(
     missing = sorted(set(part.files) - set(files))
     if missing:
         raise CorruptStreamError(f"a snapshot lacks its files {missing}")
-    # Who has no such state needs no database.
+    # Snapshots without such state need no database.
     from aiomailbox.state.rocksdb.files import FilesKeyGroups
 
     named = {name: files[name] for name in part.files}

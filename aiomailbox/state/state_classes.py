@@ -89,7 +89,7 @@ def is_known_class(reference: str) -> bool:
 
 
 def _spark_row() -> RecordClass:
-    # Who has such rows has imported it; nothing else does, for the sake of a name.
+    # A program with such rows has imported it; a name alone is no reason to do so.
     module = sys.modules.get("pyspark.sql.types")
     if module is None:
         raise StateError(

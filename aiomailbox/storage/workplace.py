@@ -258,7 +258,7 @@ class Workplace:
             try:
                 return LocalClaim(self._path / _LOCK, owner)
             except FileNotFoundError:
-                # Who had it before has removed it meanwhile.
+                # The owner before has removed it meanwhile.
                 continue
             except StorageClaimedError as error:
                 raise SinkError(
@@ -282,5 +282,5 @@ def _beside(target: Path) -> Path:
     if not target.name:
         raise SinkError(f"{str(target)!r} cannot be replaced. Choose a path below it.")
     digest = hashlib.sha256(os.fsencode(target.name)).hexdigest()[:12]
-    # Cut, and told apart by the digest: names have at most 255 bytes.
+    # Truncated, and made unique by the digest: names have at most 255 bytes.
     return target.with_name(f".{target.name[:40]}.{digest}")

@@ -89,7 +89,7 @@ class TaskInput(Protocol):
 
 
 class GateBarriers(Protocol):
-    """Who takes the events of a gate that belong to checkpoints."""
+    """Takes the events of a gate that belong to checkpoints."""
 
     def on_event(self, channel: int, event: RuntimeEvent) -> Pending:
         """Take an event that belongs to checkpoints, or the end of a channel."""

@@ -1,6 +1,6 @@
 """Sliding event-time windows that share what is added: the fast way for many windows.
 
-Theory of operation: time is cut into panes such that every window is made of whole
+Theory of operation: time is divided into panes such that every window is made of whole
 ones. A record is added once, to its pane. When a window ends, what its panes hold is
 merged (see `aiomailbox.windowing.running_merge`). A snapshot holds the contents of
 windows, as those of the other fast ways do; what was restored stays with its window,

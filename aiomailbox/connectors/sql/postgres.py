@@ -385,7 +385,7 @@ def _selected(names: str, keys: Sequence[str]) -> str:
 
 
 def _staging_name(table: str) -> str:
-    """Return the staging table's name; PostgreSQL cuts names at 63 bytes."""
+    """Return the staging table's name; PostgreSQL truncates names to 63 bytes."""
     name = f"aiomailbox_staged_{table}"
     if len(name.encode()) <= 63:
         return name

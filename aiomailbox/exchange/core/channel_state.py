@@ -1,4 +1,4 @@
-"""Who is given the data in flight that belongs to a checkpoint, and its bytes.
+"""What receives the data in flight that belongs to a checkpoint, and its bytes.
 
 Theory of operation: whatever a channel's buffers hold, its data in flight is kept as the
 bytes that would cross between processes: elements, each in a frame. So what was kept at

@@ -1,4 +1,4 @@
-"""Who still uses a partition: its producer, and each of its consumers."""
+"""What still uses a partition: its producer, and each of its consumers."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ __all__ = ["GateActivity", "InputGate"]
 
 
 class GateActivity(Protocol):
-    """Who wants to know when a gate has something to read, and when it has nothing."""
+    """Is notified when a gate has something to read, and when it has nothing."""
 
     def on_data(self) -> None:
         """Be notified that there is something to read now."""

@@ -1,7 +1,7 @@
 """A task's output towards one edge of the job graph: one subpartition per consumer.
 
 Theory of operation: each subpartition has at most one unfinished buffer, its last.
-Short runs and control elements go into it until it is full; long runs are cut into
+Short runs and control elements go into it until it is full; long runs are split into
 buffers of their own. Filling a buffer up seals it, and sealing tells the consumer. An
 event seals first and rides in a buffer of its own.
 """
@@ -348,7 +348,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
 def _cut(
     run: Run, count: int, size_bytes: int, most: int, most_bytes: int
 ) -> Iterator[Run]:
-    """Cut a run into pieces that fit a buffer by count and, on average, by size."""
+    """Split a run into pieces that fit a buffer by count and, on average, by size."""
     by_size = most_bytes * count // size_bytes if size_bytes else count
     # A single record is sent, however large.
     length = max(1, min(most, by_size))

@@ -78,7 +78,7 @@ def error_body(cause: bytes, receiver: bytes | None) -> bytes:
 
 
 def write_error(message: ErrorResponse, body: bytearray) -> None:
-    """Append an error's body; long texts are cut."""
+    """Append an error's body; long texts are truncated."""
     cause = bytearray()
     for text in message.cause:
         _write_text(text, _TEXT_BYTES_MAX, cause)
@@ -100,7 +100,7 @@ def read_error(source: ByteReader) -> ErrorResponse:
 
 
 def write_hello(message: Hello, body: bytearray) -> None:
-    """Append a greeting's body; a long name is cut."""
+    """Append a greeting's body; a long name is truncated."""
     for identity in (message.job_id, message.nonce, message.codec_digest):
         _check_id(identity)
     body += _HELLO.pack(

@@ -43,7 +43,7 @@ _NUMBERS: Final = itertools.count(1)
 
 
 class ChannelConnector(Protocol):
-    """Who connects channels with their producers; `Connections` is one."""
+    """Connects channels with their producers; `Connections` does."""
 
     def request(
         self,

@@ -32,7 +32,7 @@ _BUFFER_RESPONSE: Final = 0
 
 
 class FrameHandler(Protocol):
-    """Who is given what was decoded, in order."""
+    """Receives what was decoded, in order."""
 
     def open_body(self, header: BufferResponse) -> memoryview | None:
         """Return where a buffer's content goes; not called for an empty one.

@@ -282,7 +282,7 @@ class ProducerConnection(Connection):
 
 
 def _cause_of(error: BaseException) -> RemoteCause:
-    """Return an error as text, cut: many may wait for a peer that reads nothing."""
+    """Return an error as text, truncated: many may wait for a peer that stalls."""
     kind = type(error).__name__
     if kind == PARTITION_NOT_FOUND:
         # One that the producer has failed with; it is no answer to a request.

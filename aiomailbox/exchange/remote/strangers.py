@@ -1,4 +1,4 @@
-"""Who has connected and not proved who it is: few, not for long, and with few words."""
+"""Connections that are not authenticated yet: few, for a short time, with small frames."""
 
 from __future__ import annotations
 

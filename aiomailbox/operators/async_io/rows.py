@@ -97,7 +97,7 @@ class RowFlow:
 
     @property
     def outcomes(self) -> Outcomes:
-        """Who has to be told what came of rows."""
+        """What is notified of the outcomes of rows."""
         return Outcomes(self._on_result, self._on_failure, self._fail_task)
 
     def take(self, entry: Entry) -> None:

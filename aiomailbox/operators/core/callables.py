@@ -274,7 +274,7 @@ def describe(function: Callable[..., Any]) -> str:
 
 
 def shortened(value: object, length_max: int = 200) -> str:
-    """Return the value's repr for a message, cut if it is long.
+    """Return the value's repr for a message, truncated if it is long.
 
     Example:
         >>> shortened("a" * 300, 10)

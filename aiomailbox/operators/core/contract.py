@@ -281,7 +281,7 @@ class Operator:
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return what the operator itself keeps, as lists; nothing by default.
 
-        Who overrides it adds to what the base returns. A list that belongs to the
+        An override adds to what the base returns. A list that belongs to the
         subtask as a whole has the mode ``MERGE`` and one element.
         """
         return OperatorStateSnapshot()

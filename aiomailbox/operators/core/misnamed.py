@@ -35,7 +35,7 @@ _MEANT: Final = {
 
 
 class Context:
-    """What the methods of a function object get to ask; knows names from elsewhere."""
+    """What the methods of a function object may ask; knows names of other libraries."""
 
     __slots__ = ()
     # The names that are meant here, by what others call them.

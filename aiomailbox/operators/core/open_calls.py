@@ -12,7 +12,7 @@ class OpenCall:
     """One call that has not ended.
 
     Attributes:
-        record: What the function was called with, as text, cut if it is long.
+        record: What the function was called with, as text, truncated if it is long.
         attempt: Which attempt it is, from 1.
         age_s: How long ago this attempt began, seconds, waiting for the limit included.
         waits_for: What it waits for, in words.

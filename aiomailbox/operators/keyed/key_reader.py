@@ -124,7 +124,7 @@ class KeyReader:
         Raises:
             KeyTypeError: If one cannot be a key, or has another type than the first.
         """
-        # A set of the types costs much less than a look at each key.
+        # A set of the types costs much less than a check of each key.
         if set(map(type, keys)) != self._types or self._type not in _ALWAYS_PLACED:
             self._check(keys)
 

@@ -1,4 +1,4 @@
-"""Who resumes from what when the number of subtasks changes: pure."""
+"""Which subtask resumes from what when their number changes: pure."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _NOTES_MAX: Final = 32
 
 
 def text_of_error(error: BaseException) -> ErrorText:
-    """Return an exception as text; long parts are cut.
+    """Return an exception as text; long parts are truncated.
 
     Example:
         >>> text = text_of_error(ValueError("no such airport"))

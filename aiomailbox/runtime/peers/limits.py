@@ -66,7 +66,7 @@ def limit_from_text(text: LimitText) -> RateLimit:
 
 
 class GrantTaker(Protocol):
-    """Who is sent what is granted: a worker."""
+    """Receives what is granted: a worker."""
 
     def send(self, message: Granted) -> None:
         """Send it a grant."""

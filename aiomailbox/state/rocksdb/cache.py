@@ -259,7 +259,7 @@ class ContentCache:
                 self._store(items, frozen.put, known, places)
 
     def forget_frozen(self) -> None:
-        """Let go of what was frozen: it is in the database."""
+        """Release what was frozen: it is in the database."""
         self._frozen = None
 
     def addresses(self) -> list[Any]:

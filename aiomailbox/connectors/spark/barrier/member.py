@@ -68,7 +68,7 @@ from aiomailbox.scratch import ScratchDirectories
 
 __all__ = ["MARKER", "BarrierPart", "Outcome", "run_member"]
 
-# Who has died, Spark notices; a function may hold a loop for as long as it likes.
+# Spark detects a dead worker; a function may block a loop for as long as it likes.
 _DAY_S: Final = 86_400.0
 _OPTIONS: Final = ConnectionOptions(stall_timeout=_DAY_S, connect_timeout=60.0)
 _CONNECT_S: Final = 60.0

@@ -314,7 +314,7 @@ class _PartitionReader:
         return [] if self._position is None else [self._position]
 
     def close(self) -> Pending:
-        """Let go of the rows; the feed is not this reader's."""
+        """Release the rows; the feed is not this reader's."""
         self._batch = None
         self._feed.discard()
         return None

@@ -214,7 +214,7 @@ class _Desks:
 
 
 class _Worker:
-    """Who is sent grants."""
+    """Receives grants."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer

@@ -27,7 +27,7 @@ __all__ = ["ChannelKey", "Demultiplexer", "ShuffleChannel"]
 
 
 class ChannelKey(NamedTuple):
-    """Who sends what: an edge, and one of its producers."""
+    """What a message is of: an edge, and one of its producers."""
 
     edge: int
     producer: int
