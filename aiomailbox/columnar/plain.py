@@ -63,7 +63,7 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return a column with its plain type: of times, without the digits below microseconds.
+    """Return a column with its plain type: of times, without digits below microseconds.
 
     Raises:
         ArrowInvalid: If a value does not fit, such as a time beyond 64 bits.

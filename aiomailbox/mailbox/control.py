@@ -136,7 +136,7 @@ class LoopControl:
         if self.cancelled:
             return True
         task: asyncio.Task[object] | None = current_task_or_none()
-        # Requests that nobody took back; 0 means that others cancelled what was
+        # Requests that were not taken back; 0 means that others cancelled what was
         # awaited.
         return task is not None and task.cancelling() > 0
 

@@ -113,8 +113,8 @@ class MailboxExecutor:
     ) -> MailFuture[ResultT]:
         """Send work whose result, or failure, is stored in the returned future.
 
-        A failure does not fail the task: somebody has to look at the future. One that
-        nobody looked at is logged. Inside the mailbox's own task wait for it with
+        A failure does not fail the task: the caller has to check the future. One that
+        is never checked is logged. Inside the mailbox's own task wait for it with
         `yield_until`; a plain ``await`` there would wait for ever.
 
         Returns:
@@ -175,7 +175,7 @@ class MailboxExecutor:
         """Run eligible mail as it comes until ``future`` is done; return its result.
 
         The one safe way to wait inside a mail: whether mail, another task or another
-        thread completes the future, nobody hangs.
+        thread completes the future, no waiter hangs.
 
         Args:
             future: Of the running loop, or of ``concurrent.futures`` (`submit`).

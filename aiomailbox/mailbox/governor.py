@@ -31,10 +31,10 @@ class LoopGovernor:
 
     Attributes:
         began: When the slice of this turn of the event loop began, seconds; None before
-            somebody opens one. An object of its own for each slice.
+            a task opens one. An object of its own for each slice.
 
     Invariants:
-        While a slice is open its end is scheduled. While somebody stands in line, that
+        While a slice is open its end is scheduled. While a task is queued, that
         is so or an admission is scheduled.
     """
 

@@ -89,7 +89,7 @@ class MailboxLoop:
         return result
 
     async def run(self) -> None:
-        """Run mail and the default action until told to leave.
+        """Run mail and the default action until asked to leave.
 
         Raises:
             MailFailedError: If the default action raised ``StopIteration``.

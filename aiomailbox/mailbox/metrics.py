@@ -26,7 +26,7 @@ __all__ = ["LatencyProbe", "MailboxMetrics"]
 class LatencyProbe:
     """Measures how long ordinary mail waits, by sending itself one now and then.
 
-    Started by the first mail of somebody else: even one periodic mail would cost a
+    Started by the first mail of another sender: even one periodic mail would cost a
     task that otherwise has none. A sample is due ``interval_ms`` after the one before
     was *taken*, so a slow mailbox is not measured more than it can bear.
 

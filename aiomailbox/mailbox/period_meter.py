@@ -13,7 +13,7 @@ from aiomailbox.clock import Clock
 
 __all__ = ["RATE_WINDOW_S", "PeriodMeter", "TimeShares", "share_time", "window_start"]
 
-# How far back "per second" looks. Flink looks back a minute; here somebody is watching.
+# How far back "per second" looks. Flink looks back a minute; here people watch.
 RATE_WINDOW_S: Final = 5.0
 
 _BUCKET_S: Final = 0.5

@@ -75,7 +75,7 @@ class MailStorage:
         return bool(self.queue) if everything else self.urgent_queued
 
     def pull(self, *, everything: bool) -> None:
-        """Move urgent mail to the head of the batch, and all else to its tail if told."""
+        """Move urgent mail to the head of the batch, and maybe the rest to its tail."""
         queue, batch = self.queue, self.batch
         while queue and queue[0].urgent:
             batch.appendleft(queue.popleft())

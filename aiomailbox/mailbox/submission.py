@@ -63,7 +63,7 @@ class MailFuture(concurrent.futures.Future[ResultT]):
             )
 
     def __del__(self) -> None:
-        # As futures of asyncio do: otherwise a failure that nobody awaits is lost.
+        # As futures of asyncio do: otherwise a failure that is not awaited is lost.
         if self._looked_at or not self.done() or self.cancelled():
             return
         error = super().exception()

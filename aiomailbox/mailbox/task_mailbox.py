@@ -80,7 +80,7 @@ class TaskMailbox:
         self._lock = threading.RLock()
         self._mails = MailStorage()
         self._waiter: Waiter | None = None
-        # A wake that found nobody asleep; the next sleep is cut short.
+        # A wake without a sleeper; the next sleep returns at once.
         self._woken = False
         if owner is not None:
             self.ownership.bind(owner)
@@ -291,7 +291,7 @@ class TaskMailbox:
         return dropped
 
     def run_exclusively(self, function: Callable[[], ResultT]) -> ResultT:
-        """Run ``function`` while nobody else can put, quiesce or close.
+        """Run ``function`` while no other thread can put, quiesce or close.
 
         Makes "look at the state, then put" atomic, and several puts contiguous.
 

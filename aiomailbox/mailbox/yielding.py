@@ -249,7 +249,7 @@ class MailYielder:
             while not child.done():
                 try:
                     # Not `await child`: cancelling this task would cancel the child, in
-                    # the middle of somebody else's mail.
+                    # the middle of another mail.
                     await asyncio.wait((child,))
                 except asyncio.CancelledError as error:
                     # A first one may be the timeout of the mail that waits here; a
@@ -261,7 +261,7 @@ class MailYielder:
             self._control.suspended_mails.pop()
             self.children.remove(child)
             if not child.done():
-                # This one is closed by force: nobody is left to wait for it.
+                # This one is closed by force: nothing is left to wait for it.
                 close_by_force(child)
         if interrupt is None:
             failure = child.result()

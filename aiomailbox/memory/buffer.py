@@ -208,7 +208,7 @@ class NetworkBuffer:
         if self._references <= 0:
             raise self._recycled_error()
         self._references -= 1
-        # At zero, once: from here on the segment may carry somebody else's bytes.
+        # At zero, once: from here on the segment may carry bytes of another owner.
         if not self._references:
             self._recycler(self._segment)
 

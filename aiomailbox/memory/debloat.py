@@ -218,7 +218,7 @@ class ThroughputMeter:
         if self._since_ms is not None:
             self._active_ms += now_ms - self._since_ms
             self._since_ms = now_ms
-        # Nothing was read since: nobody has become slow, so the last figure holds.
+        # Nothing was read since: nothing has become slow, so the last figure holds.
         if self._active_ms > 0:
             self._last = self._bytes * _MS_PER_S // self._active_ms
             self._bytes = 0

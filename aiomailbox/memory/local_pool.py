@@ -232,7 +232,7 @@ class LocalBufferPool:
         segment.lender = None
         if channel is not None:
             self._quota.count_down(channel)
-        # Elastic ones go to nobody: their memory was made for one record.
+        # Elastic ones are not lent again: their memory was made for one record.
         if segment.elastic:
             self._elastic -= 1
             segment.free()

@@ -115,7 +115,7 @@ class NetworkBufferPool:
 
     @property
     def available_segments(self) -> int:
-        """Segments that nobody holds."""
+        """Segments without a holder."""
         return 0 if self._destroyed else len(self._free)
 
     @property

@@ -30,7 +30,7 @@ class ChannelQuota:
         self.at_quota: int = 0
 
     def count_up(self, channel: int | None) -> None:
-        """Count one more segment for a channel; None counts for nobody."""
+        """Count one more segment for a channel; None counts for none."""
         if channel is not None:
             used = self.used[channel] + 1
             self.used[channel] = used
@@ -38,7 +38,7 @@ class ChannelQuota:
                 self.at_quota += 1
 
     def count_down(self, channel: int | None) -> None:
-        """Count one segment less for a channel; None counts for nobody."""
+        """Count one segment less for a channel; None counts for none."""
         if channel is not None:
             used = self.used[channel]
             self.used[channel] = used - 1

@@ -119,7 +119,7 @@ class MemorySegment:
 
     def free(self) -> None:
         """Give up the bytes; every later access is refused. Idempotent."""
-        # Views that somebody still holds stay readable in CPython, released or not:
+        # Views that are still held stay readable in CPython, released or not:
         # only new accesses can be refused.
         self.is_freed = True
         self._view = None

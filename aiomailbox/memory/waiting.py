@@ -71,7 +71,7 @@ class GatherQueue:
     """Tasks that gather several segments while others give them back.
 
     Each gathers synchronously at the moment of availability, oldest first, so that
-    nobody who asks later overtakes it in between.
+    no later request overtakes it in between.
 
     Args:
         availability: Turns true when there may be something to gather.

@@ -1,7 +1,7 @@
 """Buffers in a file: ``length:uint32 | checksum:uint32 | data type:uint8 | bytes``.
 
-Theory of operation: the file has no name from the beginning, so that nobody else can
-open it, and it is gone when it is closed or when the process dies, however it dies. It
+Theory of operation: the file has no name from the beginning, so that no other process
+can open it, and it is gone when it is closed or when the process dies, however it dies. It
 is appended to by one thread at a time, and read at positions, by any number of them.
 A reader knows how many bytes were written and how long the longest buffer is: a
 length that was damaged is refused before anything is set aside for it.

@@ -82,7 +82,7 @@ class BlockingOutput:
 
     @property
     def all_data_processed(self) -> Availability:
-        """True: nobody acknowledges to a producer that has ended."""
+        """True: nothing is acknowledged to a producer that has ended."""
         return self._partition.all_data_processed
 
     @property
@@ -108,7 +108,7 @@ class BlockingOutput:
         """Write records for one consumer; an empty run is ignored.
 
         Returns:
-            False: nobody waits for a flush.
+            False: no reader waits for a flush.
 
         Raises:
             WrongTypeError: If a record cannot be serialized.
@@ -210,7 +210,7 @@ class BlockingOutput:
         self._partition.close()
 
     def release(self, failure: BaseException | None = None) -> None:
-        """Let nobody else read; give the space back. Idempotent."""
+        """Refuse further readers; give the space back. Idempotent."""
         self._partition.release(failure)
 
 

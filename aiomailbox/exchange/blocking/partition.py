@@ -41,8 +41,8 @@ class BlockingResultPartition:
     r"""Output that is written to files, and read after its producer has finished.
 
     It holds no checkpoint barriers: there is nothing to align with a producer that has
-    ended. Files have no name: nobody else can open them, and they are gone when the
-    partition is released or the process ends.
+    ended. Files have no name: no other process can open them, and they are gone when
+    the partition is released or the process ends.
 
     Args:
         partition_id: Whose output, and towards which edge.
@@ -57,8 +57,8 @@ class BlockingResultPartition:
         availability: True while another buffer fits: the pool's own latch. False while
             the disk is behind.
         finished: Turns true when all is on disk and can be read, or writing failed.
-        all_data_processed: True from the beginning: nobody acknowledges to a producer
-            that has ended.
+        all_data_processed: True from the beginning: nothing is acknowledged to a
+            producer that has ended.
         failure: Why writing failed.
 
     Raises:
@@ -307,7 +307,7 @@ class BlockingResultPartition:
             self.release()
 
     def release(self, failure: BaseException | None = None) -> None:
-        """Let nobody else read; delete the data when the last reader has released it.
+        """Refuse further readers; delete the data when the last reader has released it.
 
         Args:
             failure: Why, when the producer failed. Idempotent.

@@ -59,7 +59,7 @@ class ObjectBuffer:
 
     Concept:
         Flink, ``NetworkBuffer``, ``BufferBuilder`` and ``BufferConsumer`` in one: in
-        one loop nobody needs to tell them apart.
+        one loop they need not be distinguished.
 
     Example:
         >>> from aiomailbox.records import EndOfPartition

@@ -79,7 +79,7 @@ class ChannelCredit(NamedTuple):
 
     Attributes:
         available: Buffers that data can arrive in: the credit there is in all.
-        unannounced: Of those, what the producer has not been told of yet.
+        unannounced: Of those, what was not announced to the producer yet.
         exclusive: Buffers of this channel alone, free or not.
         exclusive_free: Of those, the free ones.
         backlog: Data buffers that wait at the producer, as it said last.

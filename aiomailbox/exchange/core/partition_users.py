@@ -59,7 +59,7 @@ class PartitionUsers:
 
     @property
     def have_left(self) -> bool:
-        """Whether nobody uses the partition any more."""
+        """Whether the partition is not used any more."""
         return not self._users
 
     def acknowledge(self, consumer: int) -> None:

@@ -192,7 +192,7 @@ class PipelinedOutput(Output, Generic[S]):
         self._users.leave()
 
     def release_part(self, failure: BaseException | None = None) -> None:
-        """Do as `release`, but call nobody back: other parts are still to follow."""
+        """Do as `release`, but call nothing back: other parts are still to follow."""
         if self.is_released:
             return
         # First: releasing subpartitions recycles, which may wake a task that emits.

@@ -102,7 +102,7 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
     @property
     @abc.abstractmethod
     def has_unflushed_data(self) -> bool:
-        """Whether an unfinished buffer holds something that nobody can take yet."""
+        """Whether an unfinished buffer holds something that cannot be taken yet."""
 
     @abc.abstractmethod
     def is_available(self, *, has_credit: bool = True) -> bool:
@@ -117,7 +117,7 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
         """Release what is queued."""
 
     def attach(self, listener: DataListener) -> None:
-        """Tell a reader from now on; it is not told about what is queued.
+        """Notify a reader from now on; not about what is queued.
 
         Raises:
             IllegalStateError: If there is, or was, a reader, or all was released.
@@ -149,7 +149,7 @@ class ResultSubpartition(abc.ABC, Generic[Q]):
 
     def tell_again(self) -> None:
         """Tell the reader if something can be taken: after it came, or resumed."""
-        # Asked again, for adding and flushing tell nobody while an event blocks
+        # Asked again, for adding and flushing notify nothing while an event blocks
         # (FLINK-23223).
         if self._listener is None or not self.is_available():
             return

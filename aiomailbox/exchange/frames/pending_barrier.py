@@ -86,7 +86,7 @@ class PendingBarrier:
             The data before it, and the barrier.
 
         Raises:
-            IllegalStateError: If it is not there, although nobody took it.
+            IllegalStateError: If it is not there, although it was not taken.
         """
         overtaken: list[bytes] = []
         for item in items:

@@ -19,7 +19,7 @@ class QueuedBuffer:
         partial_record_bytes: How many of its first bytes end a record that began in
             an earlier buffer.
         seen_finished: Whether its writer had finished when it was last looked into.
-            What is ready is judged by that: finishing a buffer tells nobody.
+            What is ready is judged by that: finishing a buffer notifies nothing.
     """
 
     __slots__ = ("consumer", "partial_record_bytes", "seen_finished")
@@ -149,7 +149,7 @@ class BytesQueue:
         """Let the unfinished buffer be taken, if it holds anything.
 
         Returns:
-            Whether the reader has not been told of it: with more than one buffer it
+            Whether the reader has not been notified of it: with more than one buffer it
             was, at the latest when the second one came.
         """
         if not self._items or self.flush_requested:

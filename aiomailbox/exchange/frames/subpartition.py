@@ -3,7 +3,7 @@
 Theory of operation: the reader is notified when the first finished buffer is queued, when a
 flush makes an unfinished one ready, and when a priority event comes; it then takes
 until nothing more is ready. Which additions and flushes tell is Flink's, exactly: a
-buffer that its writer finishes tells nobody until the next buffer or flush comes.
+buffer that its writer finishes notifies nothing until the next buffer or flush comes.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class BytesSubpartition(ResultSubpartition[BytesQueue]):
 
     @property
     def has_unflushed_data(self) -> bool:
-        """Whether the last buffer holds something that nobody was told of yet."""
+        """Whether the last buffer holds what the reader was not notified of."""
         return self._queue.has_unflushed_data
 
     @property
@@ -117,7 +117,7 @@ class BytesSubpartition(ResultSubpartition[BytesQueue]):
             partial_record_bytes: How many of its first bytes end an earlier record.
 
         Returns:
-            How large a buffer should be, in bytes; None if nobody takes it any more.
+            How large a buffer should be, in bytes; None if it was released.
         """
         return self._add(consumer, partial_record_bytes, last=False)
 

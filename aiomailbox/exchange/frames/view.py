@@ -17,7 +17,7 @@ class BytesSubpartitionView(ReadingEnd[BytesSubpartition]):
     Args:
         subpartition: What is read.
         listener: Notified when something can be taken; about what is queued
-            already it is not told.
+            already it is not notified.
         on_acknowledged: Called when the reader has processed all records.
         on_released: Called once, after the view was released.
     """

@@ -180,7 +180,7 @@ class LocalInputChannel(InputChannel):
         except Exception as error:  # noqa: BLE001 -- in a timer it would vanish
             self.set_error(error)
             return
-        # What was queued before the view existed was told to nobody.
+        # Of what was queued before the view existed, nothing was notified.
         self._view.tell_again()
 
     def poll(self) -> PolledBuffer | None:

@@ -88,7 +88,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
 
     @property
     def has_unflushed_data(self) -> bool:
-        """Whether an unfinished buffer holds something that nobody can take yet."""
+        """Whether an unfinished buffer holds something that cannot be taken yet."""
         queue = self._queue
         unfinished = queue.unfinished
         if unfinished is None or queue.flush_requested:
@@ -98,7 +98,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
     def add(self, buffer: ObjectBuffer) -> bool:
         """Queue a buffer; a priority event goes before the data.
 
-        The previous buffer must be sealed. If nobody can consume any more, the buffer
+        The previous buffer must be sealed. If its consumer has left, the buffer
         is recycled.
 
         Returns:

@@ -1,8 +1,8 @@
 """The reader's end of a connection: all channels to one peer share it.
 
 Theory of operation: what arrives for a channel that has gone is skipped, and the peer
-is told once. A channel's own trouble stays with it; whatever breaks the order of
-frames, or the connection, is told to all.
+is notified once. A channel's own failure stays with it; whatever breaks the order of
+frames, or the connection, is reported to all.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ class ClientConnection(Connection):
         self._remove(channel)
         try:
             channel.receiver.fail(error)
-        except Exception as second:  # noqa: BLE001 -- there is nobody else to tell
+        except Exception as second:  # noqa: BLE001 -- there is nothing else to notify
             self._log.error(
                 "a channel could not be failed",
                 receiver=channel.receiver.receiver_id.hex(),
@@ -254,7 +254,7 @@ class ClientConnection(Connection):
             self._cancel(receiver)
 
     def _cancel_unasked(self, receiver: bytes) -> None:
-        # A peer that sends to nobody makes us answer: not without a bound.
+        # A peer that sends to unknown receivers makes us answer: not without a bound.
         if len(self._control) > _KINDS * self._options.receivers_max:
             raise CorruptStreamError("the peer sends to receivers that nobody has")
         self._cancel(receiver)

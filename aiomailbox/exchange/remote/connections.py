@@ -55,7 +55,7 @@ class Connections:
         self._options = options or ConnectionOptions()
         self._log = library_log() if log is None else log
         self._shared: dict[PeerAddress, ClientConnection] = {}
-        # Those that nobody can join any more stay here until they are gone.
+        # Those that cannot be joined any more stay here until they are gone.
         self._all: set[ClientConnection] = set()
         self._connecting: dict[ClientConnection, asyncio.Task[None]] = {}
         self._is_closed = False
@@ -79,7 +79,7 @@ class Connections:
             address: Where its worker's data server listens.
             partition_id: Which partition.
             subpartition_index: Which part of it, from 0.
-            receiver: Is given what arrives, and told when nothing will.
+            receiver: Gets what arrives, and is notified when nothing will.
             credit: How many buffers the channel keeps for itself.
 
         Raises:

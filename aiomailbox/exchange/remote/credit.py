@@ -47,7 +47,7 @@ class ChannelBuffers:
 
     Attributes:
         required: How many buffers the producer's backlog asks for.
-        unannounced: Credit that the producer was not told of yet.
+        unannounced: Credit that was not announced to the producer yet.
         is_waiting: Whether the pool is to offer its next segment.
 
     Invariants:
@@ -176,7 +176,7 @@ class ChannelBuffers:
         """Take the segment that the pool offers, if it is still needed.
 
         Raises:
-            IllegalStateError: If nobody waits for it.
+            IllegalStateError: If nothing waits for it.
         """
         if not self.is_waiting:
             raise IllegalStateError(f"{self!r} was offered a segment without waiting")
@@ -286,7 +286,7 @@ class SenderCredit:
         self.available -= 1
 
     def announces_backlog(self, backlog: int) -> bool:
-        """Say whether the reader has to be told what waits, to get any credit."""
+        """Say whether the reader has to know the backlog to give any credit."""
         return not self.initial_credit and not self.available and backlog > 0
 
     def on_resume(self) -> None:

@@ -2,7 +2,7 @@
 
 Theory of operation: three states. The first nine bytes of a frame say what it is and
 how long; a buffer's header says where its content goes; the content is copied, or
-received directly, into a window that the receiver gives. A content that nobody wants
+received directly, into a window that the receiver gives. A content that is not wanted
 is counted down, so that the frames after it are still found. What is held back is never
 more than one control message.
 """

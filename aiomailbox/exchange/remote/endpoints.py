@@ -57,7 +57,7 @@ class Receiver(Protocol):
     """The reader's end of one channel, as its connection sees it.
 
     Attributes:
-        receiver_id: 16 bytes that nobody else on the connection has.
+        receiver_id: 16 bytes, unique on the connection.
         is_released: Whether the channel has released it; what still arrives is skipped.
     """
 
@@ -136,7 +136,7 @@ class ViewProvider(Protocol):
     ) -> BytesView:
         """Return the one view of a subpartition; the listener is notified from now on.
 
-        What was queued before is not told again: ask `BytesView.is_available`.
+        What was queued before is not notified again: ask `BytesView.is_available`.
 
         Raises:
             PartitionNotFoundError: If the partition is not there (yet).

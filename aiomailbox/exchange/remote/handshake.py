@@ -1,4 +1,4 @@
-"""The order of greetings and proofs: bytes and sockets are somebody else's.
+"""The order of greetings and proofs: bytes and sockets are not its part.
 
 Theory of operation: the connecting peer greets first, and is answered only if it belongs
 to the job. With a secret it also proves first: a stranger never sees a proof of ours
@@ -44,7 +44,7 @@ class Handshake:
         identity: Who this side is.
         secret: What both sides have to know; None if nothing is to be proved.
         connects: Whether this side has made the connection.
-        new_nonce: Gives 16 bytes that nobody can foresee.
+        new_nonce: Gives 16 bytes that cannot be predicted.
 
     Attributes:
         is_complete: Whether everything else may be said.

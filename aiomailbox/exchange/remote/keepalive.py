@@ -30,7 +30,7 @@ def keep_alive(transport: asyncio.BaseTransport, stall_timeout: float) -> None:
     connected = transport.get_extra_info("socket")
     if connected is None or connected.family not in {socket.AF_INET, socket.AF_INET6}:
         return
-    # Of a connection that was reset meanwhile, some systems refuse to be told anything.
+    # Of a connection that was reset meanwhile, some systems refuse any option.
     with suppress(OSError):
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         unconfirmed_ms = max(1, round(1000 * stall_timeout))

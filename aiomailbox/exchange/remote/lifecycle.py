@@ -43,7 +43,7 @@ class ConnectionLifecycle:
     """The state of one connection; it only moves along the table.
 
     The connecting peer may begin again if it lost its transport while greeting: nothing was
-    said yet, and the peer may have needed the place for somebody else.
+    said yet, and the peer may have needed the place for another one.
 
     Example:
         >>> life = ConnectionLifecycle()

@@ -135,7 +135,7 @@ class Outgoing:
             self._pinned.append((self.written_bytes, buffers))
         self._is_writing = True
         try:
-            # Some versions of writelines() pause nobody (gh-127655): write() does.
+            # Some versions of writelines() do not pause (gh-127655): write() does.
             if len(parts) > 1:
                 self._transport.writelines(parts[:-1])
             self._transport.write(parts[-1])

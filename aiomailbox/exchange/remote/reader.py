@@ -82,7 +82,7 @@ class Reader:
 
     @property
     def backlog_to_announce(self) -> int:
-        """What the receiver has to be told to give any credit; 0 for nothing."""
+        """The backlog to announce so that the receiver gives credit; 0 for none."""
         backlog = 0 if self._view is None else self._view.backlog
         return backlog if self.credit.announces_backlog(backlog) else 0
 

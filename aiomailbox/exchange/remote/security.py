@@ -114,7 +114,7 @@ class Security:
 
 
 def check_listener(address: PeerAddress, security: Security) -> None:
-    """Check that nobody can connect from another machine without being asked who it is.
+    """Check that no peer can connect from another machine without authentication.
 
     Args:
         address: Where a worker is to listen.

@@ -165,7 +165,7 @@ class DataServer:
         self._opening.discard(opening)
         error = None if opening.cancelled() else opening.exception()
         if opening.cancelled() or error is not None:
-            # Of a connection that fails in TLS, asyncio tells nobody.
+            # Of a connection that fails in TLS, asyncio reports nothing.
             accepted.close()
             connection.end(
                 "TLS was not agreed on; the peer may have no certificate that is "
@@ -191,7 +191,7 @@ class DataServer:
             return
         path, inode = self._unix_path
         self._unix_path = None
-        # By its inode: somebody else may listen at the path by now.
+        # By its inode: another process may listen at the path by now.
         with suppress(FileNotFoundError):
             # Somebody else's by now, perhaps.
             if os.stat(path).st_ino == inode:
@@ -225,7 +225,7 @@ def _remove_stale(path: str) -> None:
     except FileNotFoundError:
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # Not waited for: a socket that nobody serves answers at once.
+        # Not waited for: a socket without a server answers at once.
         probe.setblocking(False)
         try:
             probe.connect(path)

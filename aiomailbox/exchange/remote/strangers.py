@@ -1,4 +1,4 @@
-"""Connections that are not authenticated yet: few, for a short time, with small frames."""
+"""Connections that are not authenticated yet: few, briefly, with small frames."""
 
 from __future__ import annotations
 
