@@ -61,10 +61,9 @@ class ArrowRun:
     ) -> None:
         self._row_maker = row_maker
         self._columns = batch
-        # What makes the columns, as long as nobody has asked for them, and of how many
-        # records.
+        # What makes the columns, as long as nobody has asked for them.
         self._make: Callable[[], ArrowRun] | None = None
-        self._count = 0
+        self._count: int = batch.num_rows
         # Which rows of the batch these are; None for all.
         self._indices: np.ndarray | None = None
         self._rows: list[Any] | None = None
@@ -164,11 +163,7 @@ class ArrowRun:
         return span
 
     def __len__(self) -> int:
-        if self._indices is not None:
-            return len(self._indices)
-        if self._make is not None:
-            return self._count
-        return int(self._columns.num_rows)
+        return self._count
 
     def __repr__(self) -> str:
         return (
@@ -188,6 +183,7 @@ class ArrowRun:
         )
         if chosen is not None:
             part._indices = chosen[start:stop]
+            part._count = len(part._indices)
         if rows is not None:
             part._rows = rows[start:stop]
         return part
@@ -208,6 +204,7 @@ class ArrowRun:
             )
         run = ArrowRun(self._batch, self.row_maker, taken)
         run._indices = chosen if self._indices is None else self._indices[chosen]
+        run._count = len(chosen)
         if rows is not None:
             run._rows = [rows[each] for each in chosen]
         return run
@@ -227,7 +224,7 @@ class ArrowRun:
 
     def _with_times(self, times: list[int] | np.ndarray | None) -> ArrowRun:
         run = ArrowRun(self._batch, self.row_maker, times)
-        run._indices, run._rows = self._indices, self._rows
+        run._indices, run._rows, run._count = self._indices, self._rows, self._count
         return run
 
     @property
@@ -250,14 +247,15 @@ class ArrowRun:
         Raises:
             RecordTypeError: If there is no such column.
         """
-        index = self.schema.get_field_index(name)
+        batch = self._batch
+        index = batch.schema.get_field_index(name)
         if index < 0:
             raise RecordTypeError(
                 "column",
                 f"there is no column {name!r}",
                 f"The columns are: {', '.join(self.schema.names)}.",
             )
-        column = self._batch.column(index)
+        column = batch.column(index)
         chosen = self._indices
         return column if chosen is None else _taken(column, chosen)
 

@@ -109,6 +109,7 @@ class Cells:
         self._pieces = [
             _PIECES[kind](selector, self._added) for kind, selector in aggregate.pieces
         ]
+        self._counts_all = any(piece.counts_all for piece in self._pieces)
         self._frozen: list[weakref.ref[FrozenCells]] = []
 
     def grow(self, size: int) -> None:
@@ -159,14 +160,25 @@ class Cells:
         for piece, given in zip(self._pieces, values, strict=True):
             piece.check(given, cells, most)
 
-    def add(self, values: list[Values], cells: np.ndarray) -> None:
-        """Add records to their cells, in their order, after `check`."""
+    def add(
+        self, values: list[Values], cells: np.ndarray, among: int | None = None
+    ) -> None:
+        """Add records to their cells, in their order, after `check`.
+
+        Args:
+            values: What is to be added.
+            cells: The cell of each record.
+            among: If they are among few first cells, how many these are.
+        """
         self.will_change(cells)
         with np.errstate(all="ignore"):
             for piece, given in zip(self._pieces, values, strict=True):
                 piece.add(given, cells)
-        # `add.at`, as a cell may come several times in one run.
-        np.add.at(self._added.counts, cells, 1)
+        added = self._added.counts
+        # Sums and extremes only ask whether there was something.
+        if self._counts_all or among is None or not added[:among].all():
+            # `add.at`, as a cell may come several times in one run.
+            np.add.at(added, cells, 1)
 
     def roll(
         self, values: list[Values], groups: Groups, cells: np.ndarray
@@ -272,6 +284,7 @@ class Cells:
     def _others(self, pieces: list[_Piece]) -> Cells:
         made = object.__new__(Cells)
         made._pieces, made._frozen = pieces, []
+        made._counts_all = self._counts_all
         made._added = pieces[0].added
         made.size = len(made._added.counts)
         return made

@@ -152,8 +152,9 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
 
         Where records are only counted, or few are kept, nobody does.
         """
-        before = self._cells.copied(np.arange(len(self._slots.places)))
-        self._cells.add(values, slots)
+        keys = len(self._slots.places)
+        before = self._cells.part(slice(0, keys))
+        self._cells.add(values, slots, keys)
         times = run.event_times
         key = self._key_column(run, slots)
         make = partial(self._made_of, before, values, slots, key, times)
