@@ -28,7 +28,7 @@ PARALLEL = ["-n", "2", "--dist", "loadfile"]
 # took a fifth of the time of those that check state and checkpoints. What passed leaves
 # nothing there.
 MEMORY = Path("/dev/shm")
-MEMORY_BYTES_MIN = 4 * 1024**3
+MEMORY_BYTES_MIN = 8 * 1024**3
 FUZZED = ["wire", "server", "client", "element", "value", "event", "records"]
 # What every Python has to pass: all but what starts Spark, programs, databases or
 # browsers, and what is no different on another Python. Those run on one, with `tests`.
@@ -303,10 +303,10 @@ def prepare(session: nox.Session, group: str) -> None:
 
 
 def files_in_memory() -> dict[str, str]:
-    """Return the environment of pytest that has its temporary files in memory."""
+    """Return the environment of tests that have their temporary files in memory."""
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
         return {}
-    return {"PYTEST_DEBUG_TEMPROOT": str(MEMORY)}
+    return {"TMPDIR": str(MEMORY)}
 
 
 def short_lived(session: nox.Session) -> dict[str, str | None]:
