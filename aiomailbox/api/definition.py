@@ -38,7 +38,7 @@ class JobDefinition:
         chaining: Whether operators may share tasks.
         sinks: What `execute` runs: transformations whose effects are wanted.
         executed: What it has run last, to be explained.
-        deployment: Where jobs run that are not told otherwise.
+        deployment: Where jobs run by default.
     """
 
     parallelism: int = 1

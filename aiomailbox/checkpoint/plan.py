@@ -1,4 +1,4 @@
-"""Which tasks a checkpoint triggers, waits for, and tells that it is complete.
+"""Which tasks a checkpoint triggers, waits for, and notifies of its completion.
 
 Concept:
     Flink, ``DefaultCheckpointPlanCalculator`` and FLIP-147.
@@ -31,7 +31,7 @@ class CheckpointPlan:
 
     Attributes:
         to_trigger: Get the barrier from the coordinator: nothing upstream runs.
-        to_wait_for: Acknowledge it, and hear of its completion.
+        to_wait_for: Acknowledge it, and are notified of its completion.
         finished: Have no state any more.
     """
 

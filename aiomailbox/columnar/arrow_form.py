@@ -138,7 +138,7 @@ class ArrowForm:
         return ArrowRun(batch, self._maker_for(form, name, batch.schema), timestamps)
 
     def _head_of(self, maker: RowMaker) -> bytes | None:
-        """Return how rows are made, as bytes, or None if that cannot be told."""
+        """Return how rows are made, as bytes, or None if that is unknown."""
         if maker.has_special:
             return None
         if not maker.can_take:

@@ -3,8 +3,8 @@
 Theory of operation: the columns that an expression reads get the types that Python's
 values have (`plain_type`), whether they come from a batch or are made from rows, and
 then Arrow evaluates it. So there is one meaning, Arrow's, and one result. Which fields
-an expression reads is not told by Arrow: it is tried, once per schema, without which of
-them it cannot be bound.
+an expression reads is not known from Arrow: it is tried, once per schema, without which
+of them it cannot be bound.
 """
 
 from __future__ import annotations

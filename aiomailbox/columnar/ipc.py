@@ -112,8 +112,7 @@ class BatchWriter:
                 "batch", f"it cannot be sent as Arrow: {error}"
             ) from error
         if self._has_free_elements:
-            # Read at once, so that the sender hears of it who can do something about
-            # it.
+            # Read at once, so that the sender gets the error: it can do something about it.
             self._check(written)
         return written
 

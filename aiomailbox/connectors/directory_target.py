@@ -41,8 +41,8 @@ class DirectoryTarget:
     Attributes:
         path: Where it is, or will be.
         mode: What becomes of what is there.
-        follow: Whether a log tells readers of commits, and what becomes of files that
-            all have passed.
+        follow: Whether a log notifies readers of commits, and what becomes of files
+            that all have passed.
         has_spark_log: Whether Spark's own readers see commits at once.
     """
 

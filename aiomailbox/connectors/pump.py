@@ -147,7 +147,7 @@ class Pump(Generic[ItemT]):
     def _explained(self, error: BaseException) -> Exception:
         try:
             explained = self._explain(error)
-        except Exception as unexplained:  # noqa: BLE001 -- the taker must hear something
+        except Exception as unexplained:  # noqa: BLE001 -- the taker must get an error
             explained = unexplained
         error.__context__ = None
         if explained is not error:

@@ -67,7 +67,7 @@ class JournalPlace(Protocol):
         ...
 
     def fence(self, operator: Path, epoch: int, subtask: int) -> Fence:
-        """Return what tells a writer that a later epoch has begun."""
+        """Return what notifies a writer that a later epoch has begun."""
         ...
 
     def commits(self, log: Path) -> Callable[[], None]:

@@ -3,7 +3,7 @@
 Theory of operation: all calls come on the job's loop. Whatever happens is reported to the
 planner, and what it answers is done in order: messages to tasks and timers at once; what
 takes time (files, commits) by one worker, step after step, so that checkpoints complete
-and commit in their order. The enumerators are captured before any task hears of a
+and commit in their order. The enumerators are captured before any task is notified of a
 checkpoint, in the same turn of the loop: a split is part of it or comes after it.
 
 Concept:
@@ -530,8 +530,8 @@ class CheckpointCoordinator:
                     f"committing checkpoint {checkpoint_id}",
                 )
             case NotifyAborted():
-                # Tasks forget what sinks prepared for a checkpoint that they hear is
-                # complete: not before that is committed.
+                # Tasks that are notified of a complete checkpoint forget what sinks
+                # prepared for it: not before that is committed.
                 latest_id = min(action.latest_completed_id, self._committed_id)
                 self._tasks.notify_checkpoint_aborted(
                     action.tasks, action.checkpoint_id, latest_id
@@ -643,7 +643,7 @@ class CheckpointCoordinator:
         progress = self._progress.get(checkpoint_id)
         if progress is None:
             return
-        # Before tasks hear of it: they forget what they had prepared.
+        # Before tasks are notified: they forget what they had prepared.
         await self._owner.commit_prepared(progress.prepared, checkpoint_id)
         self._committed_id = max(self._committed_id, checkpoint_id)
         if not progress.request.kind.is_savepoint:

@@ -42,7 +42,7 @@ class FailureReport:
     def announce(self, error: BaseException) -> None:
         """Report that the job fails, while its tasks are still being ended.
 
-        An error that only tells of another one is not logged: that one comes with `add`.
+        An error that only reports another one is not logged: that one comes with `add`.
         """
         # An echo is reported later, if nothing better comes.
         if not is_echo(error):

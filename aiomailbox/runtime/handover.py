@@ -15,7 +15,7 @@ HANDOVER_RUNS_MAX: Final = 4
 class PullHandover:
     """A bounded queue of runs between tasks and one consumer on the same loop.
 
-    A producer that was told "no room" waits for `writable` before its next run: with
+    A producer that found no room waits for `writable` before its next run: with
     n producers at most ``runs_max + n`` runs are held. The consumer's pace is thereby
     the job's.
 

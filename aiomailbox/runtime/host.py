@@ -26,7 +26,7 @@ __all__ = ["AttemptEvents", "EmbeddedHost", "Host"]
 
 
 class AttemptEvents(CheckpointEvents, Protocol):
-    """What a host tells the attempt that it runs, on the job's loop."""
+    """What a host reports to the attempt that it runs, on the job's loop."""
 
     def on_task_ended(
         self, error: BaseException | None, task: str, subtask: SubtaskId

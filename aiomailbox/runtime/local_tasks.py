@@ -97,7 +97,7 @@ class LocalTasks:
                 task.release()
 
     def stop(self, mode: StopMode) -> None:
-        """Let all sources read no more; those that have ended need not be told."""
+        """Let all sources read no more; those that have ended are left out."""
         for task in self._places.values():
             # Its mailbox is closed: it has read all there was, or is ending.
             with suppress(RejectedMailError):

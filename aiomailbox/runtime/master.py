@@ -311,7 +311,7 @@ class JobMaster:
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
             # The tasks still run: to their clean-up.
             self._fail(error)
-        # Stopped before there were tasks: they must not be forgotten to be told.
+        # Stopped before there were tasks: they have to be notified now.
         if self._stop is not None and self._attempt is not None:
             self._attempt.stop(self._stop)
 

@@ -1,4 +1,4 @@
-"""What a task does with its snapshots: written by a thread, told to the coordinator."""
+"""A task's snapshots: written by a thread, reported to the coordinator."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class NoCheckpointEvents:
 
 
 class TaskResponder:
-    """Writes one task's snapshots and tells of them.
+    """Writes one task's snapshots and reports them.
 
     Args:
         task: The task's attempt.

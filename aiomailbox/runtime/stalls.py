@@ -1,4 +1,4 @@
-"""What held an event loop, as values, and when people are told of it."""
+"""What held an event loop, as values, and when that is logged."""
 
 from __future__ import annotations
 

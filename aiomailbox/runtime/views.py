@@ -59,7 +59,7 @@ class ChannelView:
         records_total: Records taken from it so far.
         bytes_total: Bytes taken from it so far.
         credit: Buffers that it has room for; None on one loop, where none are announced.
-        unannounced_credit: Of those, what the producer has not been told of yet.
+        unannounced_credit: Of those, what was not announced to the producer yet.
         backlog: Buffers that wait at the producer, as it said last; None on one loop.
     """
 

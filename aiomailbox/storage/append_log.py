@@ -2,7 +2,7 @@
 
 An entry survives the process once `AppendLog.append` has returned, and the machine once
 `AppendLog.sync` has returned after it. What a crash cut off at the end of the last
-segment is dropped when the log is opened again: nobody was told that it had been written.
+segment is dropped when the log is opened again: its write was never acknowledged.
 
 Theory of operation: a segment is mapped into memory, with room that the disk has promised.
 So appending is a copy, which no other thread's sync holds up as it does a write. Behind

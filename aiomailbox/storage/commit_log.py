@@ -46,7 +46,7 @@ class _Commit(msgspec.Struct):
 
 
 class DirectoryLog(Protocol):
-    """What tells readers of a directory what was committed to it; all calls block."""
+    """What notifies readers of a directory of commits; all calls block."""
 
     def create(self, directory: Path) -> None:
         """Begin in a directory that nobody sees yet."""
@@ -65,7 +65,7 @@ class DirectoryLog(Protocol):
         ...
 
     def take_back(self, directory: Path) -> None:
-        """Forget what was told last, whose files are gone."""
+        """Forget the last commit, whose files are gone."""
         ...
 
 

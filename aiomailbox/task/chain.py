@@ -423,7 +423,7 @@ def _way(
 
 
 def _fused(link: Link, links: dict[int, Link], outgoing: list[OutgoingEdge]) -> Link:
-    """Fuse a stateless operator with what follows, if nothing else hears it."""
+    """Fuse a stateless operator with what follows, if nothing else consumes it."""
     if len(outgoing) != 1:
         return link
     edge = outgoing[0]

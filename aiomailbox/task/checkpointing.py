@@ -75,7 +75,7 @@ class CheckpointedChain(Protocol):
 
 
 class CheckpointResponder(Protocol):
-    """Keeps a task's snapshots, and tells the coordinator."""
+    """Keeps a task's snapshots, and notifies the coordinator."""
 
     async def write(self, barrier: CheckpointBarrier, snapshot: TaskSnapshot) -> Any:
         """Write a snapshot off the loop; return what finds it again."""

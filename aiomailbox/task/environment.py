@@ -24,7 +24,7 @@ class TaskCheckpointing:
     """How a task takes checkpoints.
 
     Attributes:
-        responder: Keeps the snapshots, and tells the coordinator.
+        responder: Keeps the snapshots, and notifies the coordinator.
         is_exactly_once: Whether channels wait for each other's barriers.
         may_overtake: Whether barriers may overtake data.
         after_end: Whether checkpoints go on once some tasks have finished; a task

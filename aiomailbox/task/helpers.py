@@ -11,7 +11,7 @@ from aiomailbox.supervision import INTERRUPTS, close_by_force, end_tasks
 
 
 class HelperTasks:
-    """Starts coroutines, hears of their failures, and leaves none behind.
+    """Starts coroutines, reports their failures, and leaves none behind.
 
     Args:
         on_failure: Told when one fails.

@@ -127,7 +127,7 @@ class InputState:
             self._states.fail(
                 checkpoint_id, InFlightRecordsError(checkpoint_id, name, error)
             )
-            # The checkpoint has failed: what still comes would be encoded in vain.
+            # The checkpoint has failed: what still comes need not be encoded.
             self._open.clear()
         else:
             if data:

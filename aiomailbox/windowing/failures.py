@@ -20,7 +20,7 @@ from aiomailbox.windowing.time_window import Window
 
 @dataclass(frozen=True, slots=True)
 class FailedWindow:
-    """A window that fired in vain: what a `DeadLetter` of a window has as its record.
+    """A window whose firing failed: what a `DeadLetter` of a window has as its record.
 
     Attributes:
         key: The window's key; 0 of windows without keys.
@@ -56,7 +56,7 @@ class WindowFailures(RecordFailures):
     def take_window(
         self, key: Any, window: Window, elements: list[Any], error: BaseException
     ) -> None:
-        """Do with a window that fired in vain what ``on_error`` says.
+        """Do with a window whose firing failed what ``on_error`` says.
 
         Args:
             key: Its key.

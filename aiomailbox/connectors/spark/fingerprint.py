@@ -1,4 +1,4 @@
-"""What tells that a DataFrame is still the one that a position is of.
+"""What shows that a DataFrame is still the one that a position is of.
 
 Theory of operation: a position in a DataFrame means something only if the DataFrame gives
 the same rows in the same partitions again. Its plan and schema are compared before it is

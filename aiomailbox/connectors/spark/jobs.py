@@ -49,7 +49,7 @@ class JobTag:
         """Cancel the running jobs that have the mark; from any thread, may block.
 
         Returns:
-            Whether none runs any more, as far as Spark tells: a cancelled job takes a
+            Whether none runs any more, as far as Spark knows: a cancelled job takes a
             moment to end.
         """
         # Stopping the session has cancelled the jobs, too.

@@ -41,7 +41,7 @@ def explaining_loss(session: Any, doing: str) -> Iterator[None]:
 def lost_session_error(
     error: BaseException, session: Any, doing: str
 ) -> SparkJobError | None:
-    """Return what happened if an error tells of a lost connection, else None; may block.
+    """Return what happened if an error reports a lost connection, else None; may block.
 
     Args:
         error: What came out of pyspark.

@@ -43,7 +43,7 @@ class SparkSplit:
         split_id: Its name.
         part: The partition, or the staged file, to resume at.
         row: The row in it to go on with.
-        fingerprint: What tells the DataFrame from others; empty before the first row.
+        fingerprint: What identifies the DataFrame; empty before the first row.
         check: Sum of the checks of all rows before the position, modulo 2**64.
         rows: How many rows are before the position.
     """

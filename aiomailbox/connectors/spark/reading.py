@@ -246,7 +246,7 @@ def _read_rows(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
 
 
 def _beginning(plan: ReadPlan, df: Any) -> Beginning:
-    """Return what is read, and how many partitions it has, where Spark tells it.
+    """Return what is read, and how many partitions it has, where Spark knows it.
 
     It is asked of the very DataFrame that will be read: adaptive execution decides it
     when the plan runs, and a second plan might come out otherwise.

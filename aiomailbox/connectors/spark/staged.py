@@ -78,7 +78,7 @@ class StagedRows:
         columns = to_arrow_schema(self.schema, timezone="UTC")
         path = self.files[index]
         try:
-            # Spark writes timestamps of 96 bits where it was not told otherwise.
+            # Spark writes timestamps of 96 bits by default.
             with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
                 for batch in _from_row(file, row, batch_rows):
                     yield _as_declared(batch, columns)
@@ -153,7 +153,7 @@ class Stage:
             _File(path.name, parquet.read_metadata(path).num_rows)
             for path in sorted(folder.glob("part-*.parquet"))
         ]
-        # On another machine Spark has written to a disk of its own, and told nobody.
+        # On another machine Spark has written to a disk of its own, without an error.
         if not (folder / "_SUCCESS").exists():
             raise SourceChangedError(
                 f"Spark has written the rows, and {str(folder)!r} is empty: its "

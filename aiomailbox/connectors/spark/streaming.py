@@ -259,7 +259,7 @@ class _Query:
                 f"directory is that of query {query_id}: give the same directory again"
             )
             raise self._refusal
-        # It was done before the restart; Spark hears of that only by the end of this
+        # It was done before the restart; Spark learns that only at the end of this
         # call.
         if batch < start.batch:
             return

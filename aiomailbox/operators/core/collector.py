@@ -263,7 +263,7 @@ def _close(work: CoroutineType[Any, Any, Any]) -> None:
 
 
 def _run(values: list[Any], timestamps: list[int]) -> ListRun:
-    # Nearly always the first one tells; counting is for records with and without.
+    # Nearly always the first one decides; counting is for records with and without.
     has_none = timestamps[0] == MIN_TIMESTAMP
     if has_none and timestamps.count(MIN_TIMESTAMP) == len(timestamps):
         return ListRun(values, None)

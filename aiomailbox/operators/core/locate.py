@@ -33,7 +33,7 @@ def user_location(error: BaseException) -> str:
     """Return ``file:line`` of the innermost frame that is not aiomailbox's own.
 
     Libraries and the standard library count only if no line of the user's own is known;
-    "unknown" when the traceback is empty. What a function returned in vain has the
+    "unknown" when the traceback is empty. A return value that is lost has the
     function's own line.
     """
     if isinstance(error, BadResultError):

@@ -108,7 +108,7 @@ class DeadLetter:
     """A record that could not be processed, and why.
 
     Attributes:
-        record: The original value; for a window that fired in vain a `FailedWindow`.
+        record: The original value; for a window whose firing failed a `FailedWindow`.
         timestamp: Its event time in milliseconds, or None.
         operator: The operator's name.
         uid: The operator's uid, or None.

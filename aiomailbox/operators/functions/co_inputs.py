@@ -16,9 +16,9 @@ from aiomailbox.records import MIN_TIMESTAMP, Run
 class CoFunctionOperator(ElementOperator, TwoInputOperator):
     """The base of operators that run a function of two streams.
 
-    It hears of the end of an input, and chooses which one is read: the function may have ``end_input(index, out)``, called when input 0 or 1 has ended,
+    The function may have ``end_input(index, out)``, called when input 0 or 1 has ended,
     and ``next_selection()``, asked after each record which input the next one comes
-    from. Then records are read one at a time, which costs speed.
+    from. With the latter, records are read one at a time, which costs speed.
 
     Concept:
         Flink, ``BoundedMultiInput`` and ``InputSelectable``.

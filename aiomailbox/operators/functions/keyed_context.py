@@ -106,11 +106,11 @@ class NoTimerService(TimerService):
         self._problem = problem
 
     def register_event_time_timer(self, timestamp: int | datetime) -> NoReturn:
-        """Raise `StateError`: nobody would hear of the timer."""
+        """Raise `StateError`: nothing would handle the timer."""
         raise StateError(self._problem)
 
     def register_processing_time_timer(self, timestamp: int | datetime) -> NoReturn:
-        """Raise `StateError`: nobody would hear of the timer."""
+        """Raise `StateError`: nothing would handle the timer."""
         raise StateError(self._problem)
 
 

@@ -17,7 +17,7 @@ from aiomailbox.typevars import ValueT
 class ProcessContext(Context):
     """The record's event time, side outputs, time, and the task's services.
 
-    One object serves all calls of a function: it tells about the record that is being
+    One object serves all calls of a function: it describes the record that is being
     processed now and is not to be kept.
 
     Args:

@@ -275,7 +275,7 @@ class SourceOperator(Operator):
             raise self.user_error(error) from error
         if status is InputStatus.END_OF_INPUT:
             self._mode = SourceMode.DATA_FINISHED
-            # Available for ever, so that the task asks once more and hears of the end.
+            # Available forever, so that the task polls once more and sees the end.
             self.availability.set_available()
             status = self._end_status
         pending = self._emit()

@@ -109,7 +109,7 @@ class RemoteAlignmentGroups(AlignmentGroups):
 
 
 class ParentAlignmentGroup(AlignmentGroup):
-    """The parent's group: it has the reports of all readers, and tells the workers.
+    """The parent's group: it has the reports of all readers, and notifies the workers.
 
     Args:
         name: The group's.

@@ -43,7 +43,7 @@ __all__ = ["WorkerDesk"]
 
 
 class WorkerDesk:
-    """Keeps what workers have told, and passes on what others are to know.
+    """Keeps what workers have reported, and passes on what others need.
 
     Args:
         shipment: The job.

@@ -141,7 +141,7 @@ class PeersHost:
         for worker in self._workers:
             await worker.start()
             worker.send(self._begin(worker.peer))
-        # Nobody begins again, so nobody has to be told once more what may be megabytes.
+        # No worker restarts, so what may be megabytes is not sent again.
         if isinstance(self._config.restart_strategy, NoRestart):
             self._payload = b""
         await self._connect(network)
@@ -233,7 +233,7 @@ class PeersHost:
         )
         groups = self._services.alignments
         assert isinstance(groups, ParentAlignmentGroups)
-        # It may be a new one, and limits are told to others only when they move.
+        # It may be a new one, and limits are sent to others only when they move.
         for limit in groups.limits():
             worker.send(limit)
 
@@ -341,7 +341,7 @@ class PeersHost:
         self._end_deadlines()
         for worker in self._workers:
             worker.may_exit = True
-            # Those that were not told to run anything are not worth waiting for.
+            # Those that were given nothing to run are not worth waiting for.
             if self._events is None:
                 worker.kill(None)
             else:

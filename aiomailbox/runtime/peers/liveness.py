@@ -121,7 +121,7 @@ class Heart:
 
 
 class LivenessWatch:
-    """The parent's end: hears a worker, and notices its silence.
+    """The parent's end: receives a worker's heartbeats, and detects their absence.
 
     Args:
         end: A connected socket; it is closed with the watch.
@@ -170,7 +170,7 @@ class LivenessWatch:
             except OSError:
                 return
             if not data:
-                # Its process tells how it ended.
+                # Its process says how it ended.
                 return
             limit_s, silent_s = self._timeout_s, 0.0
             try:

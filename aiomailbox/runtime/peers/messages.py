@@ -1,8 +1,8 @@
-"""What a job's parent process and its workers tell each other, as frames.
+"""The messages between a job's parent process and its workers, as frames.
 
 Theory of operation: the frames are those of the data connections, under an id of their
-own; the body is the number of an attempt and one tagged struct in MessagePack. What an
-older attempt still says is told by its number from what the present one says. A worker runs the user's code, so the
+own; the body is the number of an attempt and one tagged struct in MessagePack. Messages
+of an older attempt are recognised by its number. A worker runs the user's code, so the
 parent believes nothing that it did not check: types by decoding, numbers by placement.
 What the parent sends may hold pickles: it has made the worker.
 """

@@ -1,4 +1,4 @@
-"""A worker's part of a job: its tasks, and what the parent says and is told."""
+"""A worker's part of a job: its tasks, and its messages from and to the parent."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ class WorkerJob:
     async def _run_attempt(self, attempt: WorkerAttempt) -> None:
         """Run an attempt to its end, and say that it has come."""
         await attempt.run(partial(self._connect, attempt))
-        # The last numbers, before the parent hears that nothing follows.
+        # The last numbers, before the parent is notified that nothing follows.
         self._channel.send(self._snapshot())
         attempt.end()
 

@@ -18,7 +18,7 @@ class Worker(Protocol):
         peer: Its number, from 1.
         name: What people call it.
         attempt: Which attempt of the job what is sent to it is about.
-        may_exit: Whether it was told to go.
+        may_exit: Whether it was asked to exit.
         has_exited: Whether there is none, or not any more.
     """
 

@@ -32,6 +32,6 @@ def die_with_parent(parent: int) -> None:
         import ctypes
 
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    # It may have died before the system was told to care.
+    # It may have died before the signal was requested.
     if os.getppid() != parent:
         os._exit(ORPHANED)

@@ -95,7 +95,7 @@ def _handle_sigterm(on_sigterm: Callable[[], object]) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         mask(signal.SIG_UNBLOCK, one)
 
-    # A child may be told to end before it has forgotten the handler: it hears of it then.
+    # A child may get the signal before it has reset the handler: it is handled then.
     os.register_at_fork(
         before=lambda: mask(signal.SIG_BLOCK, one),
         after_in_parent=lambda: mask(signal.SIG_UNBLOCK, one),

@@ -53,7 +53,7 @@ class WorkerProcess:
         peer: Its number.
         name: What people call it.
         pid: Its process id, once it has started; 0 before.
-        may_exit: Whether it was told to go.
+        may_exit: Whether it was asked to exit.
         has_exited: Whether there is no process, or not any more.
     """
 
@@ -227,7 +227,7 @@ class _ExitWatch(asyncio.SubprocessProtocol):
 
 
 def _first_path() -> list[str]:
-    """Return where a worker finds what it needs to be told where the parent finds it."""
+    """Return the paths that a worker imports from where the parent does."""
     found = [entry for entry in sys.path if entry and os.pathsep not in entry]
     return found if _ROOT in found else [*found, _ROOT]
 

@@ -52,7 +52,7 @@ class Faults:
             written and an error is raised nevertheless.
         lost_acknowledgement: A task's acknowledgement never arrives.
         late_acknowledgement: It arrives up to seconds later.
-        late_notification: Tasks hear seconds later that a checkpoint is complete.
+        late_notification: Tasks are notified of a complete checkpoint seconds later.
         failing_commit: A commit finds nobody, before or after it has been done, or
             fails the job.
         failing_sink: A writer of the sink fails while it takes records.

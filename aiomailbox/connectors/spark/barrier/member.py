@@ -74,7 +74,7 @@ _OPTIONS: Final = ConnectionOptions(stall_timeout=_DAY_S, connect_timeout=60.0)
 _CONNECT_S: Final = 60.0
 # How long the threads may take to end.
 _END_S: Final = 60.0
-# How long those that were told that all is over.
+# How long those that were notified of the end.
 _SELF_END_S: Final = 5.0
 # The file beside the results that says which attempt of the driver is the present one.
 MARKER: Final = "epoch"

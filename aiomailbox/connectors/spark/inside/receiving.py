@@ -78,7 +78,7 @@ class ShuffleChannel(InputChannel):
 
 
 class _ToldBuffer(ObjectBuffer):
-    """A buffer that tells when it was recycled."""
+    """A buffer that calls back when it was recycled."""
 
     __slots__ = ("on_recycled",)
 

@@ -64,7 +64,7 @@ __all__ = ["StagePart", "run_stage"]
 
 # Batches that Spark gave and the pipeline has not yet taken.
 _READ_AHEAD: Final = 2
-# How long the loop may take to end once it was told to.
+# How long the loop may take to end once it was asked to.
 _END_S: Final = 60.0
 _NO_CLOCK: Final = (
     "inside Spark's shuffle a stage runs when the one before it has ended: there is no "
