@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from aiomailbox.errors import RejectedMailError, safe_str
+from aiomailbox.errors import RejectedMailError, add_note, safe_str
 from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
@@ -211,6 +211,8 @@ class RowFlow:
         """Drop a row that failed, as ``on_error`` says; False if the task fails."""
         action = self._on_error.action
         if isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
+            if attempts > 1:
+                add_note(error, f"after {attempts} attempts")
             # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error, entry.record)
             return False

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import aiomailbox as am
 from aiomailbox.errors import (
     AsyncTimeoutError,
     CallCancelledError,
@@ -198,6 +199,20 @@ async def test_after_the_last_attempt_the_letter_says_how_many_there_were(
     await driven.finish()
     (record,) = driven.output.sides[FAILED]
     assert (record.value.attempts, record.value.error) == (3, "c")
+
+
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_a_failure_says_after_how_many_attempts_it_came(attempts: int) -> None:
+    async def refused(number: int) -> int:
+        raise ConnectionError("refused")
+
+    numbers = am.StreamExecutionEnvironment().from_collection([1])
+    called = numbers.map_async(refused, retry=am.Retry(attempts))
+    with pytest.raises(am.JobFailedError) as caught:
+        await called.collect()
+    assert caught.value.__cause__ is not None
+    notes = getattr(caught.value.__cause__.__cause__, "__notes__", [])
+    assert ("after 3 attempts" in notes) is (attempts == 3)
 
 
 async def test_the_end_of_input_waits_for_retries_with_all_their_attempts(
