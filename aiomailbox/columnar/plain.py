@@ -73,9 +73,14 @@ def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
         >>> cast_plain(moments, pa.timestamp("us")).cast(pa.int64()).to_pylist()
         [1]
     """
-    given = column.type
-    is_finer = getattr(given, "unit", "") == "ns" or pa.types.is_date64(given)
-    return column.cast(kind, safe=not (is_finer or pa.types.is_nested(given)))
+    return column.cast(kind, safe=not _is_finer(column.type))
+
+
+def _is_finer(kind: pa.DataType) -> bool:
+    """Say whether there are times in a type that are finer than Python's."""
+    if pa.types.is_nested(kind):
+        return any(_is_finer(kind.field(at).type) for at in range(kind.num_fields))
+    return getattr(kind, "unit", "") == "ns" or bool(pa.types.is_date64(kind))
 
 
 def _plain_struct(kind: pa.DataType) -> pa.DataType | None:

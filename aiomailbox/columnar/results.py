@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from datetime import datetime
+from decimal import Decimal
+from types import NoneType
+from typing import Any, Final
 
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import NamedTupleForm, RecordForm, StructBuilder
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.operators import result_type
+from aiomailbox.operators import Output, Pending, result_type
+from aiomailbox.records import (
+    LatencyMarker,
+    ListRun,
+    OutputTag,
+    Run,
+    WatermarkStatus,
+)
 
-__all__ = ["ResultForm", "ResultMaker", "TupleForm", "ValueForm"]
+__all__ = ["NamedKeysOutput", "ResultForm", "ResultMaker", "TupleForm", "ValueForm"]
+
+_DECIMAL_DIGITS: Final = 38
+# Types whose values are the same after they have been a column.
+_EXACT: Final = {bool, bytes, float, int, str}
 
 
 class ResultMaker:
@@ -61,6 +75,26 @@ class ResultMaker:
             self._maker = RowMaker(batch.schema, self._form)
         return ArrowRun(batch, self._maker, times)
 
+    @property
+    def has_struct_keys(self) -> bool:
+        """Whether keys have several fields, whose names a tuple of a row has not."""
+        return bool(self._key_fields) and "key" in self._names
+
+    def run_of_rows(self, run: ListRun) -> ArrowRun | None:
+        """Return results that are rows as columns, None if rows of these were others."""
+        known = None if self._maker is None else self._maker.schema
+        columns: list[pa.Array] = []
+        for index, values in enumerate(zip(*run.values, strict=True)):
+            if self._names[index] == "key":
+                columns.append(self.key_column(list(values), None))
+                continue
+            kind = None if known is None else known.field(index).type
+            column = _column(list(values), kind)
+            if column is None:
+                return None
+            columns.append(column)
+        return self.run(columns, run.timestamps)
+
     def key_column(self, keys: list[Any], kind: pa.DataType | None) -> pa.Array:
         """Return keys as a column.
 
@@ -72,6 +106,64 @@ class ResultMaker:
             return pa.array(keys, kind)
         parts = [pa.array(part) for part in zip(*keys, strict=True)]
         return pa.StructArray.from_arrays(parts, list(self._key_fields))
+
+
+class NamedKeysOutput:
+    """An operator's output that makes columns of results whose keys have several fields.
+
+    A row has a tuple for its key, so that sinks would not know the fields any more.
+
+    Args:
+        output: The output.
+        maker: Makes the columns.
+    """
+
+    def __init__(self, output: Output, maker: ResultMaker) -> None:
+        self.availability = output.availability
+        self._output = output
+        self._maker = maker
+
+    def emit_run(self, run: Run) -> Pending:
+        """Pass on results, as columns where that is possible."""
+        if type(run) is ListRun and len(run):
+            run = self._maker.run_of_rows(run) or run
+        return self._output.emit_run(run)
+
+    def emit_watermark(self, timestamp_ms: int) -> Pending:
+        """Pass on a watermark."""
+        return self._output.emit_watermark(timestamp_ms)
+
+    def emit_status(self, status: WatermarkStatus) -> Pending:
+        """Pass on a status."""
+        return self._output.emit_status(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Pass on a latency marker."""
+        return self._output.emit_latency_marker(marker)
+
+    def emit_side(self, tag: OutputTag, run: Run) -> Pending:
+        """Pass on records to a side output."""
+        return self._output.emit_side(tag, run)
+
+
+def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:
+    """Return values as a column, None if the values of that were others."""
+    kinds = set(map(type, values)) - {NoneType}
+    if not kinds:
+        return None if known is None else pa.nulls(len(values), known)
+    if len(kinds) > 1:
+        return None
+    try:
+        if kinds == {datetime}:
+            return pa.array(values, pa.timestamp("us", "UTC"))
+        column = pa.array(values)
+        if kinds == {Decimal}:
+            # Later values may have more digits before the point.
+            column = column.cast(pa.decimal128(_DECIMAL_DIGITS, column.type.scale))
+    except (pa.ArrowException, OverflowError):
+        return None
+    same = kinds <= _EXACT or repr(column.to_pylist()) == repr(values)
+    return column if same else None
 
 
 class ResultForm:

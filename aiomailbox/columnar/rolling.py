@@ -13,11 +13,12 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cells import Cells, FrozenCells, Values
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
-from aiomailbox.columnar.results import ResultMaker
+from aiomailbox.columnar.results import NamedKeysOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
 from aiomailbox.operators import (
     KeyedAggregateOperator,
     OnError,
+    Output,
     Pending,
     RowsNote,
     fail,
@@ -87,6 +88,12 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         # Whether somebody has asked for columns of results.
         self._are_read = False
         self.rows_note: RowsNote = RowsNote()
+
+    def setup(self, context: Any, output: Output) -> None:
+        """Take the context, and an output that keeps the names of a key's fields."""
+        if self._maker.has_struct_keys:
+            output = NamedKeysOutput(output, self._maker)
+        super().setup(context, output)
 
     def open(self) -> Pending:
         """Bind the state."""

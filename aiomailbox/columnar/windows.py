@@ -12,9 +12,9 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
-from aiomailbox.columnar.results import ResultMaker
+from aiomailbox.columnar.results import NamedKeysOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
-from aiomailbox.operators import Pending, RowsNote, in_pieces, then
+from aiomailbox.operators import Output, Pending, RowsNote, in_pieces, then
 from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
 from aiomailbox.state import HeapStateStore
 from aiomailbox.windowing import AggregateWindowsOperator, WindowSpec, key_function
@@ -100,6 +100,12 @@ class ColumnarWindows(AggregateWindowsOperator):
         # Whether somebody has asked for columns of results.
         self._are_read = False
         self.rows_note: RowsNote = RowsNote()
+
+    def setup(self, context: Any, output: Output) -> None:
+        """Take the context, and an output that keeps the names of a key's fields."""
+        if self._maker.has_struct_keys:
+            output = NamedKeysOutput(output, self._maker)
+        super().setup(context, output)
 
     def open(self) -> Pending:
         """Bind the state."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import tempfile
 from decimal import Decimal
@@ -17,6 +18,7 @@ import aiomailbox as am
 from tests.columnar.test_pipelines import (
     JITTER_MS,
     SCHEMA,
+    WINDOWS,
     as_text,
     in_batches,
     program,
@@ -54,6 +56,43 @@ def rows_of(tables: list[Any]) -> list[str]:
 def can_be_written(what: dict[str, Any]) -> bool:
     """Say whether rows are enough to know the columns: a tuple names none."""
     return "by function" not in what["end"] and len(what["keys"]) == 1
+
+
+WIDE_WINDOWS: dict[str, Any] = {
+    "rolling": lambda keyed: keyed,
+    "tumbling": lambda keyed: keyed.window(WINDOWS["tumbling"]),
+    "sliding": lambda keyed: keyed.window(WINDOWS["sliding"]),
+    "sessions": lambda keyed: keyed.window(WINDOWS["sessions"]),
+}
+
+
+@pytest.mark.parametrize("name", WIDE_WINDOWS)
+@pytest.mark.real_time
+async def test_keys_of_two_fields_are_columns_also_where_operators_need_rows(
+    name: str, tmp_path: Path
+) -> None:
+    """NaN as an extreme makes rows from the first record on, keys beyond it columns."""
+    batches = [
+        pa.RecordBatch.from_pylist(
+            [{"key": f"k{n}", "part": n % 2, "x": math.nan, "at": n * 9}],
+            pa.schema([SCHEMA.field(each) for each in ("key", "part", "x", "at")]),
+        )
+        for n in range(20)
+    ]
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    keyed = stream_of(env, batches, as_rows=False).key_by("key", "part")
+    both = am.aggregates(n=am.count(), least=am.min_("x"))
+    results = WIDE_WINDOWS[name](keyed).aggregate(both)
+    results.select("key", "n", "least").sink_to(am.ParquetSink(tmp_path / "out"))
+    await env.execute()
+    assert "columns, then rows when it ran" in env.explain()
+    files = [pq.read_table(file) for file in (tmp_path / "out").rglob("*.parquet")]
+    found = {
+        (row["key"]["key"], row["key"]["part"], row["n"])
+        for table in files
+        for row in table.to_pylist()
+    }
+    assert {(f"k{n}", n % 2, 1) for n in range(20)} <= found
 
 
 @given(
@@ -181,3 +220,15 @@ async def test_columns_between_processes_are_the_columns_of_one_process(
     for name, found in whole.items():
         assert apart[name] == found, name
         assert found
+
+
+async def test_integers_inside_of_structs_do_not_wrap_around() -> None:
+    kinds = pa.int8(), pa.int64()
+    batches = [
+        pa.record_batch({"s": pa.array([{"n": n}], pa.struct([("n", kind)]))})
+        for n, kind in zip((1, 300), kinds, strict=True)
+    ]
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    streams = [env.from_arrow(batch) for batch in batches]
+    with pytest.raises(am.AioMailboxError, match="300 not in range"):
+        [batch async for batch in streams[0].union(streams[1]).arrow_batches()]
