@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
 ROWS = 1600
 # Of each run the workers, the length of batches, whose borders are others, too, and the
 # checkpoints after which it is killed; None for no kill.
-RUNS = [(0, 40, 2), (2, 50, 1), (0, 100, None)]
+RUNS = [(0, 40, 2), (2, 50, None)]
 
 
 def rows() -> list[dict[str, Any]]:
