@@ -1,6 +1,6 @@
 """A job by field names that is killed: its windows and joins are kept in columns.
 
-Run as a program: ``python -m tests.crash.columns_program DIRECTORY WORKERS BATCH_ROWS``.
+Run as a program: ``python -m tests.crash.columns_program DIRECTORY BATCH_ROWS``.
 Its input is a Parquet file; each result goes into Parquet files of its own.
 """
 
@@ -71,12 +71,10 @@ def results(env: am.StreamExecutionEnvironment, source: Any) -> dict[str, Any]:
     return made
 
 
-async def main(directory: Path, workers: int, batch_rows: int) -> None:
+async def main(directory: Path, batch_rows: int) -> None:
     """Run the job, from the newest checkpoint if there is one."""
     env = am.StreamExecutionEnvironment(parallelism=SUBTASKS)
     env.enable_checkpointing(0.1, directory=directory / "checkpoints")
-    if workers:
-        env.deployment = am.Processes(workers)
     source = am.FileSource(directory / "in.parquet", batch_rows=batch_rows)
     for name, stream in results(env, source).items():
         stream.sink_to(am.ParquetSink(directory / name)).uid(f"{name}-sink")
@@ -86,5 +84,5 @@ async def main(directory: Path, workers: int, batch_rows: int) -> None:
 
 
 if __name__ == "__main__":
-    _, place, workers, batch_rows = sys.argv
-    asyncio.run(main(Path(place), int(workers), int(batch_rows)))
+    _, place, batch_rows = sys.argv
+    asyncio.run(main(Path(place), int(batch_rows)))

@@ -24,9 +24,9 @@ from tests.crash.columns_program import (
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
 
 ROWS = 1600
-# Of each run the workers, the length of batches, whose borders are others, too, and the
-# checkpoints after which it is killed; None for no kill.
-RUNS = [(0, 40, 2), (2, 50, None)]
+# Of each run the length of batches, whose borders are others, too, and the checkpoints
+# after which it is killed; None for no kill.
+RUNS = [(40, 2), (50, None)]
 
 
 def rows() -> list[dict[str, Any]]:
@@ -94,12 +94,12 @@ def written(directory: Path, name: str) -> Counter[Any]:
 
 
 async def run_until_killed(
-    directory: Path, workers: int, batch_rows: int, checkpoints: int | None
+    directory: Path, batch_rows: int, checkpoints: int | None
 ) -> None:
     """Run the program, and kill it as soon as it has made some checkpoints more."""
     program = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "tests.crash.columns_program"),
-        *(str(directory), str(workers), str(batch_rows)),
+        *(str(directory), str(batch_rows)),
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -123,7 +123,7 @@ async def test_windows_and_joins_in_columns_survive_kills_with_other_batches(
 ) -> None:
     given = rows()
     pq.write_table(pa.Table.from_pylist(given), tmp_path / "in.parquet")
-    for workers, batch_rows, checkpoints in RUNS:
-        await run_until_killed(tmp_path, workers, batch_rows, checkpoints)
+    for batch_rows, checkpoints in RUNS:
+        await run_until_killed(tmp_path, batch_rows, checkpoints)
     for name, counts in expected(given).items():
         assert written(tmp_path, name) == counts, name
