@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nox
@@ -113,8 +116,9 @@ def tests(session: nox.Session) -> None:
     """Does it work? (Arguments after -- go to pytest.)"""
     prepare(session, "test")
     keep = ("-o", "tmp_path_retention_policy=failed")
-    env = {**short_lived(session), **files_in_memory()}
-    session.run("pytest", *PARALLEL, *keep, *session.posargs, env=env)
+    env = short_lived(session)
+    with files_in_memory() as place:
+        session.run("pytest", *PARALLEL, *keep, *session.posargs, env={**env, **place})
 
 
 def other_pythons() -> dict[str, str]:
@@ -302,11 +306,20 @@ def prepare(session: nox.Session, group: str) -> None:
             session.error("Spark needs Java 17 or newer; see above.")
 
 
-def files_in_memory() -> dict[str, str]:
-    """Return the environment of tests that have their temporary files in memory."""
+@contextmanager
+def files_in_memory() -> Iterator[dict[str, str]]:
+    """Yield the environment of tests that have their temporary files in memory.
+
+    They are in a directory of their own: what jobs leave in shared memory itself is what
+    tests look for. It goes when the tests have passed.
+    """
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
-        return {}
-    return {"TMPDIR": str(MEMORY)}
+        yield {}
+        return
+    # Short: Unix sockets are in there.
+    place = tempfile.mkdtemp(prefix="t-", dir=MEMORY)
+    yield {"TMPDIR": place}
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def short_lived(session: nox.Session) -> dict[str, str | None]:
