@@ -318,6 +318,8 @@ def files_in_memory() -> Iterator[dict[str, str]]:
         return
     # Short: Unix sockets are in there.
     place = tempfile.mkdtemp(prefix="t-", dir=MEMORY)
+    # Others pass through: a database that root starts runs as another user.
+    Path(place).chmod(0o711)
     yield {"TMPDIR": place}
     shutil.rmtree(place, ignore_errors=True)
 
