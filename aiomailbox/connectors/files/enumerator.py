@@ -38,7 +38,7 @@ class FilesSeen:
 
     Attributes:
         splits: The files that no reader has yet.
-        seen: All files that were found, and are still there.
+        seen: All files that the last listing found that found any.
     """
 
     splits: list[FileSplit]
@@ -178,8 +178,10 @@ class FileEnumerator:
         self._unassigned += [
             FileSplit(name) for name in names if name not in self._seen
         ]
-        # Those that were deleted need not be remembered.
-        self._seen = set(names)
+        # Those that were deleted need not be remembered. If all are gone, a disk may be: it
+        # comes back with files that were read.
+        if names:
+            self._seen = set(names)
 
     def _serve(self) -> None:
         waiting, self._waiting = self._waiting, []

@@ -469,12 +469,26 @@ def test_many_files_are_dealt_out_in_a_time_that_grows_as_their_number(
     assert context.assigned[-2:] == [(1, "y"), (1, "z")]
 
 
+def test_files_that_are_all_gone_for_a_while_are_not_read_again() -> None:
+    """The disk may be another for a moment."""
+    listings = iter([["a", "b"], [], ["a", "b", "c"]])
+    state = None
+    for _ in range(3):
+        context = Context()
+        enumerator = FileEnumerator(
+            context, lambda: next(listings), "files", 1.0, state
+        )
+        state = [FilesSeen([], enumerator.snapshot()[0].seen)]
+    enumerator.handle_split_request(0)
+    assert context.assigned == [(0, "c")]
+
+
 def test_what_was_seen_and_deleted_is_forgotten(tmp_path: Path) -> None:
-    path = write_json(tmp_path / "a.jsonl", [])
+    gone, there = (write_json(tmp_path / f"{name}.jsonl", []) for name in "ab")
     source = FileSource(tmp_path, "jsonl", watch=1)
     state = source.create_enumerator(Context()).snapshot()
-    path.unlink()
-    assert source.create_enumerator(Context(), state).snapshot()[0].seen == []
+    gone.unlink()
+    assert source.create_enumerator(Context(), state).snapshot()[0].seen == [str(there)]
 
 
 @pytest.mark.parametrize(
