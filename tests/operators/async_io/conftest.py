@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,8 +141,13 @@ async def limiters() -> LimiterService:
 
 
 @pytest.fixture
-async def drive(limiters: LimiterService) -> AsyncIterator[Drive]:
-    """Return what starts an operator; all are closed at the end, and leave no task."""
+async def drive(limiters: LimiterService, tmp_path: Path) -> AsyncIterator[Drive]:
+    """Return what starts an operator; all are closed at the end, and leave no task.
+
+    Args:
+        limiters: The job's.
+        tmp_path: Where some keep files, which go when the operators are closed.
+    """
     started: list[Driven] = []
     # What a timer or a callback raises would only be logged.
     raised: list[dict[str, Any]] = []
