@@ -76,7 +76,8 @@ async def test_an_endless_job_shows_its_rows_with_every_checkpoint(
         await job.result()
     numbers = in_directory(target)
     assert numbers == list(range(len(numbers)))
-    assert len(numbers) > len(seen)
+    # None may have come between the last checkpoint and the stop.
+    assert len(numbers) >= len(seen)
     assert (target / "_SUCCESS").exists()
 
 
