@@ -8,8 +8,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.cells import Cells, FrozenCells, Values, reshaped
+from aiomailbox.columnar.cells import Cells, FrozenCells
+from aiomailbox.columnar.pieces import reshaped
 from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.values import Values
 from aiomailbox.operators import Aggregate
 
 __all__ = [

@@ -1,76 +1,38 @@
-"""Accumulators of ready-made aggregates, as arrays: a cell each, with Python's arithmetic.
+"""Accumulators of ready-made aggregates, as arrays: a cell each.
 
-Theory of operation: what a record adds is done for all records of a run by one call into
-numpy, in the order of the records. Where Python's result would be another one than that
-of 64 bits, or where it depends on more than the values (which of two equal zeros came
-first), nothing is changed and `RowsNeededError` says so: the caller goes on with rows, to
-which every cell can be given back.
+Theory of operation: the pieces of an aggregate (`Piece`) do the arithmetic, or say that
+only rows give the right result: the caller goes on with rows then, to which every cell can
+be given back. What was frozen for a snapshot keeps its own copy of a cell that changes.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import weakref
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.arrow_run import ArrowRun, as_bools
-from aiomailbox.columnar.decode import column_decoder
-from aiomailbox.columnar.evaluator import EVALUATION_ERRORS
-from aiomailbox.columnar.forms import NamedTupleForm
+from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.groups import Groups, distinct
-from aiomailbox.columnar.ordered import (
-    LARGEST,
-    SMALLEST,
-    as_kind,
-    loaded_values,
-    ordered_values,
+from aiomailbox.columnar.pieces import (
+    PIECES,
+    Added,
+    Piece,
+    copies_of,
+    reshaped,
+    resized,
 )
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators import (
-    Aggregate,
-    ExpressionSelector,
-    FieldSelector,
-    SelectorWhere,
-)
+from aiomailbox.columnar.values import Values, selectors_of
+from aiomailbox.operators import Aggregate, ExpressionSelector, FieldSelector
 
-__all__ = ["Cells", "FrozenCells", "Values", "needs_rows", "reshaped"]
+__all__ = ["Cells", "FrozenCells", "needs_rows"]
 
-_INT64_MAX: Final = 2**63 - 1
-# Beyond it, an integer is not always a float.
-_EXACT_MAX: Final = 2**53
-# Adding it changes nothing, not even a zero's sign.
-_NOTHING: Final = -0.0
 _CELLS_MIN: Final = 64
 _FREED_BYTES: Final = 16 << 20
 _READABLE: Final = frozenset({FieldSelector, ExpressionSelector})
-
-
-class Values(NamedTuple):
-    """What a piece of an aggregate reads of a run.
-
-    Attributes:
-        numbers: int64 or float64, shape ``(n,)``; anything where there is none. Empty
-            for a piece that needs none.
-        there: Where there is one, bools of shape ``(n,)``; None for everywhere.
-        kind: The type that the numbers stand for, or that of objects; None for numbers.
-    """
-
-    numbers: np.ndarray
-    there: np.ndarray | None
-    kind: pa.DataType | None = None
-
-    def at(self, places: np.ndarray) -> Values:
-        """Return those of the records at these places."""
-        numbers, there = self.numbers, self.there
-        return Values(
-            numbers[places] if len(numbers) else numbers,
-            None if there is None else there[places],
-            self.kind,
-        )
 
 
 def needs_rows(aggregate: Any) -> str:
@@ -84,8 +46,8 @@ def needs_rows(aggregate: Any) -> str:
     if not isinstance(aggregate, Aggregate):
         return repr(aggregate)
     for kind, selector in aggregate.pieces:
-        fields = kind in _PIECES and all(
-            type(each) in _READABLE for each in _selectors(selector)
+        fields = kind in PIECES and all(
+            type(each) in _READABLE for each in selectors_of(selector)
         )
         if not fields:
             return repr(Aggregate(((kind, selector),)))
@@ -105,9 +67,9 @@ class Cells:
     def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
         self.size: int = 0
         _keep_freed_memory()
-        self._added = _Added(np.zeros(0, np.int64))
+        self._added = Added(np.zeros(0, np.int64))
         self._pieces = [
-            _PIECES[kind](selector, self._added) for kind, selector in aggregate.pieces
+            PIECES[kind](selector, self._added) for kind, selector in aggregate.pieces
         ]
         self._counts_all = any(piece.counts_all for piece in self._pieces)
         self._frozen: list[weakref.ref[FrozenCells]] = []
@@ -119,7 +81,7 @@ class Cells:
         # Doubled, so that growing costs no more than the cells themselves.
         self.size = max(size, 2 * self.size, _CELLS_MIN)
         self._release()
-        self._added.counts = _resized(self._added.counts, self.size, 0)
+        self._added.counts = resized(self._added.counts, self.size, 0)
         for piece in self._pieces:
             piece.resize(self.size)
 
@@ -275,13 +237,13 @@ class Cells:
 
     def copied(self, cells: np.ndarray) -> Cells:
         """Return these cells, in this order, as others of their own."""
-        return self._others(_copies(self._pieces, cells))
+        return self._others(copies_of(self._pieces, cells))
 
     def part(self, cells: slice) -> Cells:
         """Return cells that follow one another as others of their own."""
-        return self._others(_copies(self._pieces, cells))
+        return self._others(copies_of(self._pieces, cells))
 
-    def _others(self, pieces: list[_Piece]) -> Cells:
+    def _others(self, pieces: list[Piece]) -> Cells:
         made = object.__new__(Cells)
         made._pieces, made._frozen = pieces, []
         made._counts_all = self._counts_all
@@ -297,7 +259,7 @@ class Cells:
             marks: What else is known of each cell; shape ``(count,)``. Whoever changes
                 one says so before, by `will_change`, unless a method here does it.
         """
-        added = _Added(self._added.counts)
+        added = Added(self._added.counts)
         pieces = [piece.shared(added) for piece in self._pieces]
         made = FrozenCells(pieces, count, marks)
         self._frozen.append(weakref.ref(made))
@@ -335,13 +297,13 @@ class FrozenCells:
     """
 
     def __init__(
-        self, pieces: list[_Piece], count: int, marks: tuple[np.ndarray, ...] = ()
+        self, pieces: list[Piece], count: int, marks: tuple[np.ndarray, ...] = ()
     ) -> None:
         self._pieces = pieces
         self._marks = marks
         self._is_kept: np.ndarray = np.zeros(count, np.bool_)
         # Which cells, ascending, and what they had.
-        self._kept: list[tuple[np.ndarray, list[_Piece], list[np.ndarray]]] = []
+        self._kept: list[tuple[np.ndarray, list[Piece], list[np.ndarray]]] = []
         self._lock = threading.Lock()
 
     def keep(self, cells: np.ndarray) -> None:
@@ -350,7 +312,7 @@ class FrozenCells:
         mine = distinct(mine[~self._is_kept[mine]])
         if len(mine):
             with self._lock:
-                pieces = _copies(self._pieces, mine)
+                pieces = copies_of(self._pieces, mine)
                 marks = [one[mine] for one in self._marks]
                 self._kept.append((mine, pieces, marks))
                 self._is_kept[mine] = True
@@ -358,7 +320,7 @@ class FrozenCells:
     def accumulators(self, cells: np.ndarray) -> list[list[Any]]:
         """Return the accumulators of these cells, in any thread."""
         with self._lock:
-            found = _copies(self._pieces, cells)
+            found = copies_of(self._pieces, cells)
             kept = self._kept[:]
         for known, pieces, _ in kept:
             mine, places = _common(cells, known)
@@ -387,443 +349,6 @@ def _common(cells: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarra
     return mine, places[mine]
 
 
-class _Added:
-    """How many records cells got, which the pieces of an aggregate share."""
-
-    __slots__ = ("counts",)
-
-    def __init__(self, counts: np.ndarray) -> None:
-        self.counts: np.ndarray = counts
-
-
-def _copies(pieces: list[_Piece], cells: np.ndarray | slice) -> list[_Piece]:
-    """Return what pieces have for some cells, as others that share nothing with them."""
-    added = _Added(pieces[0].added.counts[cells].copy())
-    return [piece.copied(cells, added) for piece in pieces]
-
-
-class _Piece:
-    """One ready-made aggregate: arrays with an element a cell.
-
-    Attributes:
-        added: How many records each cell got, up to the call that adds some.
-    """
-
-    width = 1
-    # Whether more is known of what was added than that there was something.
-    counts_all = True
-
-    def __init__(self, selector: Any, added: _Added) -> None:
-        self._selector = selector
-        self.added: _Added = added
-        # How often something was added, once that was not by each record.
-        self._own_counts: np.ndarray | None = None
-
-    @property
-    def _counts(self) -> np.ndarray:
-        own = self._own_counts
-        return self.added.counts if own is None else own
-
-    def _to_count(self) -> np.ndarray:
-        """Return the counts, which from now on are only those of this piece."""
-        own = self._own_counts
-        if own is None:
-            own = self._own_counts = self.added.counts.copy()
-        return own
-
-    def resize(self, size: int) -> None:
-        if self._own_counts is not None:
-            self._own_counts = _resized(self._own_counts, size, 0)
-
-    def reshape(self, chosen: np.ndarray, size: int) -> None:
-        if self._own_counts is not None:
-            self._own_counts = reshaped(self._own_counts, chosen, size, 0)
-
-    def read(self, run: ArrowRun) -> Values:
-        selectors = _selectors(self._selector)
-        values = _column(run, selectors[0].field)
-        for where in selectors[1:]:
-            chosen = _condition(run, where)
-            there = chosen if values.there is None else chosen & values.there
-            values = values._replace(there=there)
-        return values
-
-    def check(self, values: Values, cells: np.ndarray, most: int) -> None:
-        """Raise if only rows give the right result."""
-
-    def add(self, values: Values, cells: np.ndarray) -> None:
-        if values.there is not None:
-            np.add.at(self._to_count(), cells[values.there], 1)
-        elif self._own_counts is not None:
-            np.add.at(self._own_counts, cells, 1)
-
-    def check_merged(self, times: int) -> None:
-        """Raise if so many cells may not be merged."""
-
-    def merge(self, into: np.ndarray, other: _Piece, cells: np.ndarray) -> None:
-        if self._own_counts is not None or other._own_counts is not None:
-            self._to_count()[into] += other._counts[cells]
-
-    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
-        raise TypeError(f"{type(self).__name__} defines no roll")
-
-    def _roll_counts(
-        self, values: Values, groups: Groups, cells: np.ndarray
-    ) -> np.ndarray:
-        """Return how often something was added, after each record."""
-        counts, last = groups.running_counts(values.there, self._counts[cells])
-        if values.there is not None:
-            self._to_count()[cells] = last
-        elif self._own_counts is not None:
-            self._own_counts[cells] = last
-        return counts
-
-    def _roll_known(
-        self, values: Values, groups: Groups, cells: np.ndarray
-    ) -> np.ndarray | None:
-        """Return the same, or None if something was added by each record."""
-        if values.there is not None:
-            return self._roll_counts(values, groups, cells)
-        if self._own_counts is not None:
-            self._own_counts[cells] += groups.lengths
-        return None
-
-    def results(self, cells: np.ndarray) -> pa.Array:
-        return pa.array(self._counts[cells])
-
-    def slots(self, cells: np.ndarray) -> list[list[Any]]:
-        return [self._counts[cells].tolist()]
-
-    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> np.ndarray:
-        """Fill cells, and return how often something was added."""
-        return _loaded_ints(columns[0])
-
-    def keep_counts(self, cells: np.ndarray, counts: np.ndarray) -> None:
-        """Keep what `load` returned, after what all records are was kept."""
-        added = self.added.counts[cells]
-        same = counts == added if self.counts_all else (counts > 0) == (added > 0)
-        if self._own_counts is not None or not same.all():
-            self._to_count()[cells] = counts
-
-    def clear(self, cells: np.ndarray | slice) -> None:
-        if self._own_counts is not None:
-            self._own_counts[cells] = 0
-
-    def copied(self, cells: np.ndarray | slice, added: _Added) -> _Piece:
-        made = self.shared(added)
-        if self._own_counts is not None:
-            made._own_counts = self._own_counts[cells].copy()
-        return made
-
-    def shared(self, added: _Added) -> _Piece:
-        """Return a piece with the same arrays, until one of both replaces its own."""
-        made: _Piece = object.__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made.added = added
-        return made
-
-    def put_back(self, cells: np.ndarray, old: _Piece, places: np.ndarray) -> None:
-        """Let cells have what another piece has at these places."""
-        self._counts[cells] = old._counts[places]
-
-
-class _Count(_Piece):
-    def read(self, run: ArrowRun) -> Values:
-        if self._selector is None:
-            return Values(np.zeros(0), None)
-        return Values(np.zeros(0), _condition(run, self._selector))
-
-    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
-        return pa.array(self._roll_counts(values, groups, cells))
-
-
-class _Folded(_Piece):
-    """One that also keeps a number, of the type of the first column."""
-
-    counts_all = False
-
-    def __init__(self, selector: Any, added: _Added) -> None:
-        super().__init__(selector, added)
-        self._numbers: np.ndarray | None = None
-        self._kind: pa.DataType | None = None
-
-    def resize(self, size: int) -> None:
-        super().resize(size)
-        if self._numbers is not None:
-            self._numbers = _resized(self._numbers, size, self.nothing(self._numbers))
-
-    def reshape(self, chosen: np.ndarray, size: int) -> None:
-        super().reshape(chosen, size)
-        own = self._numbers
-        if own is not None:
-            self._numbers = reshaped(own, chosen, size, self.nothing(own))
-
-    def nothing(self, numbers: np.ndarray) -> Any:
-        """Return the number of an empty cell, which changes none it meets."""
-        raise TypeError(f"{type(self).__name__} defines no nothing")
-
-    def _of_type(
-        self, numbers: np.ndarray, kind: pa.DataType | None = None
-    ) -> np.ndarray:
-        """Return the numbers of the cells, which get their type if they have none."""
-        own = self._numbers
-        if own is None:
-            own = np.full(len(self._counts), self.nothing(numbers), numbers.dtype)
-            self._numbers, self._kind = own, kind
-        return own
-
-    def read(self, run: ArrowRun) -> Values:
-        values, own = super().read(run), self._numbers
-        same = own is None or own.dtype == values.numbers.dtype
-        if same and (own is None or self._kind == values.kind):
-            return values
-        # A column of None only has a type that says nothing.
-        if own is not None and values.there is not None and not values.there.any():
-            return Values(np.zeros(len(run), own.dtype), values.there, self._kind)
-        raise RowsNeededError("values of several types are mixed")
-
-    def merge(self, into: np.ndarray, other: _Piece, cells: np.ndarray) -> None:
-        super().merge(into, other, cells)
-        assert isinstance(other, _Folded), "merged cells are of one aggregate"
-        numbers = other._numbers
-        if numbers is not None:
-            own = self._of_type(numbers, other._kind)
-            own[into] = self.folding(own[into], numbers[cells])
-
-    def put_back(self, cells: np.ndarray, old: _Piece, places: np.ndarray) -> None:
-        super().put_back(cells, old, places)
-        assert isinstance(old, _Folded), "both were parts of one piece"
-        if self._numbers is not None and old._numbers is not None:
-            self._numbers[cells] = old._numbers[places]
-
-    def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        """Return what the numbers of two cells are together."""
-        raise TypeError(f"{type(self).__name__} defines no folding")
-
-    def _filled(self, values: Values) -> np.ndarray:
-        """Return the numbers; where there is none, one that changes nothing."""
-        if values.there is None:
-            return values.numbers
-        filled: np.ndarray = np.where(
-            values.there, values.numbers, self.nothing(values.numbers)
-        )
-        return filled
-
-    def _column(self, numbers: np.ndarray, counts: np.ndarray | None) -> pa.Array:
-        empty = None if counts is None or (counts > 0).all() else counts == 0
-        if self._kind is None:
-            return pa.array(numbers, mask=empty)
-        if numbers.dtype == np.object_:
-            return pa.array(numbers, self._kind, mask=empty)
-        return as_kind(pa.array(numbers, mask=empty), self._kind)
-
-    def _kept(self, cells: np.ndarray) -> np.ndarray:
-        own = self._numbers
-        # No column has said which numbers these are: all cells are empty.
-        return np.zeros(len(cells), np.int64) if own is None else own[cells]
-
-    def results(self, cells: np.ndarray) -> pa.Array:
-        return self._column(self._kept(cells), self._counts[cells])
-
-    def slots(self, cells: np.ndarray) -> list[list[Any]]:
-        counts = self._counts[cells].tolist()
-        numbers = self._values(self._kept(cells), self._counts[cells])
-        return [
-            [number if n else None for number, n in zip(numbers, counts, strict=True)]
-        ]
-
-    def _values(self, numbers: np.ndarray, counts: np.ndarray) -> list[Any]:
-        """Return numbers as rows have them; anything where nothing was counted."""
-        if self._kind is None or numbers.dtype == np.object_:
-            values: list[Any] = numbers.tolist()
-            return values
-        column = self._column(numbers, counts)
-        return column_decoder(self._kind, NamedTupleForm(), ("value",))(column)
-
-    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> np.ndarray:
-        known = [number for number in columns[0] if number is not None]
-        # None stands for nothing that was added.
-        there = np.array([number is not None for number in columns[0]])
-        if known:
-            numbers, kind = self.loaded(known)
-            own = self._of_type(numbers, kind)
-            if own.dtype != numbers.dtype or self._kind != kind:
-                raise RowsNeededError("values of several types are mixed")
-            self.check_kept(numbers)
-            own[cells[there]] = numbers
-        counts: np.ndarray = there.astype(np.int64)
-        return counts
-
-    def loaded(self, values: list[Any]) -> tuple[np.ndarray, pa.DataType | None]:
-        """Return values of rows as numbers, and what these stand for."""
-        return _loaded(values), None
-
-    def check_kept(self, numbers: np.ndarray) -> None:
-        """Raise if numbers that were kept can only be gone on with by rows."""
-
-    def clear(self, cells: np.ndarray | slice) -> None:
-        super().clear(cells)
-        if self._numbers is not None:
-            self._numbers[cells] = self.nothing(self._numbers)
-
-    def copied(self, cells: np.ndarray | slice, added: _Added) -> _Piece:
-        made = super().copied(cells, added)
-        assert isinstance(made, _Folded), "a copy is of its own class"
-        if self._numbers is not None:
-            made._numbers = self._numbers[cells].copy()
-        return made
-
-
-class _Sum(_Folded):
-    highest: int = _INT64_MAX
-
-    def read(self, run: ArrowRun) -> Values:
-        values = super().read(run)
-        if values.kind is not None:
-            raise RowsNeededError(f"values of type {values.kind} are not numbers")
-        return values
-
-    def nothing(self, numbers: np.ndarray) -> Any:
-        return _NOTHING if numbers.dtype == np.float64 else 0
-
-    def check(self, values: Values, cells: np.ndarray, most: int) -> None:
-        if values.numbers.dtype == np.float64:
-            return
-        kept = 0 if self._numbers is None else _peak(self._numbers[cells])
-        if kept + most * _peak(self._filled(values)) > self.highest:
-            raise RowsNeededError("a sum exceeds 64 bits")
-
-    def check_merged(self, times: int) -> None:
-        own = self._numbers
-        if own is None or own.dtype == np.float64:
-            return
-        if times * _peak(own) > self.highest:
-            raise RowsNeededError("a sum exceeds 64 bits")
-
-    def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        added: np.ndarray = first + second
-        return added
-
-    def add(self, values: Values, cells: np.ndarray) -> None:
-        super().add(values, cells)
-        np.add.at(self._of_type(values.numbers), cells, self._filled(values))
-
-    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
-        counts = self._roll_known(values, groups, cells)
-        return self._column(self._roll_numbers(values, groups, cells), counts)
-
-    def _roll_numbers(
-        self, values: Values, groups: Groups, cells: np.ndarray
-    ) -> np.ndarray:
-        own, numbers = self._of_type(values.numbers), self._filled(values)
-        before = own[cells]
-        if own.dtype == np.float64:
-            sums, own[cells] = groups.running(np.add, numbers, before, _NOTHING)
-        else:
-            sums, own[cells] = groups.running_sums(numbers, before)
-        return sums
-
-
-class _Mean(_Sum):
-    width = 2
-    counts_all = True
-    highest = _EXACT_MAX
-
-    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
-        counts = self._roll_counts(values, groups, cells)
-        sums = self._roll_numbers(values, groups, cells)
-        return self._column(sums / counts, counts)
-
-    def results(self, cells: np.ndarray) -> pa.Array:
-        counts = self._counts[cells]
-        return self._column(self._kept(cells) / counts, counts)
-
-    def slots(self, cells: np.ndarray) -> list[list[Any]]:
-        return [*super().slots(cells), self._counts[cells].tolist()]
-
-    def load(self, cells: np.ndarray, columns: list[tuple[Any, ...]]) -> np.ndarray:
-        super().load(cells, columns[:1])
-        return _loaded_ints(columns[1])
-
-    def check_kept(self, numbers: np.ndarray) -> None:
-        if numbers.dtype == np.int64 and _peak(numbers) > self.highest:
-            raise RowsNeededError("a sum is too large for an exact mean")
-
-
-class _Extreme(_Folded):
-    fold: np.ufunc
-
-    def check(self, values: Values, cells: np.ndarray, most: int) -> None:
-        if values.numbers.dtype == np.float64:
-            numbers = values.numbers
-            self.check_kept(numbers if values.there is None else numbers[values.there])
-
-    def loaded(self, values: list[Any]) -> tuple[np.ndarray, pa.DataType | None]:
-        if set(map(type, values)) <= {int, float}:
-            return super().loaded(values)
-        return loaded_values(values)
-
-    def check_kept(self, numbers: np.ndarray) -> None:
-        if numbers.dtype != np.float64:
-            return
-        if np.isnan(numbers).any():
-            raise RowsNeededError(
-                "the minimum or maximum of NaN depends on the order of records"
-            )
-        if (np.signbit(numbers) & (numbers == 0)).any():
-            raise RowsNeededError(
-                "the minimum or maximum of 0.0 and -0.0 depends on the order of records"
-            )
-
-    def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        folded: np.ndarray = self.fold(first, second)
-        return folded
-
-    def add(self, values: Values, cells: np.ndarray) -> None:
-        super().add(values, cells)
-        own = self._of_type(values.numbers, values.kind)
-        self.fold.at(own, cells, self._filled(values))
-
-    def roll(self, values: Values, groups: Groups, cells: np.ndarray) -> pa.Array:
-        counts = self._roll_known(values, groups, cells)
-        own, numbers = (
-            self._of_type(values.numbers, values.kind),
-            self._filled(values),
-        )
-        found, own[cells] = groups.running(
-            self.fold, numbers, own[cells], self.nothing(own)
-        )
-        return self._column(found, counts)
-
-
-class _Min(_Extreme):
-    fold = np.minimum
-
-    def nothing(self, numbers: np.ndarray) -> Any:
-        return _LARGEST.get(numbers.dtype.char)
-
-
-class _Max(_Extreme):
-    fold = np.maximum
-
-    def nothing(self, numbers: np.ndarray) -> Any:
-        return _SMALLEST.get(numbers.dtype.char)
-
-
-# By the types of numbers: what changes none that it is compared with.
-_LARGEST: Final[dict[str, Any]] = {"d": math.inf, "l": _INT64_MAX, "O": LARGEST}
-_SMALLEST: Final[dict[str, Any]] = {"d": -math.inf, "l": -_INT64_MAX - 1, "O": SMALLEST}
-
-_PIECES: Final[dict[str, type[_Piece]]] = {
-    "count": _Count,
-    "count_where": _Count,
-    "sum_": _Sum,
-    "mean": _Mean,
-    "min_": _Min,
-    "max_": _Max,
-}
-
-
 def _keep_freed_memory() -> None:
     """Let the allocator keep what arrays of a run need, from one run to the next.
 
@@ -832,117 +357,3 @@ def _keep_freed_memory() -> None:
     trimming to twice as much, when a larger block is freed. Other allocators ignore it.
     """
     np.empty(_FREED_BYTES, np.uint8)
-
-
-def _selectors(selector: Any) -> list[Any]:
-    if selector is None:
-        return []
-    if type(selector) is SelectorWhere:
-        return [selector.read, selector.where]
-    return [selector]
-
-
-def _field(run: ArrowRun, field: str) -> pa.Array:
-    if run.schema.get_field_index(field) < 0 or run.row_maker.is_special(field):
-        raise RowsNeededError(f"there is no column {field!r}")
-    return run.column(field)
-
-
-def _condition(run: ArrowRun, where: Any) -> np.ndarray:
-    """Return where a field is true, as Python sees it, or an expression."""
-    chosen: np.ndarray
-    if type(where) is ExpressionSelector:
-        try:
-            chosen = where.reader.mask(run)
-        except EVALUATION_ERRORS as error:
-            raise RowsNeededError("a condition cannot be computed") from error
-        return chosen
-    field = where.field
-    column = _field(run, field)
-    if pa.types.is_boolean(column.type):
-        return as_bools(column)
-    values = _column(run, field)
-    if values.kind is not None:
-        raise RowsNeededError(f"column {field!r} is of type {column.type}")
-    chosen = values.numbers != 0
-    return chosen if values.there is None else chosen & values.there
-
-
-def _column(run: ArrowRun, field: str) -> Values:
-    column = _field(run, field)
-    kind = column.type
-    if pa.types.is_floating(kind):
-        empty: Any = _NOTHING
-        if not pa.types.is_float64(kind):
-            column = column.cast(pa.float64())
-    elif pa.types.is_integer(kind):
-        if pa.types.is_uint64(kind):
-            try:
-                column = column.cast(pa.int64())
-            except pa.ArrowInvalid as error:
-                raise RowsNeededError("an integer needs more than 63 bits") from error
-        empty = 0
-        if not pa.types.is_int64(kind):
-            column = column.cast(pa.int64())
-    elif pa.types.is_null(kind):
-        return Values(np.zeros(len(column), np.int64), np.zeros(len(column), np.bool_))
-    else:
-        return _ordered(column, field)
-    if not column.null_count:
-        return Values(column.to_numpy(), None)
-    there = as_bools(column.is_valid())
-    return Values(column.fill_null(empty).to_numpy(), there)
-
-
-def _ordered(column: pa.Array, field: str) -> Values:
-    """Return values that have an order but are no numbers."""
-    if pa.types.is_dictionary(column.type):
-        # Its count of nulls leaves out those that are in the dictionary.
-        column = column.cast(column.type.value_type)
-    found = ordered_values(column)
-    if found is None:
-        raise RowsNeededError(f"column {field!r} is of type {column.type}")
-    there = None
-    if column.null_count:
-        there = as_bools(column.is_valid())
-    numbers, kind = found
-    return Values(numbers, there, kind)
-
-
-def _resized(array: np.ndarray, size: int, empty: Any) -> np.ndarray:
-    larger: np.ndarray = np.full(size, empty, array.dtype)
-    larger[: len(array)] = array
-    return larger
-
-
-def reshaped(
-    array: np.ndarray, chosen: np.ndarray, size: int, empty: Any
-) -> np.ndarray:
-    """Return an array of elements of another one; see `Cells.reshape`."""
-    made: np.ndarray = np.full(size, empty, array.dtype)
-    there = np.flatnonzero(chosen >= 0)
-    made[there] = array[chosen[there]]
-    return made
-
-
-def _peak(numbers: np.ndarray) -> int:
-    """Return the largest absolute value, which may be more than 64 bits hold."""
-    return max(int(numbers.max()), -int(numbers.min())) if len(numbers) else 0
-
-
-def _loaded(numbers: list[Any]) -> np.ndarray:
-    kinds = set(map(type, numbers))
-    if kinds == {float}:
-        fractions: np.ndarray = np.array(numbers, np.float64)
-        return fractions
-    return _loaded_ints(numbers)
-
-
-def _loaded_ints(numbers: Any) -> np.ndarray:
-    if set(map(type, numbers)) != {int}:
-        raise RowsNeededError("the state is not an array of numbers")
-    try:
-        whole: np.ndarray = np.array(numbers, np.int64)
-    except OverflowError as error:
-        raise RowsNeededError("the state exceeds 64 bits") from error
-    return whole

@@ -21,15 +21,10 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.columnar.pair_run import PairRun
 from aiomailbox.columnar.pairing import PairFields, PairPlan, Place
+from aiomailbox.columnar.passed_on import PassedOn
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.operators import OnError, Operator, Output, Pending, fail, then
-from aiomailbox.records import (
-    LatencyMarker,
-    ListRun,
-    OutputTag,
-    Run,
-    WatermarkStatus,
-)
+from aiomailbox.records import ListRun, Run
 
 __all__ = ["PairSelection", "selecting"]
 
@@ -291,7 +286,7 @@ def _special(
     }
 
 
-class SelectedOutput:
+class SelectedOutput(PassedOn):
     """An operator's output to which pairs are given, and that gets joined records.
 
     Args:
@@ -300,25 +295,8 @@ class SelectedOutput:
     """
 
     def __init__(self, output: Output, selection: PairSelection) -> None:
-        self.availability = output.availability
+        super().__init__(output)
         self.emit_run: Callable[[Run], Pending] = selection.process_run
-        self._output = output
-
-    def emit_watermark(self, timestamp_ms: int) -> Pending:
-        """Pass on a watermark."""
-        return self._output.emit_watermark(timestamp_ms)
-
-    def emit_status(self, status: WatermarkStatus) -> Pending:
-        """Pass on a status."""
-        return self._output.emit_status(status)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
-        """Pass on a latency marker."""
-        return self._output.emit_latency_marker(marker)
-
-    def emit_side(self, tag: OutputTag, run: Run) -> Pending:
-        """Pass on records to a side output."""
-        return self._output.emit_side(tag, run)
 
 
 def selecting(

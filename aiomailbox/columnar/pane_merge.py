@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from aiomailbox.columnar.cell_grid import CellGrid, contents_of
-from aiomailbox.columnar.cells import Values
+from aiomailbox.columnar.values import Values
 from aiomailbox.records import MIN_TIMESTAMP
 from aiomailbox.windowing import RunningMerge
 

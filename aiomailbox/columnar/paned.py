@@ -10,10 +10,11 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import CellGrid, FrozenGrid, contents_of
-from aiomailbox.columnar.cells import Cells, Values
+from aiomailbox.columnar.cells import Cells
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.pane_merge import PaneMerge
 from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.values import Values
 from aiomailbox.columnar.windows import (
     ColumnarWindows,
     Fired,

@@ -12,15 +12,10 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import NamedTupleForm, RecordForm, StructBuilder
+from aiomailbox.columnar.passed_on import PassedOn
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.operators import Output, Pending, result_type
-from aiomailbox.records import (
-    LatencyMarker,
-    ListRun,
-    OutputTag,
-    Run,
-    WatermarkStatus,
-)
+from aiomailbox.records import ListRun, Run
 
 __all__ = ["NamedKeysOutput", "ResultForm", "ResultMaker", "TupleForm", "ValueForm"]
 
@@ -108,7 +103,7 @@ class ResultMaker:
         return pa.StructArray.from_arrays(parts, list(self._key_fields))
 
 
-class NamedKeysOutput:
+class NamedKeysOutput(PassedOn):
     """An operator's output that makes columns of results whose keys have several fields.
 
     A row has a tuple for its key, so that sinks would not know the fields any more.
@@ -119,8 +114,7 @@ class NamedKeysOutput:
     """
 
     def __init__(self, output: Output, maker: ResultMaker) -> None:
-        self.availability = output.availability
-        self._output = output
+        super().__init__(output)
         self._maker = maker
 
     def emit_run(self, run: Run) -> Pending:
@@ -128,22 +122,6 @@ class NamedKeysOutput:
         if type(run) is ListRun and len(run):
             run = self._maker.run_of_rows(run) or run
         return self._output.emit_run(run)
-
-    def emit_watermark(self, timestamp_ms: int) -> Pending:
-        """Pass on a watermark."""
-        return self._output.emit_watermark(timestamp_ms)
-
-    def emit_status(self, status: WatermarkStatus) -> Pending:
-        """Pass on a status."""
-        return self._output.emit_status(status)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
-        """Pass on a latency marker."""
-        return self._output.emit_latency_marker(marker)
-
-    def emit_side(self, tag: OutputTag, run: Run) -> Pending:
-        """Pass on records to a side output."""
-        return self._output.emit_side(tag, run)
 
 
 def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:

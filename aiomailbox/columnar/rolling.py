@@ -10,11 +10,12 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cells import Cells, FrozenCells, Values
+from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.results import NamedKeysOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
+from aiomailbox.columnar.values import Values
 from aiomailbox.operators import (
     KeyedAggregateOperator,
     OnError,

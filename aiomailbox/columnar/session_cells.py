@@ -7,8 +7,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from aiomailbox.columnar.cells import Cells, FrozenCells, reshaped
+from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.groups import distinct
+from aiomailbox.columnar.pieces import reshaped
 from aiomailbox.operators import Aggregate
 from aiomailbox.windowing import OPEN
 

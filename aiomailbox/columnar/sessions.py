@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cells import Cells, Values
+from aiomailbox.columnar.cells import Cells
 from aiomailbox.columnar.groups import distinct
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.session_cells import KeptSessions, SessionCells
 from aiomailbox.columnar.touching import Touching, find_touching
+from aiomailbox.columnar.values import Values
 from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing
 from aiomailbox.operators import Pending, then
 from aiomailbox.records import ListRun

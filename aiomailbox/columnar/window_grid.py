@@ -8,8 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.cell_grid import ABSENT, CellGrid, KeptRow
-from aiomailbox.columnar.cells import Values, reshaped
 from aiomailbox.columnar.groups import Groups, distinct
+from aiomailbox.columnar.pieces import reshaped
+from aiomailbox.columnar.values import Values
 from aiomailbox.operators import Aggregate
 
 __all__ = ["WindowGrid"]

@@ -575,17 +575,6 @@ async def test_without_threads_nobody_takes_what_is_missing_for_written() -> Non
         bench.partition.create_view(0, None)
 
 
-async def test_without_threads_a_reader_is_told_that_nothing_comes() -> None:
-    bench = Bench()
-    await bench.finish()
-    asyncio.get_running_loop().set_default_executor(EndedThreads())
-    reader = Reader(bench.partition)
-    await asyncio.wait_for(reader.read(), 5)
-    assert isinstance(reader.view.failure, PartitionStorageError)
-    reader.view.release()
-    bench.partition.release()
-
-
 class NoThreads(ThreadPoolExecutor):
     """No thread can be started."""
 
@@ -608,13 +597,19 @@ async def test_a_write_that_cannot_be_started_fails_the_partition_and_frees_memo
     assert bench.pool.outstanding == 0
 
 
-async def test_a_read_that_cannot_be_started_fails_the_reader() -> None:
+@pytest.mark.parametrize(
+    ("threads", "failure"),
+    [(EndedThreads, PartitionStorageError), (NoThreads, RuntimeError)],
+)
+async def test_a_reader_is_told_where_no_thread_reads(
+    threads: type[ThreadPoolExecutor], failure: type[Exception]
+) -> None:
     bench = Bench()
     await bench.finish()
-    asyncio.get_running_loop().set_default_executor(NoThreads())
+    asyncio.get_running_loop().set_default_executor(threads())
     reader = Reader(bench.partition)
     await asyncio.wait_for(reader.read(), 5)
-    assert isinstance(reader.view.failure, RuntimeError)
+    assert isinstance(reader.view.failure, failure)
     reader.view.release()
     bench.partition.release()
 
