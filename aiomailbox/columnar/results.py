@@ -17,7 +17,13 @@ from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.operators import Output, Pending, result_type
 from aiomailbox.records import ListRun, Run
 
-__all__ = ["NamedKeysOutput", "ResultForm", "ResultMaker", "TupleForm", "ValueForm"]
+__all__ = [
+    "NamedResultsOutput",
+    "ResultForm",
+    "ResultMaker",
+    "TupleForm",
+    "ValueForm",
+]
 
 _DECIMAL_DIGITS: Final = 38
 # Types whose values are the same after they have been a column.
@@ -56,6 +62,7 @@ class ResultMaker:
         else:
             self._form = ResultForm(names, bool(key_fields))
         self._key_fields = key_fields
+        self._are_tuples = are_tuples
         self._maker: RowMaker | None = None
 
     def run(self, columns: list[pa.Array], times: Any) -> ArrowRun:
@@ -71,16 +78,17 @@ class ResultMaker:
         return ArrowRun(batch, self._maker, times)
 
     @property
-    def has_struct_keys(self) -> bool:
-        """Whether keys have several fields, whose names a tuple of a row has not."""
-        return bool(self._key_fields) and "key" in self._names
+    def rows_lack_names(self) -> bool:
+        """Whether rows are tuples, or have one for a key of several fields."""
+        has_key = "key" in self._names
+        return has_key and (self._are_tuples or bool(self._key_fields))
 
     def run_of_rows(self, run: ListRun) -> ArrowRun | None:
         """Return results that are rows as columns, None if rows of these were others."""
         known = None if self._maker is None else self._maker.schema
         columns: list[pa.Array] = []
         for index, values in enumerate(zip(*run.values, strict=True)):
-            if self._names[index] == "key":
+            if self._names[index] == "key" and self._key_fields:
                 columns.append(self.key_column(list(values), None))
                 continue
             kind = None if known is None else known.field(index).type
@@ -103,10 +111,10 @@ class ResultMaker:
         return pa.StructArray.from_arrays(parts, list(self._key_fields))
 
 
-class NamedKeysOutput(PassedOn):
-    """An operator's output that makes columns of results whose keys have several fields.
+class NamedResultsOutput(PassedOn):
+    """An operator's output that makes columns of results whose rows lack names.
 
-    A row has a tuple for its key, so that sinks would not know the fields any more.
+    Of a tuple, or of one that is a key, expressions and sinks would not know the fields.
 
     Args:
         output: The output.

@@ -13,7 +13,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
-from aiomailbox.columnar.results import NamedKeysOutput, ResultMaker
+from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
 from aiomailbox.columnar.values import Values
 from aiomailbox.operators import (
@@ -91,9 +91,9 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         self.rows_note: RowsNote = RowsNote()
 
     def setup(self, context: Any, output: Output) -> None:
-        """Take the context, and an output that keeps the names of a key's fields."""
-        if self._maker.has_struct_keys:
-            output = NamedKeysOutput(output, self._maker)
+        """Take the context, and an output that keeps the names of fields."""
+        if self._maker.rows_lack_names:
+            output = NamedResultsOutput(output, self._maker)
         super().setup(context, output)
 
     def open(self) -> Pending:

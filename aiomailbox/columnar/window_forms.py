@@ -52,7 +52,5 @@ def windows_asking(operator: Any) -> str:
     if type(operator) not in _FORMS:
         peculiarity: str = operator._spec.peculiarity
         return peculiarity
-    if operator._spec.include_key and operator._given.names is None:
-        return "include_key=True"
     gap = getattr(operator, "_gap", 0)
     return "" if isinstance(gap, int) else f"gap {describe(gap)}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
-from aiomailbox.columnar.results import NamedKeysOutput, ResultMaker
+from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
 from aiomailbox.operators import Output, Pending, RowsNote, in_pieces, then
 from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
@@ -90,11 +90,18 @@ class ColumnarWindows(AggregateWindowsOperator):
         selector: Any = None if spec.key is None else key_function(spec.key)
         self._selector = selector
         names = aggregate.names
-        self._is_keyed = selector is not None
-        if names is not None:
+        self._has_bounds = names is not None
+        are_pairs = spec.include_key and names is None
+        # Whether results have a key.
+        self._is_keyed = selector is not None and (self._has_bounds or are_pairs)
+        if are_pairs:
+            names = ("key", "value")
+        elif names is not None:
             names = (*(("key",) if self._is_keyed else ()), *_WINDOW_FIELDS, *names)
-        several = self._is_keyed and not selector.is_alone
-        self._maker = ResultMaker(names, selector.fields if several else ())
+        several = selector is not None and not selector.is_alone
+        self._maker = ResultMaker(
+            names, selector.fields if several else (), are_tuples=are_pairs
+        )
         self._slots = KeySlots(self._begin_keys)
         self._key_type: pa.DataType | None = None
         # Whether somebody has asked for columns of results.
@@ -102,9 +109,9 @@ class ColumnarWindows(AggregateWindowsOperator):
         self.rows_note: RowsNote = RowsNote()
 
     def setup(self, context: Any, output: Output) -> None:
-        """Take the context, and an output that keeps the names of a key's fields."""
-        if self._maker.has_struct_keys:
-            output = NamedKeysOutput(output, self._maker)
+        """Take the context, and an output that keeps the names of fields."""
+        if self._maker.rows_lack_names:
+            output = NamedResultsOutput(output, self._maker)
         super().setup(context, output)
 
     def open(self) -> Pending:
@@ -234,9 +241,9 @@ class ColumnarWindows(AggregateWindowsOperator):
         self._are_read = True
         times = firing.times
         starts, ends, slots, results = firing.make()
-        if self._given.names is None:
-            return self._maker.run(results, times)
-        columns = [moments(starts), moments(ends), *results]
+        columns = results
+        if self._has_bounds:
+            columns = [moments(starts), moments(ends), *results]
         if self._is_keyed:
             column = known.column(slots)
             if column is None:

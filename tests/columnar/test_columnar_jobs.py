@@ -625,3 +625,34 @@ async def test_the_trigger_that_is_the_default_one_leaves_columns(
         return found
 
     assert await results(False) == await results(True)
+
+
+PAIRED_ENDS: dict[str, Any] = {
+    "rolling": lambda keyed: keyed,
+    "tumbling": lambda keyed: keyed.window(
+        am.TumblingEventTimeWindows.of(am.millis(10))
+    ),
+    "sessions": lambda keyed: keyed.window(
+        am.EventTimeSessionWindows.with_gap(am.millis(5))
+    ),
+}
+
+
+@pytest.mark.parametrize("end", PAIRED_ENDS)
+async def test_pairs_have_their_names_also_where_an_operator_goes_to_rows(
+    end: str,
+) -> None:
+    """A mean of integers beyond 2**53 makes rows of all that comes after it."""
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    time = am.WatermarkStrategy.for_monotonous_timestamps()
+    batches = [
+        pa.record_batch({"k": ["a", "b"], "n": [n, 2], "at": [at, at]})
+        for n, at in ((1, 0), (2**60, 20), (4, 40))
+    ]
+    stream = env.from_arrow(batches, time.with_timestamp_assigner("at")).key_by("k")
+    pairs = PAIRED_ENDS[end](stream).aggregate(am.mean("n"), include_key=True)
+    found: list[Any] = []
+    pairs.filter(pc.field("value") > 2).sink_to(found.append)
+    await env.execute()
+    assert "columns, then rows when it ran" in env.explain()
+    assert [key for key, _ in found] == ["a", "a"]

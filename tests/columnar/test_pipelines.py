@@ -143,6 +143,8 @@ programs = st.fixed_dictionaries(
             st.sampled_from(sorted(AGGREGATES)), min_size=1, max_size=4, unique=True
         ),
         "lateness": st.sampled_from([0, 0, 12]),
+        # One aggregate with its key, instead of several.
+        "paired": st.sampled_from([False, False, True]),
     }
 )
 
@@ -170,9 +172,12 @@ def program(stream: Any, what: dict[str, Any]) -> tuple[Any, Any]:
     for name in what["steps"]:
         stream = STEPS[name].apply(stream)
     end, keys = what["end"], what["keys"]
-    both = am.aggregates(**{name: AGGREGATES[name]() for name in what["aggregates"]})
+    both: Any = am.aggregates(**{n: AGGREGATES[n]() for n in what["aggregates"]})
+    if is_paired(what):
+        both = AGGREGATES[what["aggregates"][0]]()
+    with_key = {"include_key": True} if is_paired(what) else {}
     if end == "rolling":
-        return stream.key_by(*keys).aggregate(both), None
+        return stream.key_by(*keys).aggregate(both, **with_key), None
     if end == "distinct":
         return stream.key_by(*keys).deduplicate(), None
     if end == "records":
@@ -202,8 +207,13 @@ def program(stream: Any, what: dict[str, Any]) -> tuple[Any, Any]:
         else stream.window_all(WINDOWS[kind])
     )
     windowed.allowed_lateness(am.millis(what["lateness"])).side_output_late_data(LATE)
-    results = windowed.aggregate(both)
+    results = windowed.aggregate(both, **with_key)
     return results, results.get_side_output(LATE)
+
+
+def is_paired(what: dict[str, Any]) -> bool:
+    """Say whether results are pairs of a key and one aggregate's result."""
+    return what["paired"] and what["end"] in {"rolling", *WINDOWS}
 
 
 def _pair(left: Any, right: Any) -> tuple[Any, ...]:
@@ -333,7 +343,11 @@ def reference(
         if end == "distinct" and len(group) == 1:
             found.append(row)
         elif end == "rolling":
-            found.append(folded(group, names))
+            key = tuple(row[field] for field in keys)
+            made = folded(group, names)
+            found.append((key, made[names[0]]) if is_paired(what) else made)
+    if is_paired(what) and end != "rolling":
+        found = [(key, made[names[0]]) for key, *_, made in windows.found]
     return found or windows.found, windows.late
 
 
@@ -407,6 +421,10 @@ def comparable(values: list[Any], what: dict[str, Any], *, exact: bool) -> list[
             key = key if isinstance(key, tuple) else (key,)
             bounds = [made.pop(n) for n in ("window_start", "window_end") if n in made]
             value = (key, *bounds, made) if bounds else made
+        elif is_paired(what):
+            key, made = value
+            made = made if exact else _rounded(made)
+            value = (key if isinstance(key, tuple) else (key,), made)
         if isinstance(value, tuple) and isinstance(value[-1], dict):
             ends = str(value[2])
             if not exact:

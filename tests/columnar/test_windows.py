@@ -60,6 +60,8 @@ def operator(
     key: Any = KEY,
     aggregate: Any = None,
     kind: str = "tumbling",
+    *,
+    pairs: bool = False,
 ) -> Any:
     make = columnar_windows if columns else window_operator
     return make(
@@ -68,6 +70,7 @@ def operator(
         aggregate=everything() if aggregate is None else aggregate,
         allowed_lateness=am.millis(lateness),
         late_tag=LATE,
+        include_key=pairs and key is not None,
     )
 
 
@@ -116,14 +119,23 @@ def outcome(made: Any, columns: bool, some: list[Any]) -> list[str]:
 
 
 @given(
-    steps, st.sampled_from([0, 0, 7, 25]), st.sampled_from([everything, sums]), kinds
+    steps,
+    st.sampled_from([0, 0, 7, 25]),
+    st.sampled_from([everything, sums, lambda: am.sum_("n")]),
+    kinds,
+    st.booleans(),
 )
 def test_columns_give_what_rows_give(
-    some: list[Any], lateness: int, aggregate: Any, kind: str
+    some: list[Any], lateness: int, aggregate: Any, kind: str, pairs: bool
 ) -> None:
-    made = operator(True, lateness, KEY, aggregate(), kind)
-    by_columns = outcome(made, True, some)
-    by_rows = outcome(operator(False, lateness, KEY, aggregate(), kind), False, some)
+    by_columns, by_rows = (
+        outcome(
+            operator(columns, lateness, KEY, aggregate(), kind, pairs=pairs),
+            columns,
+            some,
+        )
+        for columns in (True, False)
+    )
     assert by_columns == by_rows
 
 
@@ -133,16 +145,16 @@ def test_columns_give_what_rows_give(
     st.sampled_from([everything, lambda: am.sum_("x"), am.count, lambda: am.mean("n")]),
     st.sampled_from([KEY, None]),
     kinds,
+    st.booleans(),
 )
 def test_tame_values_stay_columns(
-    some: list[Any], lateness: int, aggregate: Any, key: Any, kind: str
+    some: list[Any], lateness: int, aggregate: Any, key: Any, kind: str, pairs: bool
 ) -> None:
-    made = operator(True, lateness, key, aggregate(), kind)
+    made = operator(True, lateness, key, aggregate(), kind, pairs=pairs)
     by_columns = outcome(made, True, some)
     assert made._is_columnar
-    assert by_columns == outcome(
-        operator(False, lateness, key, aggregate(), kind), False, some
-    )
+    by_rows = operator(False, lateness, key, aggregate(), kind, pairs=pairs)
+    assert by_columns == outcome(by_rows, False, some)
 
 
 @given(
@@ -152,6 +164,7 @@ def test_tame_values_stay_columns(
     st.booleans(),
     st.booleans(),
     kinds,
+    st.booleans(),
 )
 def test_a_snapshot_of_one_form_is_restored_in_the_other(
     before: list[Any],
@@ -160,13 +173,18 @@ def test_a_snapshot_of_one_form_is_restored_in_the_other(
     first: bool,
     second: bool,
     kind: str,
+    pairs: bool,
 ) -> None:
+    def made(columns: bool) -> Any:
+        aggregate = am.sum_("n") if pairs else None
+        return operator(columns, lateness, aggregate=aggregate, kind=kind, pairs=pairs)
+
     def resumed(first: bool, second: bool) -> list[str]:
-        one = Driven(operator(first, lateness, kind=kind), first)
+        one = Driven(made(first), first)
         with one.harness:
             one.run(before)
             snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
-        two = Driven(operator(second, lateness, kind=kind), second, snapshot)
+        two = Driven(made(second), second, snapshot)
         two.watermark = one.watermark
         with two.harness:
             two.run(after)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import aiomailbox as am
@@ -76,20 +77,31 @@ async def test_several_aggregates_have_the_key_in_any_case() -> None:
     assert with_key == await windows("tumbling").aggregate(sums).collect()
 
 
-async def test_of_columns_one_aggregate_with_its_key_asks_for_rows() -> None:
-    table = pa.table({"k": ["a", "b", "a"], "t": [1, 2, 3], "n": [10, 20, 30]})
-    env = am.StreamExecutionEnvironment()
-    strategy: Any = am.WatermarkStrategy.for_monotonous_timestamps()
-    rows = env.from_source(
-        am.ArrowSource(table), strategy.with_timestamp_assigner("t"), name="rows"
+@pytest.mark.parametrize("kind", ["tumbling", "sliding", "session"])
+@pytest.mark.parametrize("keys", [("k",), ("k", "part")])
+async def test_one_aggregate_with_its_key_leaves_columns_columns(
+    kind: str, keys: tuple[str, ...]
+) -> None:
+    table = pa.table(
+        {"k": ["a", "b", "a"], "part": [1, 1, 1], "t": [1, 2, 3], "n": [10, 20, 30]}
     )
-    summed = rows.key_by("k").window(WINDOWS["tumbling"])
-    results = summed.aggregate(am.sum_("n"), include_key=True)
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    strategy: Any = am.WatermarkStrategy.for_monotonous_timestamps()
+    rows = env.from_arrow(table, strategy.with_timestamp_assigner("t"))
+    windowed = rows.key_by(*keys).window(WINDOWS[kind])
+    results = windowed.aggregate(am.sum_("n"), include_key=True)
     found: list[Any] = []
+    large: list[Any] = []
     results.sink_to(found.append)
-    assert "include_key=True asks for them" in env.explain()
+    results.filter(pc.field("value") > 25).sink_to(large.append)
+    assert "; rows" not in env.explain().replace("; rows: list.append asks", "")
     await env.execute()
-    assert sorted(found) == [("a", 40), ("b", 20)]
+    named = (
+        [("a", 40), ("b", 20)] if len(keys) == 1 else [(("a", 1), 40), (("b", 1), 20)]
+    )
+    assert set(found) == set(named)
+    assert set(large) == {named[0]}
+    assert {type(pair) for pair in (*found, *large)} == {tuple}
 
 
 def test_where_there_is_no_key_to_include_it_is_refused() -> None:
