@@ -381,5 +381,5 @@ def _taken(column: pa.Array, chosen: np.ndarray) -> pa.Array:
         pa.types.is_integer(kind) or pa.types.is_float64(kind)
     ):
         # A kernel looks for nulls among the places, and takes twice as long.
-        return pa.array(column.to_numpy()[chosen])
+        return pa.array(column.to_numpy().take(chosen))
     return column.take(pa.array(chosen))
