@@ -68,6 +68,9 @@ def column_decoder(
     if convert is not None:
         return _special(convert)
     types = pa.types
+    if types.is_dictionary(field_type):
+        inner = column_decoder(field_type.value_type, form, path, special)
+        return _dictionaries(field_type.value_type, inner)
     if types.is_timestamp(field_type):
         return _aware(path) if field_type.tz else _naive(path)
     if types.is_date(field_type):
@@ -117,6 +120,20 @@ def _plain(array: pa.Array) -> list[Any]:
 
 def _special(convert: Callable[[list[Any]], list[Any]]) -> Decoder:
     return lambda array: convert(array.to_pylist())
+
+
+def _dictionaries(value_type: pa.DataType, decoder: Decoder) -> Decoder:
+    # Records may change what they have of a nested value.
+    are_shared = not pa.types.is_nested(value_type)
+
+    def decode(array: pa.Array) -> list[Any]:
+        if not are_shared or len(array.dictionary) > len(array):
+            return decoder(array.dictionary_decode())
+        values = decoder(array.dictionary)
+        indices = array.indices.to_pylist()
+        return [None if index is None else values[index] for index in indices]
+
+    return decode
 
 
 def _aware(path: tuple[str, ...]) -> Decoder:

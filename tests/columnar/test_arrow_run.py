@@ -157,3 +157,32 @@ def test_what_is_no_kind_of_record_is_refused() -> None:
     for records in ("rows", list, 5):
         with pytest.raises(InvalidArgumentError, match="records"):
             record_form(records)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([-1, 5, None], pa.timestamp("us", "Europe/Berlin")),
+        pa.array([-1500, 5, None], pa.timestamp("ns", "UTC")),
+        pa.array([-1, 5, None], pa.date32()),
+        pa.array([["a"], ["b", "c"], None]),
+        pa.array(["a", "b", None]),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_values_of_a_dictionary_are_those_of_a_plain_column(values: pa.Array) -> None:
+    places = pa.array([9, 9, 0, 1, None, 2, 1, 0, 9], pa.int16()).slice(2, 6)
+    column = pa.DictionaryArray.from_arrays(places, values)
+    few = pa.DictionaryArray.from_arrays(places.slice(1, 2), values)
+    plain = [run_of({"v": each.dictionary_decode()}) for each in (column, few)]
+    found = [run_of({"v": each}) for each in (column, few)]
+    for one, other in zip(found, plain, strict=True):
+        assert list(map(repr, one.values)) == list(map(repr, other.values))
+
+
+def test_records_do_not_share_the_lists_of_a_dictionary() -> None:
+    values = pa.array([["a"]])
+    column = pa.DictionaryArray.from_arrays(pa.array([0, 0], pa.int8()), values)
+    first, second = run_of({"v": column}).values
+    first.v.append("b")
+    assert second.v == ["a"]
