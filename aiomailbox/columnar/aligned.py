@@ -173,7 +173,7 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
             return 0
         fired, start = self._to_load[-1]
         contents = (self._fired if fired else self._open).contents[start]
-        slots = self._slots.place(list(contents))
+        slots = self._place_restored(list(contents))
         if len(slots):
             found, keys = list(contents.values()), len(self._slots.places)
             self._grid.load_window(start, slots, found, keys, fired=fired)

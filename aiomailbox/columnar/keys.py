@@ -182,7 +182,9 @@ class KeySlots:
         return numbers
 
     def _learn(self, kind: pa.DataType, sample: Any) -> None:
-        if len(self.places) > _LOOKED_UP_MAX or pa.types.is_dictionary(kind):
+        # Keys that came as doubles would be rounded to shorter ones.
+        is_other = pa.types.is_dictionary(kind) or pa.types.is_float32(kind)
+        if len(self.places) > _LOOKED_UP_MAX or is_other:
             self._known = None
         elif type(sample) is not tuple:
             try:

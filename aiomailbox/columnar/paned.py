@@ -254,7 +254,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         grid.forget(start)
         self._end(start, found)
         contents = {} if self._ending is None else dict(self._ending.contents)
-        slots = self._slots.place(list(contents))
+        slots = self._place_restored(list(contents))
         results = self._results_of(list(contents.values()))
         self._ending = None
         starts = np.full(len(slots), start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from decimal import Decimal
 from types import NoneType
 from typing import Any, Final
@@ -89,7 +89,10 @@ class ResultMaker:
         columns: list[pa.Array] = []
         for index, values in enumerate(zip(*run.values, strict=True)):
             if self._names[index] == "key" and self._key_fields:
-                columns.append(self.key_column(list(values), None))
+                try:
+                    columns.append(self.key_column(list(values), None))
+                except (pa.ArrowException, OverflowError):
+                    return None
                 continue
             kind = None if known is None else known.field(index).type
             column = _column(list(values), kind)
@@ -98,16 +101,19 @@ class ResultMaker:
             columns.append(column)
         return self.run(columns, run.timestamps)
 
-    def key_column(self, keys: list[Any], kind: pa.DataType | None) -> pa.Array:
+    def key_column(self, keys: list[Any], kinds: list[pa.DataType] | None) -> pa.Array:
         """Return keys as a column.
 
         Args:
             keys: Of the one type that they have.
-            kind: The column's type; None to go by the keys.
+            kinds: The type of each of their fields; None to go by the keys.
         """
         if not self._key_fields:
-            return pa.array(keys, kind)
-        parts = [pa.array(part) for part in zip(*keys, strict=True)]
+            return pa.array(keys, None if kinds is None else kinds[0])
+        parts = [
+            pa.array(part, None if kinds is None else kinds[place])
+            for place, part in enumerate(zip(*keys, strict=True))
+        ]
         return pa.StructArray.from_arrays(parts, list(self._key_fields))
 
 
@@ -141,7 +147,10 @@ def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:
         return None
     try:
         if kinds == {datetime}:
-            return pa.array(values, pa.timestamp("us", "UTC"))
+            zones = {value.tzinfo for value in values if value is not None}
+            if zones not in ({UTC}, {None}):
+                return None
+            return pa.array(values, pa.timestamp("us", "UTC" if UTC in zones else None))
         column = pa.array(values)
         if kinds == {Decimal}:
             # Later values may have more digits before the point.

@@ -12,6 +12,7 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.groups import Groups
+from aiomailbox.columnar.key_types import KeyTypes
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
@@ -86,6 +87,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         self._maker = ResultMaker(names, key_fields, are_tuples=self._pairs)
         self._cells = Cells(aggregate)
         self._slots = KeySlots(self._begin)
+        self._key_types = KeyTypes()
         # Whether somebody has asked for columns of results.
         self._are_read = False
         self.rows_note: RowsNote = RowsNote()
@@ -133,12 +135,16 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         """
         if type(run) is not ArrowRun:
             raise RowsNeededError("records came as rows")
-        values = self._cells.read(run)
         slots = self._slots.of_batch(
             run, run.row_maker, self._key_fields.fields, self._key_fields.is_alone
         )
         if slots is None:
             raise RowsNeededError(KEYS_OF_ROWS)
+        if not self._key_fields.is_alone:
+            kinds = [run.schema.field(each).type for each in self._key_fields.fields]
+            self._key_types.add(kinds, self._slots.keys, alone=False)
+        # After new keys: what a restore has brought of them has a type, too.
+        values = self._cells.read(run)
         keys = len(self._slots.places)
         if not self._are_read and keys <= len(run):
             try:
@@ -209,7 +215,8 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         if self._key_fields.is_alone:
             return run.column(self._key_fields.fields[0])
         keys = self._slots.keys
-        return self._maker.key_column([keys[slot] for slot in slots.tolist()], None)
+        named = [keys[slot] for slot in slots.tolist()]
+        return self._maker.key_column(named, self._key_types.types)
 
     def _go_to_rows(self, reason: str) -> None:
         """Give all accumulators to the table, and leave columns alone from now on."""

@@ -240,7 +240,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         by_key, kept = self._sessions.by_key, self._kept
         found = [(key, one) for key in keys for one in by_key.get(key, ())]
         if found:
-            slots = self._slots.place([key for key, _ in found])
+            slots = self._place_restored([key for key, _ in found])
             starts, ends, accumulators, stages = zip(
                 *(one for _, one in found), strict=True
             )

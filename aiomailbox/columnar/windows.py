@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
+from aiomailbox.columnar.key_types import KeyTypes
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
 from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
@@ -103,7 +104,7 @@ class ColumnarWindows(AggregateWindowsOperator):
             names, selector.fields if several else (), are_tuples=are_pairs
         )
         self._slots = KeySlots(self._begin_keys)
-        self._key_type: pa.DataType | None = None
+        self._key_types = KeyTypes()
         # Whether somebody has asked for columns of results.
         self._are_read = False
         self.rows_note: RowsNote = RowsNote()
@@ -203,10 +204,20 @@ class ColumnarWindows(AggregateWindowsOperator):
         )
         if slots is None:
             raise RowsNeededError(KEYS_OF_ROWS)
-        if self._selector.is_alone:
-            kind = run.schema.field(fields[0]).type
-            self._key_type = kind.value_type if pa.types.is_dictionary(kind) else kind
+        kinds = [run.schema.field(field).type for field in fields]
+        alone = self._selector.is_alone
+        self._key_types.add(kinds, self._slots.keys, alone=alone)
         return slots
+
+    def _place_restored(self, keys: list[Any]) -> np.ndarray:
+        """Return the places of keys that a restore has brought.
+
+        Raises:
+            RowsNeededError: If no column has them together with the others.
+        """
+        if self._selector is not None:
+            self._key_types.hold(keys, alone=self._selector.is_alone)
+        return self._slots.place(keys)
 
     def _begin_keys(self, new: list[Any]) -> None:
         self._keys.check(new)
@@ -248,7 +259,7 @@ class ColumnarWindows(AggregateWindowsOperator):
             column = known.column(slots)
             if column is None:
                 named = [known.keys[slot] for slot in slots.tolist()]
-                column = self._maker.key_column(named, self._key_type)
+                column = self._maker.key_column(named, self._key_types.types)
             columns = [column, *columns]
         return self._maker.run(columns, times)
 

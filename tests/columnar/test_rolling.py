@@ -352,3 +352,56 @@ def test_null_in_a_dictionary_is_no_value(words: list[Any]) -> None:
         with OneInputHarness(operator, keyed=True) as harness:
             operator.process_run(run)
             assert harness.values == [first, first, first, first, None]
+
+
+@pytest.mark.parametrize("snapshot_of_columns", [False, True])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([1.5, 2.25], [3]), ([2], [1.5]), ([MOMENT], [MOMENT.replace(tzinfo=None)])],
+)
+def test_a_restored_key_keeps_its_type_beside_a_column_of_another(
+    before: list[Any], after: list[Any], snapshot_of_columns: bool
+) -> None:
+    def fed(operator: Any, values: list[Any], snapshot: Any = None) -> Any:
+        batch = pa.record_batch({"key": ["a"] * len(values), "n": values})
+        run: Any = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+        if type(operator) is KeyedAggregateOperator:
+            run = ListRun(run.values)
+        harness = OneInputHarness(operator, keyed=True)
+        harness.restore(snapshot)
+        with harness:
+            try:
+                harness.operator.process_run(run)
+            except am.AioMailboxError as error:
+                return type(error)
+            return list(map(repr, harness.values)), harness.snapshot()
+
+    make = am.count if isinstance(before[0], datetime) else am.sum_
+    aggregate = am.aggregates(least=am.min_("n"), most=am.max_("n"), n=am.count())
+    if make is am.sum_:
+        aggregate = am.aggregates(total=am.sum_("n"), average=am.mean("n"))
+    kinds = [KeyedAggregateOperator, ColumnarAggregateOperator]
+    _, snapshot = fed(kinds[snapshot_of_columns](KEY, aggregate), before)
+    found = [fed(kind(KEY, aggregate), after, snapshot) for kind in kinds]
+    if isinstance(found[0], tuple):
+        found = [values for values, _ in found]
+    assert found[0] == found[1]
+
+
+def test_moments_without_a_zone_have_none_after_rows_either() -> None:
+    """Keys of several fields are made columns of again, with all that is beside them."""
+    batch = pa.record_batch(
+        {
+            "key": ["a", "a"],
+            "n": [1, 2],
+            "at": pa.array([MOMENT.replace(tzinfo=None)] * 2, pa.timestamp("us")),
+        }
+    )
+    selectors = (FieldSelector("key", "key"), FieldSelector("n", "key"))
+    aggregate = am.aggregates(least=am.min_("at"))
+    operator = ColumnarAggregateOperator(FieldsSelector(selectors), aggregate)
+    with OneInputHarness(operator, keyed=True) as harness:
+        run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+        harness.operator.process_run(ListRun(run.values))
+        assert not operator._is_columnar
+        assert [value.least.tzinfo for value in harness.values] == [None, None]

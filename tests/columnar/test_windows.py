@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any
 
@@ -306,3 +307,56 @@ def test_windows_of_one_key_fire_some_hundred_at_a_time_in_order() -> None:
         starts = [value.window_start for value in driven.harness.values]
         assert starts == sorted(starts)
         assert len(starts) == 3000
+
+
+def int_keys(*bits: int) -> list[pa.Array]:
+    kinds = {8: pa.int8(), 32: pa.int32(), 64: pa.int64(), -64: pa.uint64()}
+    most = {8: 2**7, 32: 2**31, 64: 2**63, -64: 2**63}
+    return [pa.array([1, most[each] - 1], kinds[each]) for each in bits]
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "panes", "sessions"])
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        int_keys(64, 8, 32),
+        int_keys(8, 64, 8),
+        int_keys(-64, 8),
+        [pa.array([-1]), *int_keys(-64, 64)],
+        [pa.array([0.1, 1e308]), pa.array([0.1], pa.float32()), pa.array([0.1])],
+        [pa.array([0.1], pa.float32()), pa.array([0.1]), pa.array([0.1], pa.float32())],
+        [pa.array(["a"]), pa.array(["b"], pa.large_string()), pa.array(["a", "c"])],
+    ],
+    ids=lambda keys: "-".join(str(key.type) for key in keys),
+)
+def test_keys_of_united_streams_may_be_narrower_and_wider(
+    keys: list[pa.Array], several: bool, kind: str
+) -> None:
+    """However narrow the last column is, all keys that are there are emitted."""
+    selectors = (FieldSelector("key", "key"), FieldSelector("other", "key"))
+    key: Any = FieldsSelector(selectors) if several else KEY
+    both = am.aggregates(n=am.count())
+
+    def results(columns: bool, *, restored: bool) -> list[str]:
+        with ExitStack() as stack:
+            driven = Driven(operator(columns, 0, key, both, kind), columns)
+            stack.enter_context(driven.harness)
+            for place, column in enumerate(keys):
+                batch = pa.record_batch({"key": column, "other": column})
+                maker = RowMaker(batch.schema, NamedTupleForm())
+                run: Any = ArrowRun(batch, maker, [place] * len(column))
+                if not columns:
+                    run = ListRun(run.values, run.timestamps)
+                driven.harness.operator.process_run(run)
+                if restored:
+                    written = encode_snapshot(driven.harness.snapshot())
+                    made = operator(columns, 0, key, both, kind)
+                    driven = Driven(made, columns, decode_snapshot(written))
+                    stack.enter_context(driven.harness)
+            return sorted(driven.end())
+
+    rows = results(False, restored=False)
+    assert len(rows) > 2
+    assert rows == results(True, restored=False)
+    assert rows == results(True, restored=True)
