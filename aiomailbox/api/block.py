@@ -56,7 +56,9 @@ class JobBlock(AbstractAsyncContextManager[JobClient]):
             Raises:
                 AttributeError: Always.
             """
-            self._has_begun = True
+            # A notebook that shows it asks for `_repr_html_` and others.
+            if not name.startswith("_"):
+                self._has_begun = True
             message = f"env.start() gives a block, which has no {name!r}: {_INSTEAD}"
             raise AttributeError(message, name=name, obj=self)
 

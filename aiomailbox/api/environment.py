@@ -131,13 +131,14 @@ class StreamExecutionEnvironment:
             raise AttributeError(no_such_method(type(self), name), name=name, obj=self)
 
         def __setattr__(self, name: str, value: object) -> None:
-            """Set what there is: nobody would look at anything else.
+            """Set what there is, or what a class of the user's own adds.
 
             Raises:
                 AttributeError: If it has no such attribute.
             """
-            if not hasattr(type(self), name):
-                message = no_such_method(type(self), name)
+            kind = type(self)
+            if kind is StreamExecutionEnvironment and not hasattr(kind, name):
+                message = no_such_method(kind, name)
                 raise AttributeError(message, name=name, obj=self)
             super().__setattr__(name, value)
 

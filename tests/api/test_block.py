@@ -51,6 +51,14 @@ async def test_a_job_that_is_made_and_never_started_gives_a_warning() -> None:
         forgotten()
 
 
+async def test_a_job_that_a_notebook_shows_is_not_started_by_that() -> None:
+    block = made()
+    assert not hasattr(block, "_repr_html_")
+    with pytest.warns(RuntimeWarning, match="never started"):
+        del block
+        gc.collect()
+
+
 async def test_a_job_that_was_started_gives_none() -> None:
     async with made() as job:
         await job.result()

@@ -64,6 +64,15 @@ def test_a_setting_that_there_is_not_cannot_be_set(name: str, meant: str) -> Non
     env.deployment = env.deployment
 
 
+def test_a_class_of_the_users_own_has_settings_of_its_own() -> None:
+    class Env(am.StreamExecutionEnvironment):
+        pass
+
+    env: Any = Env()
+    env.region = "north"
+    assert env.region == "north"
+
+
 async def items() -> AsyncIterator[int]:
     yield 1
 
