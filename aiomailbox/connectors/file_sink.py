@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import os
@@ -229,7 +230,9 @@ class _LineWriter:
     def _abandon(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            file.close()
+            # Nobody wants what a full disk did not take.
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def _json_line(record: Any) -> bytes:

@@ -145,6 +145,21 @@ async def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     await job.crash()
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no such")
+async def test_a_file_that_a_full_disk_did_not_take_is_closed_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_sink, "_BUFFERED_BYTES", 1)
+    monkeypatch.setattr(file_sink.Segments, "begin", lambda _: Path("/dev/full"))
+    job = Program(partial(am.FileSink, tmp_path / "out", "text"))
+    await job.start()
+    await job.write("a")
+    (writer,) = job.writers
+    file = writer._file
+    await writer.close()
+    assert file.closed
+
+
 @pytest.mark.parametrize(
     ("args", "options", "kind", "message"),
     [
