@@ -30,6 +30,11 @@ async def asks(block: Any) -> None:
     block.metrics()
 
 
+def shown() -> None:
+    assert not hasattr(made(), "_repr_html_")
+    gc.collect()
+
+
 def forgotten() -> None:
     made()
     gc.collect()
@@ -52,11 +57,8 @@ async def test_a_job_that_is_made_and_never_started_gives_a_warning() -> None:
 
 
 async def test_a_job_that_a_notebook_shows_is_not_started_by_that() -> None:
-    block = made()
-    assert not hasattr(block, "_repr_html_")
     with pytest.warns(RuntimeWarning, match="never started"):
-        del block
-        gc.collect()
+        shown()
 
 
 async def test_a_job_that_was_started_gives_none() -> None:
