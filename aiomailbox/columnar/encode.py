@@ -94,6 +94,7 @@ class BatchMaker:
         if schema is None:
             schema = _in_micros(batch.schema)
         if not batch.schema.equals(schema):
+            schema = _completed(schema, batch.schema)
             batch = _fitted(batch, schema)
         self.schema = schema
         return batch
@@ -150,6 +151,15 @@ class BatchMaker:
                     f"{record!r} has other fields than the first, {list(shape.names)}",
                     "All records must have the same fields.",
                 )
+
+
+def _completed(schema: pa.Schema, given: pa.Schema) -> pa.Schema:
+    """Return a schema whose columns without a type have that of a batch's columns."""
+    for index, field in enumerate(schema):
+        if pa.types.is_null(field.type) and given.names.count(field.name) == 1:
+            kind = in_micros(given.field(field.name).type)
+            schema = schema.set(index, field.with_type(kind))
+    return schema
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

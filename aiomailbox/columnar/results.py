@@ -142,7 +142,8 @@ def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:
     """Return values as a column, None if the values of that were others."""
     kinds = set(map(type, values)) - {NoneType}
     if not kinds:
-        return None if known is None else pa.nulls(len(values), known)
+        # Without a type until there is a value.
+        return pa.nulls(len(values), known or pa.null())
     if len(kinds) > 1:
         return None
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 import tempfile
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,65 @@ async def test_keys_of_two_fields_are_columns_also_where_operators_need_rows(
         for row in table.to_pylist()
     }
     assert {(f"k{n}", n % 2, 1) for n in range(20)} <= found
+
+
+async def in_files_and_batches(
+    stream_of: Callable[[am.StreamExecutionEnvironment], Any], place: Path
+) -> list[list[dict[str, Any]]]:
+    """Return the rows that `arrow_batches` gives, and those in files of Parquet."""
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    found = [batch async for batch in stream_of(env).arrow_batches()]
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    stream_of(env).sink_to(am.ParquetSink(place))
+    await env.execute()
+    files = [pq.read_table(file) for file in sorted(place.rglob("*.parquet"))]
+    return [
+        [row for part in parts for row in part.to_pylist()] for parts in (found, files)
+    ]
+
+
+@pytest.mark.real_time
+async def test_a_column_of_which_only_null_came_gets_its_type_with_the_first_value(
+    tmp_path: Path,
+) -> None:
+    columns = [pa.nulls(1), pa.array([1]), pa.nulls(1), pa.array([2], pa.int32())]
+
+    def stream(env: am.StreamExecutionEnvironment) -> Any:
+        batches = [pa.record_batch({"place": [place]}) for place in range(4)]
+        return env.from_arrow(batches).map_batches(
+            lambda batch: pa.record_batch({"n": columns[batch["place"][0].as_py()]})
+        )
+
+    for found in await in_files_and_batches(stream, tmp_path / "out"):
+        assert found == [{"n": None}, {"n": 1}, {"n": None}, {"n": 2}]
+
+
+@pytest.mark.parametrize("name", WIDE_WINDOWS)
+@pytest.mark.real_time
+async def test_keys_have_their_fields_also_while_an_aggregate_of_rows_has_no_value(
+    name: str, tmp_path: Path
+) -> None:
+    """Extremes of decimals are found in rows."""
+    batches = [
+        pa.record_batch(
+            {
+                "key": ["a"],
+                "part": [1],
+                "money": pa.array([money], pa.decimal128(9, 2)),
+                "at": pa.array([at], pa.timestamp("ms", "UTC")),
+            }
+        )
+        for money, at in ((None, 0), (Decimal("1.50"), 300), (None, 600))
+    ]
+
+    def stream(env: am.StreamExecutionEnvironment) -> Any:
+        keyed = stream_of(env, batches, as_rows=False).key_by("key", "part")
+        aggregates = am.aggregates(most=am.max_("money"))
+        return WIDE_WINDOWS[name](keyed).aggregate(aggregates).select("key", "most")
+
+    for found in await in_files_and_batches(stream, tmp_path / "out"):
+        values = [row["most"] for row in found if row["key"] == {"key": "a", "part": 1}]
+        assert [*dict.fromkeys(values)] == [None, Decimal("1.50")]
 
 
 @given(
