@@ -286,12 +286,12 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
     def _append_run(self, run: Run, count: int, size_bytes: int, channel: int) -> bool:
         buffer = self._unfinished(channel)
         if buffer is not None:
-            if (
+            # Neither count nor bytes may exceed: the one bounds a slice of work, the
+            # other the memory. The first run would be alone in a buffer of its own, too.
+            if not buffer.record_count or (
                 buffer.record_count + count <= RUN_LENGTH_MAX
                 and buffer.size_bytes + size_bytes <= self._buffer_size_bytes
             ):
-                # Neither count nor bytes may exceed: the one bounds a slice of work,
-                # the other the memory.
                 buffer.append_run(run, count, size_bytes)
                 if self._is_full(buffer):
                     self._seal(channel)

@@ -101,6 +101,16 @@ def test_a_run_that_does_not_fit_seals_the_unfinished_buffer(wire: Wire) -> None
     assert (small.record_count, big.elements) == (10, [run])
 
 
+def test_a_full_run_goes_with_the_controls_before_it(wire: Wire) -> None:
+    wiring = wire()
+    wiring.partition.broadcast_control(Watermark(7))
+    run = numbers(RUN_LENGTH_MAX)
+    assert not wiring.partition.emit_run(run, 0)
+    assert wiring.permits_out == 1
+    (buffer,) = buffers(wiring.partition)
+    assert buffer.elements == [Watermark(7), run]
+
+
 def test_long_runs_are_cut_by_count(wire: Wire) -> None:
     partition = wire(permits=8).partition
     partition.emit_run(numbers(2 * RUN_LENGTH_MAX + 5), 0)
