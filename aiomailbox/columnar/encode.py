@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.fields import RecordShape, record_shape
+from aiomailbox.columnar.ipc import types_in
 from aiomailbox.columnar.plain import cast_plain
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.records import Run
@@ -21,6 +22,7 @@ __all__ = [
     "encoded_column",
     "hinted_type",
     "in_micros",
+    "lacks_type",
     "record_batches",
 ]
 
@@ -135,9 +137,10 @@ class BatchMaker:
         if schema is None:
             return _inferred(shape, columns)
         for index, field in enumerate(schema):
-            if pa.types.is_null(field.type) and field.name in shape.names:
+            if lacks_type(field.type) and field.name in shape.names:
                 values = columns[shape.names.index(field.name)]
-                schema = schema.set(index, _inferred_field(field.name, values))
+                found = _inferred_field(field.name, values).type
+                schema = schema.set(index, field.with_type(_filled(field.type, found)))
         return schema
 
     def _check(self, records: list[Any], shape: RecordShape) -> None:
@@ -151,15 +154,6 @@ class BatchMaker:
                     f"{record!r} has other fields than the first, {list(shape.names)}",
                     "All records must have the same fields.",
                 )
-
-
-def _completed(schema: pa.Schema, given: pa.Schema) -> pa.Schema:
-    """Return a schema whose columns without a type have that of a batch's columns."""
-    for index, field in enumerate(schema):
-        if pa.types.is_null(field.type) and given.names.count(field.name) == 1:
-            kind = in_micros(given.field(field.name).type)
-            schema = schema.set(index, field.with_type(kind))
-    return schema
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -176,6 +170,43 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _completed(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
+    """Return a schema with the types that it lacks, as far as another one has them."""
+    for index, field in enumerate(schema):
+        if lacks_type(field.type) and other.names.count(field.name) == 1:
+            found = in_micros(other.field(field.name).type)
+            schema = schema.set(index, field.with_type(_filled(field.type, found)))
+    return schema
+
+
+def lacks_type(kind: pa.DataType) -> bool:
+    """Say whether all values of a type are None, or all inside of them."""
+    return any(map(pa.types.is_null, types_in(kind)))
+
+
+def _filled(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """Return a type with those of another one where it has none."""
+    types = pa.types
+    if types.is_null(kind):
+        return other
+    if _is_list(kind) and _is_list(other):
+        inner = kind.value_field.with_type(_filled(kind.value_type, other.value_type))
+        return pa.large_list(inner) if types.is_large_list(kind) else pa.list_(inner)
+    if types.is_struct(kind) and types.is_struct(other):
+        fields = []
+        for field in map(kind.field, range(kind.num_fields)):
+            place = other.get_field_index(field.name)
+            if place >= 0:
+                field = field.with_type(_filled(field.type, other.field(place).type))
+            fields.append(field)
+        return pa.struct(fields)
+    return kind
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
 def record_batches(schema: pa.Schema | None = None) -> Any:
@@ -261,18 +292,37 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
         ]
     if pa.types.is_nested(kind):
         try:
-            return pa.array(values).cast(kind)
+            made = pa.array(values)
+            _check_fields(made.type, kind)
+            return made.cast(kind)
         except (NotImplementedError, TypeError):
             return pa.array(values, kind)
     return pa.array(values, kind)
+
+
+def _check_fields(kind: pa.DataType, wanted: pa.DataType) -> None:
+    """Refuse fields of inner records that a type has not: Arrow would drop them.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
+        for field in map(kind.field, range(kind.num_fields)):
+            place = wanted.get_field_index(field.name)
+            if place < 0:
+                raise ValueError(f"it has no field {field.name!r}")
+            _check_fields(field.type, wanted.field(place).type)
+    elif _is_list(kind) and _is_list(wanted):
+        _check_fields(kind.value_type, wanted.value_type)
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
     try:
+        _check_fields(column.type, field.type)
         return cast_plain(column, field.type)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, ValueError) as error:
         raise _misfit(field, str(error)) from error
 
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.encode import encoded_column, hinted_type
+from aiomailbox.columnar.encode import encoded_column, hinted_type, lacks_type
 from aiomailbox.columnar.fields import RecordShape, plain_values, record_shape
 from aiomailbox.columnar.kernels import Kernel, kernel_of, parts_of
 from aiomailbox.columnar.plain import cast_plain, plain_type
@@ -212,7 +212,7 @@ class Evaluator:
                 raise failed[0] from None
             raise
         for name in reads.types:
-            if not pa.types.is_null(arrays[name].type):
+            if not lacks_type(arrays[name].type):
                 self._types.setdefault(name, arrays[name].type)
         return reads, {
             name: _cast(arrays[name], kind) for name, kind in reads.types.items()

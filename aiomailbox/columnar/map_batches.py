@@ -13,6 +13,7 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
+from aiomailbox.columnar.plain import cast_plain
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.unify import promoted, unified_schema, without_views
 from aiomailbox.errors import (
@@ -261,6 +262,11 @@ def _of_arrow(
 
 
 def _to_polars(batch: pa.RecordBatch) -> Any:
+    for place, field in enumerate(batch.schema):
+        if pa.types.is_date64(field.type):
+            # Polars would make moments of them.
+            days = cast_plain(batch.column(place), pa.date32())
+            batch = batch.set_column(place, field.name, days)
     return importlib.import_module("polars").from_arrow(batch)
 
 
@@ -297,10 +303,16 @@ def _of_numpy(result: Any, given: Any, batch: pa.RecordBatch) -> pa.RecordBatch 
     kept = {id(array): batch.column(name) for name, array in given.items()}
     return pa.RecordBatch.from_pydict(
         {
-            name: kept[id(column)] if id(column) in kept else pa.array(column)
+            name: kept[id(column)] if id(column) in kept else _column_of(column)
             for name, column in result.items()
         }
     )
+
+
+def _column_of(array: Any) -> pa.Array:
+    # The function may fill the same array again while the batch is waiting.
+    is_kept = isinstance(array, np.ndarray) and array.flags.writeable
+    return pa.array(array.copy() if is_kept else array)
 
 
 # How a batch is given to the function, and made of what it returns.

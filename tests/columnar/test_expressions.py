@@ -255,6 +255,12 @@ def test_values_that_do_not_fit_the_first_ones_fail_by_name() -> None:
         run_through(ExpressionFilter(pc.field("n") > 0), rows)
 
 
+def test_lists_that_were_empty_may_have_values_later() -> None:
+    rows = [ListRun([{"v": []}]), ListRun([{"v": ["a", "b"]}, {"v": []}])]
+    lengths = ProjectionOperator(Select({"n": pc.list_value_length(pc.field("v"))}))
+    assert run_through(lengths, rows)[0] == [{"n": 0}, {"n": 2}, {"n": 0}]
+
+
 def test_a_class_says_that_numbers_are_floats() -> None:
     halves = ProjectionOperator(Select({"half": PRICE / 2}))
     rows = [ListRun([Order(3, 1, None)]), ListRun([Order(2.5, 1, None)])]

@@ -199,3 +199,30 @@ async def test_what_a_form_cannot_hold_names_operator_and_batch(
     assert isinstance(error, RecordTypeError)
     (note,) = [each for each in error.__notes__ if "for batch 1 of 2 records" in each]
     assert "operator 'map_batches'" in note
+
+
+@pytest.mark.parametrize("run_in", ["loop", "thread"])
+async def test_an_array_may_be_filled_again_for_the_next_batch(run_in: Any) -> None:
+    kept = np.empty(3000)
+
+    def twice(columns: dict[str, Any]) -> dict[str, Any]:
+        doubled = kept[: len(columns["n"])]
+        return {"n": np.multiply(columns["n"], 2, out=doubled)}
+
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(TABLE.to_batches(100)).map_batches(
+        twice, form="numpy", run_in=run_in
+    )
+    batches = [batch async for batch in stream.disable_chaining().arrow_batches()]
+    found = pa.Table.from_batches(batches)["n"].to_pylist()
+    assert found == [2.0 * n for n in range(3000)]
+
+
+async def test_polars_makes_no_moments_of_dates() -> None:
+    dates = pa.array([-86_400_000, None, 5], pa.date64())
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"d": dates}))
+    same = stream.map_batches(lambda frame: frame, form="polars")
+    assert list(map(repr, await same.collect())) == list(
+        map(repr, await stream.collect())
+    )

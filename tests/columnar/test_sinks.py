@@ -16,6 +16,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
+from aiomailbox.columnar import ArrowRun, BatchMaker, DictForm, RowMaker
+from aiomailbox.errors import RecordTypeError
+from aiomailbox.records import ListRun
 from tests.columnar.test_pipelines import (
     JITTER_MS,
     SCHEMA,
@@ -296,3 +299,44 @@ async def test_integers_inside_of_structs_do_not_wrap_around() -> None:
     streams = [env.from_arrow(batch) for batch in batches]
     with pytest.raises(am.AioMailboxError, match="300 not in range"):
         [batch async for batch in streams[0].union(streams[1]).arrow_batches()]
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ([], ["a"]),
+        ([[]], [["a"], None]),
+        ({"a": None, "b": 1}, {"a": 2.5, "b": 2}),
+        ([{"a": None}], [{"a": []}, {"a": ["x"]}]),
+        (None, {"a": 1}),
+    ],
+)
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_what_was_empty_gets_its_type_when_there_is_something(
+    first: Any, later: Any, as_columns: bool
+) -> None:
+    maker = BatchMaker()
+    batches = []
+    for value in (first, later, first):
+        record = {"v": value}
+        run: Any = ListRun([record])
+        if as_columns:
+            batch = pa.RecordBatch.from_pylist([record])
+            run = ArrowRun(batch, RowMaker(batch.schema, DictForm()))
+        batches += maker.batches(run)
+    table = pa.Table.from_batches(list(map(maker.fit, batches)), maker.schema)
+    assert table["v"].to_pylist() == [first, later, first]
+
+
+@pytest.mark.parametrize("wrap", [lambda v: v, lambda v: [v], lambda v: {"in": v}])
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_no_field_of_an_inner_record_is_lost(wrap: Any, as_columns: bool) -> None:
+    maker = BatchMaker()
+    maker.batches(ListRun([{"v": wrap({"a": 1})}]))
+    record = {"v": wrap({"a": 2, "b": 3})}
+    run: Any = ListRun([record])
+    if as_columns:
+        batch = pa.RecordBatch.from_pylist([record])
+        run = ArrowRun(batch, RowMaker(batch.schema, DictForm()))
+    with pytest.raises(RecordTypeError, match=r"column 'v'.*no field 'b'"):
+        maker.batches(run)
