@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,7 +17,7 @@ from aiomailbox.columnar import (
 )
 from aiomailbox.connectors.files.formats import FileChunk
 from aiomailbox.connectors.files.places import open_file
-from aiomailbox.errors import DamagedFileError
+from aiomailbox.errors import DamagedFileError, RecordTypeError
 from aiomailbox.records import ListRun, Run
 
 __all__ = ["ParquetFormat"]
@@ -46,10 +46,16 @@ class ParquetFormat:
         self.record_types: tuple[type, ...] = (records,) if is_class else ()
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
-        """Yield the batches from a row on."""
+        """Yield the batches from a row on.
+
+        Raises:
+            RecordTypeError: If the file lacks a column that is to be read.
+            DamagedFileError: If it is no Parquet file.
+        """
         with open_file(name) as source:
             try:
                 file = parquet.ParquetFile(source)
+                _check_columns(file, self._columns or ())
                 maker: RowMaker | None = None
                 for first, batch in self._batches(file, position):
                     if self._form is None:
@@ -85,6 +91,21 @@ class ParquetFormat:
             if skip < batch.num_rows:
                 yield first + skip, batch.slice(skip)
             first += batch.num_rows
+
+
+def _check_columns(file: parquet.ParquetFile, wanted: Sequence[str]) -> None:
+    """Raise if a file lacks a column, or an inner field by its path."""
+    names = file.schema_arrow.names
+    paths = [file.schema.column(index).path for index in range(len(file.schema))]
+    for name in wanted:
+        if name not in names and not any(
+            path == name or path.startswith(f"{name}.") for path in paths
+        ):
+            raise RecordTypeError(
+                "columns",
+                f"there is no column {name!r}",
+                f"The file's columns are: {', '.join(names)}.",
+            )
 
 
 def _chunk(first: int, batch: pa.RecordBatch, maker: RowMaker | None) -> FileChunk:

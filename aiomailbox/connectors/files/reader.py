@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.files.enumerator import FileSplit
 from aiomailbox.connectors.files.formats import FileChunk, FileFormat
 from aiomailbox.connectors.pump import Pump
-from aiomailbox.errors import safe_repr
+from aiomailbox.errors import add_note, safe_repr
 from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
 
 __all__ = ["FileReader"]
@@ -78,6 +79,10 @@ class FileReader:
         """Return the files that are not read to their end, at their positions."""
         return list(self._splits)
 
+    def describe_split(self, split_id: str) -> str:
+        """Return where the records of a split are."""
+        return f"in the file {split_id!r}"
+
     def close(self) -> Pending:
         """Stop reading and wait for the thread."""
         pump, self._pump = self._pump, None
@@ -98,7 +103,7 @@ class FileReader:
         pump = Pump(
             produce,
             _nothing_to_cancel,
-            _as_it_is,
+            partial(_explained, self.describe_split(split.split_id)),
             self.availability.set_available,
             depth=self._depth,
             name=f"file-source-{self._context.subtask_index}",
@@ -137,5 +142,8 @@ def _nothing_to_cancel() -> bool:
     return True
 
 
-def _as_it_is(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else RuntimeError(safe_repr(error))
+def _explained(place: str, error: BaseException) -> Exception:
+    if not isinstance(error, Exception):
+        return RuntimeError(safe_repr(error))
+    add_note(error, place)
+    return error

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Any
 
 from aiomailbox.clock import Clock
-from aiomailbox.errors import AioMailboxError, IllegalStateError
+from aiomailbox.errors import AioMailboxError, IllegalStateError, add_note
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators.core.contract import Input, Operator, Pending, in_turn, then
@@ -389,8 +389,14 @@ class SourceOperator(Operator):
         return in_turn(self._emit_run, runs)
 
     def _emit_run(self, split: SplitProgress, run: Run) -> Pending:
-        run = assign_timestamps(self, self._assigner, run)
-        pending = self.output.emit_run(run)
+        try:
+            run = assign_timestamps(self, self._assigner, run)
+            pending = self.output.emit_run(run)
+        except Exception as error:
+            describe_split = getattr(self._reader, "describe_split", None)
+            if describe_split is not None:
+                add_note(error, describe_split(split.split_id))
+            raise
         # After the records: their watermark must not overtake them.
         split.follow(run)
         if self._alignment is not None:

@@ -175,7 +175,9 @@ class SourceReader(Protocol[SplitT]):
     method ``stop()``: it takes no more, emits what it has, and says that its input ended.
     One whose origin waits until a checkpoint holds what it gave has
     ``prepare_snapshot(checkpoint_id)``, called before `snapshot`, and
-    ``notify_checkpoint_complete(checkpoint_id)``.
+    ``notify_checkpoint_complete(checkpoint_id)``. One whose splits users know has
+    ``describe_split(split_id)``, as "in the file 'a.csv'": so errors say where the
+    records are from.
 
     Attributes:
         availability: True when `poll_next` may find something.

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import fsspec
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from hypothesis import given, strategies as st
 from pyarrow import parquet
@@ -79,6 +80,16 @@ def write_csv(path: Path, records: list[dict[str, Any]]) -> Path:
         writer.writeheader()
         writer.writerows(records)
     return path
+
+
+class Person(NamedTuple):
+    user: str
+
+
+def notes(error: BaseException) -> list[str]:
+    """Return the notes of what made a job fail."""
+    assert error.__cause__ is not None
+    return list(getattr(error.__cause__, "__notes__", ()))
 
 
 def write_parquet(path: Path, records: list[dict[str, Any]], group: int = 2) -> Path:
@@ -145,6 +156,53 @@ async def test_parquet_gives_named_tuples_dicts_or_batches(tmp_path: Path) -> No
     batches = await collect(FileSource(path, records="batch", batch_rows=2))
     assert [batch.num_rows for batch in batches] == [2, 1]
     assert pa.Table.from_batches(batches).to_pylist() == ORDERS
+
+
+@pytest.mark.parametrize("columns", [["user", "price"], ["price"], ["user.price"]])
+async def test_a_column_that_a_parquet_file_lacks_is_named_with_the_file(
+    tmp_path: Path, columns: list[str]
+) -> None:
+    path = write_parquet(tmp_path / "orders.parquet", [{"user": "ann", "count": 1}])
+    with pytest.raises(JobFailedError, match="there is no column") as caught:
+        await collect(FileSource(path, columns=columns))
+    assert f"there is no column {columns[-1]!r}" in str(caught.value)
+    assert "The file's columns are: user, count" in str(caught.value)
+    assert f"in the file {str(path)!r}" in notes(caught.value)
+
+
+async def test_inner_fields_of_parquet_are_columns_by_their_path(
+    tmp_path: Path,
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", [{"at": {"x": 1, "y": 2}, "n": 3}])
+    found = await collect(FileSource(path, records=dict, columns=["at.x", "n"]))
+    assert found == [{"at": {"x": 1}, "n": 3}]
+
+
+@pytest.mark.parametrize("key", [False, True])
+async def test_an_expression_over_a_missing_field_names_operator_fields_and_file(
+    tmp_path: Path, key: bool
+) -> None:
+    write_parquet(tmp_path / "a.parquet", [{"user": "ann", "price": 2}])
+    write_parquet(tmp_path / "b.parquet", [{"user": "bob"}])
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    stream: Any = env.from_source(am.FileSource(tmp_path, "parquet"))
+    dear = stream.filter(pc.field("price") > 1).uid("dear")
+    with pytest.raises(JobFailedError) as caught:
+        await (dear.key_by("user").deduplicate() if key else dear).collect()
+    text = str(caught.value)
+    assert "operator 'filter' (uid 'dear') failed at (price > 1)" in text
+    assert "The fields are: user." in text
+    assert f"in the file {str(tmp_path / 'b.parquet')!r}" in notes(caught.value)
+    assert "the record: Record(user='bob')" in notes(caught.value)
+
+
+async def test_a_row_that_does_not_fit_its_class_is_named_with_the_file(
+    tmp_path: Path,
+) -> None:
+    path = write_parquet(tmp_path / "a.parquet", [{"user": "ann", "more": 2}])
+    with pytest.raises(JobFailedError, match="column 'more' has no field") as caught:
+        await collect(FileSource(path, records=Person))
+    assert f"in the file {str(path)!r}" in notes(caught.value)
 
 
 async def test_compressed_and_marked_files_are_read(tmp_path: Path) -> None:
