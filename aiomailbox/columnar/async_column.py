@@ -438,10 +438,13 @@ def _restored(
             encoded_column(plain_values(picked[each.name]), each) for each in schema
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        maker = RowMaker(schema, _form_of(records[0], schema))
+        run = ArrowRun(batch, RowMaker(schema, _form_of(records[0], schema)), times)
+        # Of a run that came before, columns may have had other types.
+        found = shape.picked(schema.names, run.values)
     except USER_ERRORS:
         return ListRun(records, times)
-    return ArrowRun(batch, maker, times)
+    same = all(repr(found[name]) == repr(picked[name]) for name in schema.names)
+    return run if same else ListRun(records, times)
 
 
 def _form_of(record: Any, schema: pa.Schema) -> RecordForm:

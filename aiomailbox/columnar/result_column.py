@@ -85,23 +85,35 @@ class ResultColumn:
             array = pa.array(values, kind)
         except (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError):
             return None
-        if pa.types.is_time(kind) and any(value and value.tzinfo for value in values):
+        if pa.types.is_time(kind) and any(map(_is_more_than_a_time, values)):
             return None
         self._kind = kind
         return array
 
 
+def _is_more_than_a_time(value: Any) -> bool:
+    """Say whether a time has what a column has not: a zone, or the later of two hours."""
+    return value is not None and (value.tzinfo is not None or value.fold != 0)
+
+
 def _by_values(values: Sequence[Any]) -> pa.DataType | None:
-    """Return the type of moments or of decimals, None if it is not the same for all."""
+    """Return the type of moments or of decimals, None if it is not the same for all.
+
+    A column gives moments back in UTC, or without a zone, and decimals of zero without
+    a sign.
+    """
     found = [value for value in values if value is not None]
     if type(found[0]) is datetime:
-        aware = {value.utcoffset() is not None for value in found}
-        if len(aware) == 1:
-            return pa.timestamp("us", "UTC" if aware.pop() else None)
+        zones = {None if each.tzinfo is None else str(each.tzinfo) for each in found}
+        if zones == {"UTC"}:
+            return pa.timestamp("us", "UTC")
+        if zones == {None} and not any(each.fold for each in found):
+            return pa.timestamp("us")
     elif type(found[0]) is Decimal:
         exponents = {value.as_tuple().exponent for value in found}
         exponent = exponents.pop()
         digits = -exponent if isinstance(exponent, int) else -1
-        if not exponents and 0 <= digits <= _DECIMAL_DIGITS:
+        is_exact = not any(value.is_signed() for value in found if not value)
+        if is_exact and not exponents and 0 <= digits <= _DECIMAL_DIGITS:
             return pa.decimal128(_DECIMAL_DIGITS, digits)
     return None

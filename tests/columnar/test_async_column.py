@@ -5,16 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time
 from decimal import Decimal
 from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import aiomailbox as am
+from aiomailbox.columnar import (
+    ArrowRun,
+    AsyncColumnOperator,
+    NamedTupleForm,
+    RowMaker,
+)
 from aiomailbox.columnar.result_column import ResultColumn
+from aiomailbox.testing import OneInputHarness
 
 TABLE = pa.table(
     {
@@ -145,6 +153,7 @@ async def test_windows_behind_calls_get_each_record_in_time() -> None:
     assert Counter(found) == Counter(expected)
 
 
+ROME = ZoneInfo("Europe/Rome")
 RESULTS: list[tuple[str, list[Any], bool]] = [
     ("nothing", [None, None], True),
     ("integers", [1, None, -(2**63)], True),
@@ -161,6 +170,13 @@ RESULTS: list[tuple[str, list[Any], bool]] = [
         [datetime(1960, 1, 1, tzinfo=UTC), datetime(1960, 1, 1)],
         False,
     ),
+    ("moments of another zone", [datetime(1960, 1, 1, tzinfo=ROME)], False),
+    ("moments of UTC by name", [datetime(1960, 1, 1, tzinfo=ZoneInfo("UTC"))], True),
+    ("the later of two hours", [datetime(2024, 10, 27, 2, fold=1)], False),
+    ("times", [time(2, 30), None], True),
+    ("times with a zone", [time(2, 30, tzinfo=UTC)], False),
+    ("times of the later hour", [time(2, 30, fold=1)], False),
+    ("zeros with a sign", [Decimal("-0.0"), Decimal("1.5")], False),
     ("decimals", [Decimal("1.20"), Decimal("-3.40")], True),
     ("decimals of several scales", [Decimal("1.2"), Decimal("3.40")], False),
     ("decimals that are no numbers", [Decimal("NaN")], False),
@@ -187,8 +203,12 @@ async def test_results_become_a_column_only_where_that_says_exactly_what_they_ar
 
     columns = await source().map_async(answer, into="x", columns=["n"]).collect()
     rows = source(as_rows=True).map_async(answer, into="x", columns=["n"])
-    assert columns == await rows.collect()
-    assert type(columns[0].x) is type(values[0])
+    texts = [list(map(repr, each)) for each in (columns, await rows.collect())]
+    # Whoever says UTC means the same.
+    name = "zoneinfo.ZoneInfo(key='UTC')"
+    assert texts[0] == [
+        text.replace(name, "datetime.timezone.utc") for text in texts[1]
+    ]
 
 
 async def test_a_function_that_says_float_may_return_whole_numbers() -> None:
@@ -315,6 +335,33 @@ async def test_calls_in_flight_are_in_a_savepoint_and_lead_to_columns_again(
     ) == expected
     # Also those that were in flight came back as columns.
     assert sums["columnar"] == 1
+
+
+async def test_records_in_flight_come_back_with_the_types_that_they_had() -> None:
+    waits = asyncio.Event()
+
+    async def slow(record: Any) -> int:
+        await waits.wait()
+        return int(record.n)
+
+    def operator() -> Any:
+        return AsyncColumnOperator(slow, into="y", columns=["n"], concurrency=10)
+
+    async with OneInputHarness(operator()) as harness:
+        for values in ([1, 2], [0.5, 3.0]):
+            batch = pa.record_batch({"n": [1, 2], "x": values})
+            run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
+            await harness.run(harness.operator.process_run, run)
+        snapshot = harness.snapshot()
+        waits.set()
+        await harness.run(harness.end_input)
+        expected = list(map(repr, harness.values))
+    second = OneInputHarness(operator())
+    second.restore(snapshot)
+    async with second as harness:
+        await harness.run(harness.end_input)
+        assert list(map(repr, harness.values)) == expected
+    assert len(expected) == 4
 
 
 async def test_a_finished_call_is_found_in_the_journal(tmp_path: Any) -> None:
