@@ -59,7 +59,7 @@ class VertexPressure:
 
 @dataclass(frozen=True, slots=True)
 class BackpressureReport:
-    """Where a job waits, and for whom. Its text is a table.
+    """Where a job waits, and for which task. Its text is a table.
 
     Attributes:
         vertices: The vertices whose tasks are known, sources first.

@@ -349,8 +349,8 @@ class TaskBuilder:
                 buffer_size_bytes=self._config.buffer_size_bytes,
             )
         self._services.registry.register(partition)
-        # Seeded by its place: where a record goes does not depend on who was built
-        # first.
+        # Seeded by its place: where a record goes does not depend on the order in
+        # which tasks were built.
         return RecordWriter(
             partition,
             edge.partitioner,

@@ -38,7 +38,7 @@ def place_of_savepoint(path: str | os.PathLike[str]) -> str:
     if "://" in text:
         return text
     text = os.path.abspath(text)
-    # A savepoint is written once: what is there may be somebody's only copy.
+    # A savepoint is written once: what is there may be the only copy.
     if os.path.lexists(text) and (not os.path.isdir(text) or os.listdir(text)):
         raise InvalidArgumentError(
             "path", f"{text!r} exists already", "Give a new or empty directory."

@@ -21,8 +21,8 @@ from aiomailbox.operators import (
 from aiomailbox.policies import Retry
 from aiomailbox.runtime.services import JobServices
 
-# A commit that finds nobody at the other end is made again; what else goes wrong would go
-# wrong again.
+# A commit is retried if the other end does not answer; any other error would only come
+# again.
 _RETRY: Final = Retry(
     attempts=5, initial=0.1, maximum=5.0, retry_on=(ConnectionError, TimeoutError)
 )
@@ -94,7 +94,7 @@ class JobCommitters:
 
         A sink is asked if there is something of it, and at the end.
 
-        Raises whatever a committer raises, after a few attempts if nobody answered.
+        Raises whatever a committer raises, after a few attempts if none was answered.
 
         Args:
             prepared: What `SinkWriter.prepare_commit` returned, by the sink's operator.
@@ -155,7 +155,7 @@ class JobCommitters:
             yield partial(entry.call, "end", end)
 
     async def _persist(self, commit: Callable[[], Pending]) -> None:
-        """Call again while nobody answers, a few times."""
+        """Retry a few times while the other end does not answer."""
         for attempt in range(1, _RETRY.attempts + 1):
             try:
                 pending = commit()

@@ -141,7 +141,7 @@ class _Kept:
 
 @dataclass(slots=True)
 class _Asked:
-    """Somebody wants a checkpoint or a savepoint."""
+    """A request for a checkpoint or a savepoint."""
 
     kind: SnapshotType
     location: str | None
@@ -499,7 +499,7 @@ class CheckpointCoordinator:
     def _on_final(self, final: asyncio.Future[CompletedCheckpoint]) -> None:
         self._final = None
         if final.cancelled() or final.exception() is not None:
-            # Nobody else would ask again for what the tasks wait for.
+            # Nothing else would request again the checkpoint that the tasks wait for.
             loop = asyncio.get_running_loop()
             self._final_retry = loop.call_later(_FINAL_RETRY_S, self._retry_final)
 
@@ -678,7 +678,7 @@ class CheckpointCoordinator:
         return self._store
 
     def _answer(self, checkpoint_id: int) -> None:
-        """Tell who asked for a checkpoint that it is complete."""
+        """Notify the requester of a checkpoint that it is complete."""
         progress = self._progress.pop(checkpoint_id)
         metadata = progress.metadata
         assert metadata is not None, "what is complete has been written"

@@ -1,9 +1,9 @@
 """What each operator waits for, as a sentence, and which one holds the job up (pure).
 
-Theory of operation: a task that waits for room or input waits for somebody else; who waits
-for its own calls, its limit or its function, or runs it, is what the others wait for. So
-the operator that spends most of its time in causes of its own is the bottleneck; a source
-that waits for what it reads is, if it does so more than anybody works.
+Theory of operation: a task that waits for room or input waits for another task; one
+that waits for its calls or limit, or is in its function, is what others wait for. So
+the operator that spends most of its time in causes of its own is the bottleneck; a
+source that waits for what it reads is one, if it does so more than any operator works.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def blocked_sentence(place: OperatorPlace, tasks: Sequence[TaskView]) -> str:
-    """Return what an operator waits for most, as a sentence; "" if nobody has looked.
+    """Return what an operator waits for most, as a sentence; "" before the first look.
 
     Args:
         place: The operator.

@@ -1,4 +1,4 @@
-"""Says once that a job has failed for good: to the log, and to its subscriber."""
+"""Reports once that a job has failed permanently: to the log, and to its subscriber."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class FirstError:
 
 
 def is_echo(error: BaseException) -> bool:
-    """Say whether an error may only tell that somebody else had one.
+    """Say whether an error may only report another one.
 
     What tells of a failure travels on other ways than what follows from it, and may
     come later.

@@ -40,7 +40,7 @@ class PullHandover:
         """Take the run; False says that there is no room for another one yet."""
         if self._abandoned:
             return True
-        # Taken in any case: who emits could not keep it.
+        # Taken in any case: the emitter could not keep it.
         self._runs.append(run)
         if len(self._runs) >= self._runs_max:
             self.room.reset()
@@ -76,7 +76,7 @@ class PullHandover:
         self._filled.set_available()
 
     def abandon(self) -> None:
-        """Drop everything, also what still comes: nobody pulls any more."""
+        """Drop everything, also what still comes: it is no longer pulled."""
         self._abandoned = True
         self._runs.clear()
         self.room.set_available()

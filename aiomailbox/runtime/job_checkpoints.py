@@ -2,7 +2,7 @@
 
 Theory of operation: the store is opened, and claimed, before anything else runs. Before
 each attempt what the last complete checkpoint holds is read again, and what sinks had
-prepared for it is committed once more: nobody knows whether that was done.
+prepared for it is committed once more: whether that was done is not known.
 
 Concept:
     Flink, ``CheckpointCoordinator.restoreLatestCheckpointedStateToAll`` and
@@ -171,7 +171,7 @@ class JobCheckpoints:
             await committers.recover()
             return AttemptPlan(self._epoch, checkpoint_place=self._place)
         checkpoint_id = restored.metadata.checkpoint_id
-        # Committed once more: nobody knows whether that was done before the crash, and
+        # Committed once more: whether that was done before the crash is not known, and
         # committers are idempotent.
         await self._commit(
             (one.checkpoint_id, one.operator, one.values)
@@ -406,7 +406,7 @@ class JobCheckpoints:
                 failed=state is JobState.FAILED, cancelled=state is JobState.CANCELED
             ):
                 await run_in_thread(store.discard_all)
-            # Only now: who runs a job again that has failed pays for no call twice.
+            # Only now: a failed job that is run again pays for no call twice.
             if state is JobState.FINISHED:
                 await self._finished_calls.remove()
                 if settings.is_durable:

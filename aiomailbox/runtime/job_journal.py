@@ -81,7 +81,7 @@ class FinishedCalls:
 
         Args:
             place: A path or a URL.
-            scratch: Where the job keeps what nobody needs later.
+            scratch: Where the job keeps what is not needed after it.
 
         Raises:
             InvalidArgumentError: If an operator keeps finished calls, and there is no
@@ -166,7 +166,7 @@ class FinishedCalls:
                 checkpoint_id=restored_id,
                 covered_from=journal.pruned_to,
             )
-        # What any retained checkpoint may need: somebody may resume from an older one.
+        # What any retained checkpoint may need: a job may resume from an older one.
         oldest = None if restored_id is None else min([restored_id, *retained])
         beginning = {
             operator_id: [

@@ -135,7 +135,7 @@ class EdgeSummary(msgspec.Struct, frozen=True, kw_only=True):
         credits: Buffers that the target has room for, over all channels; None on one
             loop, where none are announced.
         backlog: Buffers that wait at the source, as it said last; None on one loop.
-        blocked_by: Who waits for whom, as a sentence; "" if nobody was looked at.
+        blocked_by: Which end waits for what, as a sentence; "" before the first look.
     """
 
     source: str
@@ -174,7 +174,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure of the job: of an attempt, or for good.
+    """A failure of an attempt, or of the job itself.
 
     Attributes:
         error: Type and text of the error.
@@ -261,7 +261,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         raise KeyError(name)
 
     def metric(self, name: str) -> Metric | None:
-        """Return what a metric is, None if nobody has declared it."""
+        """Return what a metric is, None if it is not declared."""
         own = next((metric for metric in self.declared if metric.name == name), None)
         return DECLARED.get(name, own)
 

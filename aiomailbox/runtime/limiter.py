@@ -1,4 +1,4 @@
-"""Rate limits of a job: one queue for all who share a limit.
+"""Rate limits of a job: one queue for all callers that share a limit.
 
 Theory of operation: leases are granted strictly in the order asked for; a heavy one at
 the head holds lighter ones behind it back, so that it is not overtaken for ever. A grant
@@ -108,8 +108,8 @@ class RateLimiter:
         self._require_open()
         self._require_budget(weight)
         now_s = self._clock.monotonic()
-        # The fast way: nobody waits, and there is room. A future would cost ten times
-        # as much.
+        # The fast way: no waiter is ahead, and there is room. A future would cost ten
+        # times as much.
         if not self._waiters and self._window.delay_s(weight, now_s) == 0:
             self._window.reserve(weight, now_s)
             self._window.use(weight, now_s)
@@ -222,7 +222,7 @@ class LimiterService:
     """Finds the limiter that a limit means, for one job.
 
     Limits of one name mean one limiter. A limit without a name means a limiter of its
-    own, shared by all who were given that very object: the subtasks of an operator.
+    own, shared by all that were given that very object: the subtasks of an operator.
 
     Args:
         clock: The job's clock.

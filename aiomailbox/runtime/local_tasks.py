@@ -39,7 +39,7 @@ class LocalTasks:
 
     Args:
         tasks: They have not started.
-        events: Who is notified of their end; may be left out where there are none.
+        events: Notified of their end; may be left out where there are none.
     """
 
     def __init__(
@@ -71,8 +71,7 @@ class LocalTasks:
 
     def add(self, tasks: Sequence[StreamTask]) -> None:
         """Take tasks that have not started, in the place of attempts that have ended."""
-        # By place: an attempt replaces the one before, which nobody asks about any
-        # more.
+        # By place: an attempt replaces the one before, which is no longer asked about.
         for task in tasks:
             self._places[_subtask_of(task)] = task
         self._unstarted += tasks

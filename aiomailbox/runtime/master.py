@@ -4,8 +4,8 @@ Theory of operation: the master makes ready what tasks need, runs an attempt, an
 of its tasks have finished commits what the sinks prepared. Where a part of its tasks fails
 that shares no data with the others, that part begins again and the attempt goes on; one
 that fails is followed by another one. Both resume from the last complete checkpoint, as
-often as the restart strategy says. Each part of its life runs in an asyncio task that is supervised:
-whatever the user's code does, and however often somebody interrupts, the next part
+often as the restart strategy says. Each part of its life runs in a supervised asyncio
+task: whatever the user's code does, and however often it is interrupted, the next part
 follows, and everything that was opened is closed.
 
 Concept:
@@ -214,8 +214,8 @@ class JobMaster:
         Once all tasks have finished and the results are being committed it is too late:
         the job goes on to its end.
         """
-        # What is being committed is committed: cancelled in between, nobody would know
-        # how much.
+        # What is being committed is committed: after a cancellation in between, how
+        # much of it was would be unknown.
         if self._is_committing or not self.lifecycle.advance(JobState.CANCELLING):
             return
         if self._beginning is not None:
@@ -262,7 +262,7 @@ class JobMaster:
         Cancelling the waiter does not touch the job.
         """
         assert self._main is not None, "the job was not started"
-        # Shielded: who waits for a job and is cancelled does not cancel the job.
+        # Shielded: a waiter that is cancelled does not cancel the job.
         await asyncio.shield(self._main)
 
     async def outlast(self) -> None:
@@ -385,7 +385,7 @@ class JobMaster:
             self._attempt.stop(self._stop)
 
     def call_when_failed(self, function: Callable[[], None] | None) -> None:
-        """Say what is called once the job has failed for good, before it has ended.
+        """Say what is called once the job has failed permanently, before it has ended.
 
         Args:
             function: Called once, at once if the job has failed; None for nothing any
@@ -632,7 +632,7 @@ class JobMaster:
     def _fail_unless_wanted(
         self, error: BaseException, *, is_interrupted: bool
     ) -> None:
-        """Keep an error; a cancellation that nobody asked for is the user's code's own."""
+        """Keep an error; a cancellation not asked for comes from the user's code."""
         is_wanted = is_interrupted or self.lifecycle.is_cancelling
         if isinstance(error, asyncio.CancelledError) and not is_wanted:
             error = failure_of(error, f"job {self.graph.name!r}")

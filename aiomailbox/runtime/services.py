@@ -123,7 +123,7 @@ class JobServices:
             self.pool.destroy_all_local_pools()
             self.committables.take_all()
         else:
-            # Other tasks use the pool: each attempt has given back its share at its end.
+            # Other tasks use the pool: each attempt has released its share at its end.
             self.registry.release_outputs(tasks)
             self.committables.drop(tasks)
 
@@ -139,7 +139,7 @@ class JobServices:
         """Return the hand-over of this name.
 
         Raises:
-            IllegalStateError: If nobody pulls under this name.
+            IllegalStateError: If no caller pulls under this name.
         """
         try:
             return self.handovers[name]

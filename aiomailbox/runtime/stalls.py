@@ -93,7 +93,7 @@ class StallLog:
         if len(self._counts) == _PLACES_MAX and place not in self._counts:
             self._counts.clear()
         count = self._counts[place] = self._counts.get(place, 0) + 1
-        # The 1st, 2nd, 4th, 8th … time: nobody's log fills, and growth is seen.
+        # The 1st, 2nd, 4th, 8th … time: the log does not fill, and growth is seen.
         if count & (count - 1) == 0:
             self._write(stall, count, contexts)
 

@@ -113,7 +113,7 @@ class StuckWatch:
             for view in views
         }
         for one in self._job.pending_checkpoints():
-            # With nobody missing it is being written.
+            # With no task missing it is being written.
             if (
                 one.missing
                 and self._late_id < one.checkpoint_id

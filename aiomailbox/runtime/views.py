@@ -33,7 +33,7 @@ class OperatorView:
         name: The operator's name, unique in its task.
         metrics: What it measured so far.
         calls: The asynchronous calls that it has begun, the oldest of them; None if it
-            makes none, or nobody asked for them.
+            makes none, or if they were not asked for.
         declared: What the metrics are that aiomailbox does not declare itself.
         hot_keys: The keys with the most records, where it has keys.
         key_totals: The keys whose calls have used most of their limit.
@@ -86,7 +86,7 @@ class TaskView:
         metrics: Its own metrics.
         operators: Those of its operators.
         stack: Its mailbox and where its code stands, outermost await first; empty if
-            nobody asked for it.
+            not asked for.
         waits: What it waits for and for how long, in words; empty as the stack, and while
             it works or waits for an operator.
         channels: What it reads, those of its first input first.

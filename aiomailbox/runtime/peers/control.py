@@ -1,4 +1,4 @@
-"""The control channel between a parent and a worker: frames, and who takes them."""
+"""The control channel between a parent and a worker: frames, and their receivers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["PARENT_BYTES_MAX", "ControlChannel", "FrameBuffer", "read_message"]
 
 # A job may bring its data along: all that a frame can say.
 PARENT_BYTES_MAX: Final = (1 << 31) - 1 - FRAME_HEADER.size
-# Nobody reads at the other end, and this waits to be sent: it is no use to go on.
+# With more than this waiting to be sent, the other end is taken not to read any more.
 _UNSENT_BYTES_MAX: Final = 2 * FRAME_BYTES_MAX
 
 InT = TypeVar("InT")
@@ -100,7 +100,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         await loop.create_connection(lambda: self, sock=end)
 
     async def adopt(self, transport: Any) -> None:
-        """Take over a connection whose ends have proved who they are."""
+        """Take over a connection whose ends have authenticated each other."""
         transport.set_protocol(self)
         self.connection_made(transport)
 

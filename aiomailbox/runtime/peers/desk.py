@@ -1,4 +1,4 @@
-"""Where the messages of workers are checked and taken to whom they are for."""
+"""Where the messages of workers are checked and dispatched."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class WorkerDesk:
             case Ready(host=host, port=port):
                 if message.codec_digest != self.codec_digest:
                     return _other_records(worker.name)
-                # Once: a second address would be somebody else's.
+                # Once: a worker has one address, so a second one is not its own.
                 self.addresses.setdefault(worker.peer, (host, port))
             case Failed(error=text):
                 return error_from_text(worker.name, text)

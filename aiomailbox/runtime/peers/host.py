@@ -2,7 +2,7 @@
 
 Theory of operation: the parent is a peer like its workers: it has tasks, a data server
 and connections of its own. Everything that workers do arrives as calls on the loop. A
-deadline runs from the first cancel; who has not ended by then is killed.
+deadline runs from the first cancel; a worker that has not ended by then is killed.
 """
 
 from __future__ import annotations

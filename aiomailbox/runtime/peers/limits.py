@@ -122,7 +122,7 @@ class RemoteLimiter:
         """Let the first of those go on that were asked for."""
         for _ in range(min(count, len(self._asked))):
             weight, future = self._asked.popleft()
-            # The grant has cost units, so it goes to somebody.
+            # The grant has cost units, so it goes to another waiter.
             if future.done():
                 self._pass_on(weight)
             else:
@@ -162,10 +162,10 @@ class RemoteLimiter:
             self._send(Lease(self._text, [weight for weight, _ in self._asked]))
 
     def _pass_on(self, weight: float) -> None:
-        """Give a grant that nobody waits for any more to one who was not asked for."""
+        """Give a grant whose waiter is gone to the first one not yet asked for."""
         while self._waiters and self._waiters[0][1].done():
             self._waiters.popleft()
-        # Not more than was granted, and to the first only: nobody is overtaken.
+        # Not more than was granted, and to the first only: no waiter is overtaken.
         if self._waiters and self._waiters[0][0] <= weight:
             self._waiters.popleft()[1].set_result(None)
 
@@ -186,7 +186,7 @@ class RemoteLimits:
         # Kept alive, so that ids stay unique.
         self._shipped = shipped
         self._by_key: dict[tuple[int, str | None], RemoteLimiter] = {}
-        # Nobody here: the parent's own limiters tell it.
+        # Not called here: the parent's own limiters tell it.
         self.on_exhausted: Callable[[RateLimit], None] | None = None
 
     def get(self, limit: RateLimit) -> Limiter:
@@ -211,7 +211,7 @@ class RemoteLimits:
         return known
 
     def begin_attempt(self) -> None:
-        """Forget what an older attempt has asked for: nobody grants it any more."""
+        """Forget what an older attempt has asked for: it is no longer granted."""
         for limiter in self._by_key.values():
             limiter.close()
         self._by_key.clear()
@@ -257,7 +257,7 @@ class LimitDesk:
 
         Args:
             message: What the worker asks for.
-            worker: Who is sent what is granted.
+            worker: Where the grants are sent.
             on_failed: Notified of a lease that can never be granted.
         """
         task = asyncio.get_running_loop().create_task(

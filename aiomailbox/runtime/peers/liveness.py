@@ -3,7 +3,7 @@
 Theory of operation: the two ends of a socket of their own, the lifeline. Neither thread
 needs a loop, so on both sides a loop that is held is distinguished from a process that
 is stopped; and no large message is in the way. Time is counted in waits that timed out:
-a side that was stopped itself has waited once, however long it took, and suspects nobody.
+a side that was stopped itself has waited once, however long, and suspects no other one.
 When the worker's end finds the other one closed, the parent is gone.
 """
 

@@ -14,7 +14,7 @@ __all__ = ["ModulesByValue", "import_path", "is_importable"]
 class ModulesByValue:
     """Tells cloudpickle, while in use, which modules no other process could import.
 
-    Tests that pytest imported by their files, code blocks, modules that somebody made:
+    Tests that pytest imported by their files, code blocks, modules made at run time:
     their functions and classes are sent with their code.
 
     Args:

@@ -241,7 +241,7 @@ def _floating(config: JobConfig) -> int:
 
 
 def _is_of_every_job(method: str, fields: Mapping[str, Any]) -> bool:
-    """Say whether a line is neither an error nor about somebody who did not get in.
+    """Say whether a line is neither an error nor about a refused connection.
 
     Connections come and go with every job, and its tasks are notified of how one ends.
     """

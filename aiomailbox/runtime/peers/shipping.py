@@ -33,7 +33,7 @@ class Shipment:
     Attributes:
         graph: The job; what stays in the parent has no factory.
         config: Its settings.
-        placement: Who runs what.
+        placement: Which peer runs which tasks.
         seed: Of the job's random sources.
         job_id: 16 bytes that name the job to its peers.
         has_arrow: Whether runs of records may be Arrow's.

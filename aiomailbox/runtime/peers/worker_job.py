@@ -159,7 +159,7 @@ class WorkerJob:
         attempt.end()
 
     async def _connect(self, attempt: WorkerAttempt) -> None:
-        """Let peers know who this is while no function of the user holds the loop."""
+        """Authenticate with the peers while no function of the user holds the loop."""
         loop = asyncio.get_running_loop()
         connecting = loop.create_task(self._network.connect())
         self._connecting[attempt] = connecting
@@ -177,7 +177,7 @@ class WorkerJob:
         self._on_running()
 
     def on_told_to_end(self) -> None:
-        """Tell the parent that somebody else wants this process to end."""
+        """Tell the parent that this process was told to end, and not by it."""
         how = "was told to end by signal SIGTERM"
         error = WorkerDiedError(self._name, os.getpid(), None, how)
         self._channel.send(Failed(text_of_error(error)))
@@ -256,7 +256,7 @@ class WorkerJob:
         # Of one whose tasks have begun again there is nothing to tell any more.
         self._attempts = [each for each in self._attempts if not each.tasks.is_over]
         try:
-            # Dismissed meanwhile: there is nobody to run for.
+            # Dismissed in between: the parent wants no more runs.
             if not self._dismissed.available:
                 self._begin(WorkerAttempt(plan, self._channel.send), plan)
         finally:
@@ -287,7 +287,7 @@ class WorkerJob:
         self._reporting = None
         if not self._running:
             return
-        # The parent reads slowly: numbers that are old when they come help nobody.
+        # While the parent reads slowly, statistics would be out of date on arrival.
         if self._channel.unsent_bytes < _UNSENT_BYTES_MAX:
             self._channel.send(self._snapshot())
         self._report_later()
@@ -308,7 +308,7 @@ class WorkerJob:
     def _on_lost(self, reason: BaseException | None) -> None:
         if self._dismissed.available:
             return
-        # Nothing more is to be said, and nobody listens.
+        # The parent is gone: nothing more can be reported.
         self.is_orphaned = True
         self._cancel()
         self._dismissed.set_available()

@@ -18,9 +18,9 @@ _PR_SET_PDEATHSIG: Final = 1
 def die_with_parent(parent: int) -> None:
     """Have the system kill this process when its parent dies, whatever either does.
 
-    On Linux; on other systems the lifeline has to do, which needs Python's global lock, and
-    that nobody else has a copy of the parent's end. For the system the parent is the
-    thread that started this process: the one that runs the job.
+    On Linux; on other systems the lifeline has to do, which needs Python's global lock,
+    and that no other process has a copy of the parent's end. For the system the parent
+    is the thread that started this process: the one that runs the job.
 
     Args:
         parent: The parent's process id. If it has died already, so does this process.

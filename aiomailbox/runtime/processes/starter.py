@@ -42,7 +42,7 @@ class ProcessStarter:
             OSError: If they cannot be made.
         """
         self._scratch.below("")
-        # Workers make none themselves: who is killed could not remove them.
+        # Workers make none themselves: one that is killed could not remove them.
         self._config.state_backend.placed(self._scratch.below)
         return self._setup(PARENT).place
 

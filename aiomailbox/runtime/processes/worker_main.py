@@ -41,10 +41,10 @@ def main(control: int, lifeline: int, parent: int) -> None:
 
     Args:
         control: Descriptor of the control channel.
-        lifeline: Descriptor of the channel that says who lives.
+        lifeline: Descriptor of the channel for signs of life.
         parent: The parent's process id.
     """
-    # First: a parent that dies while this is being set up leaves nobody behind.
+    # First: a parent that dies during the setup leaves no worker behind.
     die_with_parent(parent)
     # The parent cancels what is to be cancelled.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

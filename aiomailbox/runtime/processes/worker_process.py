@@ -1,8 +1,8 @@
 """A worker as its parent has it: the process, its end of the channel, its end.
 
 Theory of operation: everything that happens to a worker arrives as a call on the loop,
-so nobody has to be awaited to notice a death. A worker is gone when its process has ended
-and all that it said has been read; one of the two alone is not waited with for long.
+so a death is noticed without awaiting it. A worker is gone when its process has ended
+and all that it sent has been read; after one of the two the other has a time limit.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WorkerProcess:
 
     Args:
         peer: Its number, from 1.
-        events: Who is notified.
+        events: Notified of what happens to it.
         heartbeat_timeout_s: How long it may send no heartbeat.
         new_setup: Makes what a worker of a number gets first.
 
@@ -98,7 +98,7 @@ class WorkerProcess:
             process, _ = await loop.subprocess_exec(
                 lambda: _ExitWatch(self._on_exit),
                 sys.executable,
-                # The directory that this program happens to run in may be anybody's.
+                # The current directory may hold modules of another user.
                 "-P",
                 "-m",
                 _MODULE,
