@@ -1,4 +1,4 @@
-"""Checkpoints of a job: when they begin, whom they concern, and what becomes of them.
+"""Checkpoints of a job: when they begin, which tasks take part, what becomes of them.
 
 `CheckpointPlanner` takes every decision and does nothing; `CheckpointSettings` says how
 often, and `CompletedCheckpoints` which of them are kept. `CheckpointWriter` writes what

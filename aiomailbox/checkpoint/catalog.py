@@ -85,7 +85,7 @@ def delete_checkpoint(found: FoundCheckpoint, clock: Clock) -> None:
     files = found.files
     storage, job = files.storage, files.directory.rpartition("/")[0]
     if not has_job_file(storage, job):
-        # A savepoint: nobody owns the place, and nothing is shared.
+        # A savepoint: the place has no owner, and nothing is shared.
         files.delete()
         return
     # The same claim that a job holds: a running one is not deleted from.

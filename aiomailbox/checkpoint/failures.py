@@ -13,7 +13,7 @@ __all__ = ["FailureCounter", "FailureReason"]
 
 
 class FailureReason(Enum):
-    """Why a checkpoint did not complete; some are nobody's fault."""
+    """Why a checkpoint did not complete; some reasons are no fault."""
 
     EXPIRED = "it took longer than its timeout"
     DECLINED = "a task declined it"

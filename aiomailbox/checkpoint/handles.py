@@ -94,8 +94,8 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
         inline: The bytes, if they are few.
         sections: What is where in them.
         serializers: By operator and by state the serializers that are not the usual
-            one: who reads the state needs them.
-        prepared: What sinks have prepared and nobody may have committed yet.
+            one: a reader of the state needs them.
+        prepared: What sinks have prepared and may not be committed yet.
         is_finished: Whether the task had nothing more to do but to wait.
         shared: The files of stores that the snapshot consists of beside them.
         has_union_state: Whether it holds elements that every subtask is to get.

@@ -21,7 +21,7 @@ _QUEUED_MAX: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """Somebody wants a checkpoint.
+    """A request for a checkpoint.
 
     Attributes:
         number: Requests are numbered as they come.
@@ -58,7 +58,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nobody's turn: ask again when something has changed."""
+    """No request's turn: ask again when something has changed."""
 
 
 @dataclass(slots=True)

@@ -195,10 +195,10 @@ def finished_tasks(
 
 def _spread_times(former: Sequence[_Inputs], parallelism: int) -> list[_Inputs]:
     """Return how far inputs are; where there are other subtasks, the one behind counts."""
-    # Nobody has another number of channels: what each had goes back to it.
+    # No subtask has another number of channels: what each had goes back to it.
     if len(former) in {0, parallelism}:
         return [*former]
-    # Of all the lowest, for who was behind has records that would be late otherwise.
+    # The lowest of all: the subtask behind has records that would be late otherwise.
     together = tuple(
         ValveSnapshot(min(one.watermark for one in times))
         for times in zip(*former, strict=True)
@@ -250,7 +250,7 @@ def _in_flight(
     Concept:
         Flink, FLIP-547: output buffers are recovered on the downstream task.
     """
-    # What nobody takes out of it is of channels that are not there any more.
+    # What stays in it belongs to channels that are gone.
     left = dict(channels)
     found: _InFlight = {}
     edges = [edge for vertex in graph.vertices for edge in vertex.out_edges]

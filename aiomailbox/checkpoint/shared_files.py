@@ -4,7 +4,7 @@ Theory of operation: a file that a store will not change again is written with t
 snapshot that has it. The next snapshots of the same task name it again, as long as each
 one before had it: so if any checkpoint refers to it, all complete ones since it was
 written do. Its name begins with the number of the checkpoint it was written for; once a
-later one is complete, what no complete checkpoint refers to is used by nobody.
+later one is complete, what no complete checkpoint refers to is unused.
 """
 
 from __future__ import annotations

@@ -53,14 +53,14 @@ _LATE_SWEEPS: Final = 3
 
 
 class CheckpointStore:
-    """The checkpoints of one job, which nobody else writes; all calls block.
+    """The checkpoints of one job, their only writer; all calls block.
 
     Args:
         storage: Where checkpoints are.
         job_id: The identity of the job.
         clock: Tells when a claim runs out.
         log: A structlog logger.
-        owner: Who claims, for the message to others.
+        owner: The claimant's name, for the error that others get.
 
     Raises:
         StorageClaimedError: If another job with this identity runs.
@@ -95,7 +95,7 @@ class CheckpointStore:
         self._log = log
         self._below = job_directory(job_id)
         # By the numbers of complete checkpoints the shared files that each has; None
-        # where nobody knows.
+        # where that is unknown.
         self._shared: dict[int, set[str] | None] = {}
         self._has_completed = False
         # By their numbers checkpoints that failed, and how often to look there again.
@@ -114,7 +114,7 @@ class CheckpointStore:
             for checkpoint_id in sorted(found - self._complete):
                 self.discard(checkpoint_id)
             self._shared = {one: self._shared_of(one) for one in self._complete}
-            # Nobody writes there yet.
+            # There is no writer yet.
             self._remove_unused(_BEYOND_ALL)
         except BaseException:
             self._claim.release()
@@ -148,7 +148,7 @@ class CheckpointStore:
         """Hold the claim for longer; needed more often than every `LEASE_MS`.
 
         Raises:
-            StorageClaimedError: If somebody else has taken over.
+            StorageClaimedError: If another owner has taken over.
         """
         self._claim.renew(self._clock.now_ms())
 
@@ -167,7 +167,7 @@ class CheckpointStore:
             Its path or URL, to restore from.
 
         Raises:
-            StorageClaimedError: If somebody else has taken over.
+            StorageClaimedError: If another owner has taken over.
             OSError: If it cannot be written; then it is not complete.
         """
         # A writer that lost the claim meanwhile must not complete a checkpoint.
@@ -225,12 +225,12 @@ class CheckpointStore:
             self._complete.remove(checkpoint_id)
             had = self._shared.pop(checkpoint_id, None)
             if checkpoint_id == self._job.completed:
-                # Nobody is to miss it.
+                # It must not be taken for lost.
                 self._write_job(completed=max(self._complete, default=0))
         else:
             self._failed[checkpoint_id] = _LATE_SWEEPS
-        # First the books and then the files: a crash in between leaves files that
-        # nobody counts.
+        # First the books and then the files: a crash in between leaves unused files,
+        # not entries without files.
         CheckpointFiles(storage, directory).delete()
         if had:
             # What a later one has not taken over by now, none will.
@@ -307,7 +307,7 @@ class CheckpointStore:
     def _remove_unused(self, before_id: int) -> None:
         """Delete shared files that are older than a checkpoint, and in no complete one.
 
-        Nothing is deleted while there is one of which nobody knows what it has.
+        Nothing is deleted while there is one of which this is unknown.
         """
         used: set[str] = set()
         for files in self._shared.values():

@@ -31,7 +31,7 @@ class CheckpointWriter:
         storage: Where checkpoints are.
         job_id: The identity of the job.
         classes: The classes that state may hold, or type hints that name them; state
-            of others is refused, for nobody could read it. None for all that occur.
+            of others is refused: it could not be read again. None for all that occur.
         memory_threshold: What has at most so many bytes goes with the metadata.
 
     Example:

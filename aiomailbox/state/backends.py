@@ -39,7 +39,7 @@ class StateBackend(Protocol):
 
         Args:
             scratch: Makes a directory below a place, "" for the system's place for
-                temporary files, and returns it; who keeps no files does not call it.
+                temporary files, and returns it; not called by one that keeps no files.
         """
         ...
 

@@ -2,7 +2,7 @@
 
 Theory of operation: a million tuples take longer to make than to encode, and make
 Python's collector look at each of them. So entries are kept as a list of keys and a list
-of contents, and become tuples only for those who ask for them one by one. Which key
+of contents, and become tuples only when they are read one by one. Which key
 group a key is in is computed when the snapshot is first read, in the thread that reads.
 """
 

@@ -2,8 +2,9 @@
 
 Theory of operation: per state one dict, ``key -> content``, or for namespaced state
 ``key -> {namespace: content}``. Run-form operators get the dict's own methods. Key
-groups matter only at the edges: who reads a snapshot sorts the keys into groups, a
-restore takes the groups of its range, and nothing in between hashes a key as Flink does.
+groups matter only at the edges: a snapshot's reader sorts the keys into groups, a
+restore takes the groups of its range, and nothing in between hashes a key as Flink
+does.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ Theory of operation: a snapshot freezes the dict and puts a layer on top of it t
 later changes, so that a thread may read what is below without a lock, and nothing is
 copied for it. What is read from below and could be changed in place is copied up first.
 While there is no layer the dict itself is used, with its own methods; a layer costs
-some hundred nanoseconds per access. When nobody reads a snapshot any more, its layer is
+some hundred nanoseconds per access. When a snapshot is no longer read, its layer is
 settled: what it holds goes down into the dict, so much at a time as the caller wants,
-and what is set meanwhile goes there at once, so that there is an end of it.
+and what is set in between goes there at once, so that there is an end of it.
 
 Copying a group of keys when one of them is first written would not do: a run of a
 thousand keys touches all groups, and would copy everything in the middle of that run.
@@ -42,7 +42,7 @@ _SHARD: Final = 1 << 12
 
 
 class Layer(MutableMapping[K, V], Generic[K, V]):
-    """Changes to a mapping that nobody changes meanwhile.
+    """Changes to a mapping that is itself left unchanged.
 
     Args:
         base: That mapping.
@@ -90,7 +90,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
             base.peek if isinstance(base, Layer) else base.get
         )
         self._is_settling = False
-        # Exact, or None since somebody else sets keys in `own`.
+        # Exact, or None once keys are set in `own` from outside.
         self._count: int | None = base._count if isinstance(base, Layer) else len(base)
         # Keys of the base that `popitem` has not come to, and the first of them.
         self._rest: Iterator[K] | None = None
@@ -181,7 +181,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         return key, content
 
     def settle(self, count: int) -> int:
-        """Put changes into the base, which nobody reads as it was any more.
+        """Put changes into the base, which is no longer read as it was.
 
         Args:
             count: How many steps to do at most.
@@ -191,7 +191,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
         """
         base, own, gone = self.base, self.own, self.gone
         self._is_settling = True
-        # Nobody reads the base as it was: its contents need not be copied any more.
+        # The base is no longer read as it was: its contents need not be copied.
         self._thaw = _same
         while gone and count > 0:
             some = _taken(gone, count)
@@ -505,7 +505,7 @@ class LayeredDict(Generic[K, V]):
 
     def _join(self) -> None:
         """Let one layer be all those that lie over the dict."""
-        # First what nobody reads any more: often that is all.
+        # First what is no longer read: often that is all.
         self.settle(sys.maxsize)
         if not self.has_snapshot:
             return

@@ -138,7 +138,7 @@ class NoKeysStateStore:
         self._refuse()
 
     def close(self) -> None:
-        """Do nothing: there is nothing to give back."""
+        """Do nothing: there is nothing to release."""
 
     def _refuse(self) -> NoReturn:
         raise StateError(

@@ -34,7 +34,7 @@ class RedistributionMode(Enum):
         UNION: All elements to every subtask.
         BROADCAST: One subtask's copy to each, for all copies are the same.
         MERGE: What is about a subtask as a whole, such as how far it is: it stays where
-            it is while the parallelism does, else everybody gets all and makes one of
+            it is while the parallelism does, else every subtask gets all and merges
             it. For operators of ours, not for functions of users.
     """
 
@@ -212,12 +212,12 @@ class SubtaskStateMapper(Enum):
     """Which old subtasks' records in flight a new subtask reads.
 
     Attributes:
-        ARBITRARY: Anyone may read them; as `ROUND_ROBIN`.
+        ARBITRARY: Any subtask may read them; as `ROUND_ROBIN`.
         FIRST: The first new subtask reads all.
         FULL: Every new subtask reads all, and drops what is not its own.
         RANGE: The new ones that share key groups with the old one, dropping likewise.
         ROUND_ROBIN: Old subtask i goes to new subtask ``i % parallelism``.
-        UNSUPPORTED: Nobody can: the records were bound to their subtask.
+        UNSUPPORTED: No subtask can: the records were bound to the old one.
 
     Concept:
         Flink, ``SubtaskStateMapper``.

@@ -394,7 +394,7 @@ def key_groups_in(
 ) -> list[KeyGroupBlocks]:
     """Return key groups with their blocks, checked."""
     groups = [group for group, _ in found]
-    # The bytes may be anybody's: numbers are checked before they are used.
+    # The bytes are not trusted: numbers are checked before they are used.
     if len(set(groups)) < len(groups) or max(groups, default=0) >= max_parallelism:
         raise CorruptStreamError(
             f"a snapshot names key groups twice, or beyond the {max_parallelism} it has"

@@ -123,7 +123,7 @@ def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
 def check_declared(
     references: Iterable[str], declared: Mapping[str, type] | None
 ) -> None:
-    """Raise if state holds objects of classes that nobody could read.
+    """Raise if state holds objects of classes that could not be read again.
 
     Args:
         references: The classes.

@@ -375,7 +375,7 @@ class KeyedStateStore(Protocol):
         ...
 
     def settle(self, count: int) -> int:
-        """Undo what snapshots cost that nobody has any more.
+        """Undo what snapshots that are no longer held still cost.
 
         Args:
             count: How many steps to do at most, of about a microsecond.
@@ -403,5 +403,5 @@ class KeyedStateStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Give back what the store holds outside of memory; again is a no-op."""
+        """Release what the store holds outside of memory. Idempotent."""
         ...

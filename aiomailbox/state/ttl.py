@@ -2,7 +2,7 @@
 
 Theory of operation: a value, a reduced value and an accumulator are kept as one pair
 ``(content, touched)``, a list as pairs, a map as a dict of pairs. Reading an
-expired content removes it. What nobody reads is found by a sweep: every write looks at
+expired content removes it. What is never read is found by a sweep: every write looks at
 a few other keys, so that a state as large as its live keys stays that large.
 """
 
@@ -21,7 +21,7 @@ _SWEPT_PER_WRITE = 2
 
 
 class Expiry:
-    """When content of one state has expired, and who may still see it.
+    """When content of one state has expired, and whether it is still visible then.
 
     Args:
         config: The state's time to live.
@@ -139,7 +139,7 @@ class TtlCell:
     Args:
         cell: Keeps ``(content, touched)``.
         expiry: When that has expired.
-        sweep: Drops what nobody reads.
+        sweep: Drops what is never read.
     """
 
     __slots__ = ("_cell", "_expiry", "_sweep")

@@ -209,14 +209,14 @@ class AppendLog:
         self._mapped, self._room = mapped, room
 
     def _complete(self, file: int, mapped: mmap.mmap, end: int) -> None:
-        """Give back the room behind the last entry; `sync` closes the file."""
+        """Truncate the file behind the last entry; `sync` closes it."""
         mapped.close()
         os.ftruncate(file, end)
         self._rolled.append(file)
 
 
 class LogSegment:
-    """One file of an `AppendLog`, for reading; somebody else may be appending to it.
+    """One file of an `AppendLog`, for reading; a writer may be appending to it.
 
     Args:
         directory: The log's.

@@ -1,9 +1,9 @@
 """What was committed to a directory, commit by commit, for readers that follow it.
 
 Theory of operation: beside the files there is a directory ``_aiomailbox``. Each commit
-is a small file in it, written in one step after all files of the commit are in place: who
-goes by these files sees a commit whole or not at all. Readers write how far they are; what
-all of them have passed may be deleted, by any of them.
+is a small file in it, written in one step after all files of the commit are in place: a
+reader of these files sees a commit whole or not at all. Readers write how far they are;
+what all of them have passed may be deleted, by any of them.
 
 =========================  =============================================================
 ``log.json``               which log it is, and whether files are deleted
@@ -49,7 +49,7 @@ class DirectoryLog(Protocol):
     """What notifies readers of a directory of commits; all calls block."""
 
     def create(self, directory: Path) -> None:
-        """Begin in a directory that nobody sees yet."""
+        """Begin in a directory that is not visible yet."""
         ...
 
     def check(self, directory: Path) -> None:
@@ -82,7 +82,7 @@ class CommitLog:
         self._disk = disk or Disk()
 
     def create(self, directory: Path) -> None:
-        """Begin a log in a directory that nobody sees yet.
+        """Begin a log in a directory that is not visible yet.
 
         Raises:
             OSError: If the disk refuses.

@@ -16,12 +16,12 @@ class Claim(Protocol):
         """Say that the owner still lives.
 
         Raises:
-            StorageClaimedError: If somebody else has taken over meanwhile.
+            StorageClaimedError: If another owner has taken over.
         """
         ...
 
     def release(self) -> None:
-        """Give the right back. Idempotent."""
+        """Release the right. Idempotent."""
         ...
 
 
@@ -67,7 +67,7 @@ class Storage(Protocol):
     def fetch(self, name: str, target: Path) -> None:
         """Put a file's contents at a path of this machine, where there is nothing.
 
-        They may be shared with the storage: nobody may change them.
+        They may be shared with the storage: they must not be changed.
 
         Raises:
             FileNotFoundError: If there is no such file.
@@ -75,7 +75,7 @@ class Storage(Protocol):
         ...
 
     def sweep(self, below: str = "") -> None:
-        """Remove what crashes left half written; nobody may be writing there."""
+        """Remove what crashes left half written; there must be no writer."""
         ...
 
     def names(self, below: str = "") -> list[str]:
@@ -91,10 +91,10 @@ class Storage(Protocol):
 
         Args:
             below: The name.
-            owner: Who claims it, for the message that others get.
+            owner: The claimant's name, for the error that others get.
             now_ms: Wall-clock time, for claims that expire.
 
         Raises:
-            StorageClaimedError: If somebody else holds it.
+            StorageClaimedError: If another owner holds it.
         """
         ...

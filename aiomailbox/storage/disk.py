@@ -52,7 +52,7 @@ class Disk:
         source.rename(target)
 
     def exchange(self, one: Path, other: Path) -> None:
-        """Let two paths change places: nobody ever sees one of them missing.
+        """Exchange two paths in one step: neither is ever missing.
 
         Raises:
             ExchangeNotSupportedError: If the system or the file system cannot.

@@ -6,8 +6,8 @@ the only thing that may be done again, and so a commit may be repeated after a c
 any moment. The first one makes the target, empty but for a hidden file which says that it
 is the job's; this is one step, and takes the place of an older target if it may.
 
-The hidden file also says what was committed last. A file that is neither prepared nor in
-the target was committed and taken away by somebody if it is mentioned there, or if its
+The hidden file also says what was committed last. A file that is neither prepared nor
+in the target was committed and then taken away if it is mentioned there, or if its
 checkpoint is not newer; otherwise it is lost, and the job is notified.
 """
 
@@ -112,13 +112,13 @@ class GrowingDirectory:
         finds all of it.
 
         Args:
-            owner: Who asks, for the message to others who want to write there.
+            owner: The caller's name, for the error that other writers get.
             restored: Whether the job resumes from a checkpoint.
 
         Raises:
             TargetExistsError: If the target is there, not the job's, and not to be
                 replaced.
-            SinkError: If somebody else writes it or can still commit to it, or it cannot
+            SinkError: If another job writes it or can still commit to it, or it cannot
                 be replaced.
             OSError: If it cannot be written.
         """
@@ -186,7 +186,7 @@ class GrowingDirectory:
             disk.sync(directory)
         newest = checkpoint_id
         if committed.token == self._token:
-            # Somebody else's checkpoints say nothing of ours.
+            # Another job's checkpoints say nothing of ours.
             newest = max(newest, committed.checkpoint_id)
         self._mark(_Committed(self._token, newest, tuple(names)))
         # Not before: readers may delete what they have passed, and only what is
@@ -194,7 +194,7 @@ class GrowingDirectory:
         final_names = [self._workplace.final_name(name) for name in names]
         for log in self._logs:
             log.append(target, checkpoint_id, final_names)
-        # Last: who waits for it finds all that was committed.
+        # Last: a reader that waits for it finds all that was committed.
         if is_final:
             disk.create(target / SUCCESS)
             disk.sync(target)
@@ -202,7 +202,7 @@ class GrowingDirectory:
             disk.remove_file(intent)
 
     def recover(self) -> None:
-        """Remove what was prepared and is in no checkpoint; nobody may be writing.
+        """Remove what was prepared and is in no checkpoint; there must be no writer.
 
         What a restored checkpoint has must have been committed.
         """
@@ -213,7 +213,7 @@ class GrowingDirectory:
         """Remove some of what was prepared and is in no checkpoint; others may write.
 
         Args:
-            is_left: Says of a file's name whether nobody writes or commits it.
+            is_left: Says of a file's name whether it is neither written nor committed.
         """
         for file in sorted(self._workplace.staging(self._token).rglob("*")):
             if is_left(file.name):
@@ -308,7 +308,7 @@ class GrowingDirectory:
         undo: list[Callable[[], None]] = []
         workplace.publish(overwrite=self._overwrite, undo=undo)
         self._committed = first
-        # What was there before is nobody's any more: what is committed stays.
+        # What was there before is no longer needed: what is committed stays.
         with contextlib.suppress(OSError):
             workplace.sweep_replaced()
         return first

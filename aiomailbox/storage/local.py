@@ -136,7 +136,7 @@ class LocalStorage:
             self._remove_empty(parent)
 
     def sweep(self, below: str = "") -> None:
-        """Remove what crashes left half written; nobody may be writing there."""
+        """Remove what crashes left half written; there must be no writer."""
         root = self._path(below) if below else self._directory
         for parent, _, files in os.walk(root):
             for file in files:
@@ -171,7 +171,7 @@ class LocalClaim:
 
     Args:
         path: The file; its directory must be there.
-        owner: Who holds it, for the message that others get.
+        owner: The holder's name, for the error that others get.
 
     Raises:
         StorageClaimedError: If another process, or this one, holds it.
@@ -200,10 +200,10 @@ class LocalClaim:
         """Unlock. Idempotent.
 
         Args:
-            remove: Whether the file goes too; else it stays for who comes next.
+            remove: Whether the file goes too; else it stays for the next owner.
         """
         if remove and self._close.alive:
-            # While it is locked: who has opened it meanwhile sees that it is gone.
+            # While it is locked: a process that has it open sees that it is gone.
             with contextlib.suppress(OSError):
                 self._path.unlink()
         self._close()
@@ -213,7 +213,7 @@ def _locked_file(path: Path) -> int:
     """Return a descriptor of the file at a path, locked.
 
     Raises:
-        StorageClaimedError: If somebody else holds the lock.
+        StorageClaimedError: If the lock is held already.
     """
     while True:
         # Not inherited: a child that outlives its parent must not hold the lock.
@@ -236,7 +236,7 @@ def _locked_file(path: Path) -> int:
 
 
 def _holder(descriptor: int) -> str:
-    """Return who holds a file; a holder that has just locked it says so in a moment."""
+    """Return the holder of a file; one that has just locked it writes its name soon."""
     for _ in range(_LOOKS_FOR_HOLDER):
         text = os.pread(descriptor, 200, 0).decode("utf-8", "replace")
         if text:

@@ -62,7 +62,7 @@ class SparkLog:
         self._appended_id: int | None = None
 
     def create(self, directory: Path) -> None:
-        """Begin a log in a directory that nobody sees yet.
+        """Begin a log in a directory that is not visible yet.
 
         Raises:
             OSError: If the disk refuses.

@@ -61,7 +61,7 @@ class StagedDirectory:
         self._workplace = Workplace(path, self._disk)
         self._token = token
         self._overwrite = overwrite
-        # Invariant: newest last; all of them together give back what was there.
+        # Invariant: newest last; all of them together restore what was there.
         self._undo: list[Callable[[], None]] = []
         self._is_visible = False
 
@@ -69,11 +69,11 @@ class StagedDirectory:
         """Claim the target, put right what a crash left, and make the staging directory.
 
         Args:
-            owner: Who asks, for the message to others who want to write there.
+            owner: The caller's name, for the error that other writers get.
 
         Raises:
             TargetExistsError: If the target is there and is not to be replaced.
-            SinkError: If somebody else writes it or can still commit to it, or it cannot
+            SinkError: If another job writes it or can still commit to it, or it cannot
                 be replaced.
             OSError: If it cannot be written.
         """
@@ -125,7 +125,7 @@ class StagedDirectory:
         """Give up the claim and what is not committed; after a failure, all.
 
         Raises:
-            SinkError: If what was there before cannot be given back; says where it is.
+            SinkError: If what was there before cannot be restored; says where it is.
         """
         if not self._workplace.is_claimed:
             return

@@ -87,7 +87,7 @@ class Workplace:
         return self._path / token
 
     def find(self, name: str) -> list[Path]:
-        """Return the files of a name beside what anybody has prepared."""
+        """Return the files of a name beside what any job has prepared."""
         return sorted(self._path.glob(f"*/{name}"))
 
     def staged(self, name: str) -> Path:
@@ -98,10 +98,10 @@ class Workplace:
         """Claim the target, and put back what a crash left between two renames.
 
         Args:
-            owner: Who asks, for the message to others who want to write there.
+            owner: The caller's name, for the error that other writers get.
 
         Raises:
-            SinkError: If somebody else writes it.
+            SinkError: If another job writes it.
             OSError: If it cannot be written.
         """
         self._disk.make_directory(self.target.parent)
@@ -136,7 +136,7 @@ class Workplace:
         """Refuse to remove what another job has prepared and may still commit.
 
         Args:
-            token: Of who asks.
+            token: The caller's.
 
         Raises:
             SinkError: If there is such a thing; says whose it is and what can be done.
@@ -212,7 +212,7 @@ class Workplace:
             keep: A token; what other jobs may still commit stays then, too.
 
         Raises:
-            OSError: If what may be somebody's old data cannot be removed.
+            OSError: If what may be old data of the user's cannot be removed.
         """
         for entry in self._entries():
             # What has an owner may be committed by a job that goes on.

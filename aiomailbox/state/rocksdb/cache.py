@@ -106,7 +106,7 @@ class _Frozen:
     """What was in a cache when a snapshot was taken: a thread is about to write it.
 
     Args:
-        generations: The newest first; nobody changes them any more.
+        generations: The newest first; no longer changed.
         put: The addresses whose content is newer than that in the database.
     """
 
@@ -235,7 +235,7 @@ class ContentCache:
         Each of them may be set in it, until something else of the cache is used.
         """
         self.prefetch(keys)
-        # Taken as written: who works on a run may change any of them in place.
+        # Taken as written: the operator may change any of them in place.
         self._put.update(keys)
         return self._young.contents
 

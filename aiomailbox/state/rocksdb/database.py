@@ -268,7 +268,7 @@ class Database:
 
 
 class PendingSnapshot:
-    """A snapshot that has begun, and is made when somebody asks for it.
+    """A snapshot that has begun, and is made when it is first read.
 
     Args:
         database: Of the snapshot; nothing is written there until it is made.
@@ -276,7 +276,7 @@ class PendingSnapshot:
         forget: Called when that is done.
 
     Attributes:
-        reader: Who wants it; when that has gone, nobody does.
+        reader: What will read it; once that is gone, it is not needed.
     """
 
     def __init__(
@@ -305,7 +305,7 @@ class PendingSnapshot:
             return self._snapshot
 
     def end(self) -> None:
-        """Make it, or if nobody wants it, do only what must not get lost; or wait."""
+        """Make it, or without a reader do only what must not get lost; or wait."""
         with self._lock:
             if self._is_over:
                 return

@@ -1,8 +1,8 @@
 """Keyed state in RocksDB, behind a cache of objects.
 
 Theory of operation: the database is opened with the first state and lies in a temporary
-directory, because what outlives the process are snapshots. A snapshot shares the database's
-files, and is read key group by key group when somebody asks for its contents.
+directory, because what outlives the process are snapshots. A snapshot shares the
+database's files, and its contents are read on request, key group by key group.
 """
 
 from __future__ import annotations
