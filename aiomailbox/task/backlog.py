@@ -45,7 +45,7 @@ __all__ = ["Backlog", "has_backlog"]
 
 _Element = Run | Watermark | WatermarkStatus | LatencyMarker
 
-# More than the results of a slice of input, and nothing waits but who has emitted it.
+# Above the results of a slice of input; only an emitter of more has to wait.
 _RECORDS_MAX: Final = 4 * RUN_LENGTH_MAX
 
 
@@ -157,7 +157,7 @@ class Backlog:
         if key is None:
             return True
         context = self._operator.context
-        # As if for one subtask: only the key group is asked for, not who owns it.
+        # As if for one subtask: only the key group is asked for, not its owner.
         groups = KeyGroupAssigner(1, context.max_parallelism)
         return groups.key_group_of(key(value)) in context.key_group_range.key_groups
 

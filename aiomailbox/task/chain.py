@@ -154,14 +154,14 @@ class OperatorChain:
         """The most records that the operators are given at once, and what that costs.
 
         For operators of columns it is more: a call into a kernel costs some microseconds
-        however few records there are. Who asks for rows behind them gets a thousand at a
-        time, see `PartingOutput`.
+        however few records there are. An operator of rows behind them gets a thousand
+        at a time, see `PartingOutput`.
         """
         forms = [operator.takes_columns for operator in self.operators]
         if all(forms):
             return COLUMN_SLICES
         if self._has_source:
-            # It has no kernels, and those who follow it get its runs as they are.
+            # It has no kernels, and the operators after it get its runs as they are.
             forms = forms[1:]
         if not any(forms):
             return ROW_SLICES
@@ -280,7 +280,7 @@ class OperatorChain:
             yield partial(self._close, link)
 
     def releasing(self) -> Iterator[Callable[[], Pending]]:
-        """Yield what gives back what the operators' state holds, after `closing`."""
+        """Yield what releases what the operators' state holds, after `closing`."""
         for context in self._contexts.values():
             yield context.close
 
@@ -362,7 +362,7 @@ class OperatorChain:
         )
         self._contexts[index] = context
         is_source = isinstance(operator, SourceOperator)
-        # Those who follow a source get what others of them want.
+        # Where several follow a source, its runs are as long as any of them wants.
         is_alone = is_source and len(plan.outgoing) == 1
         from_kernels = operator.takes_columns and not is_alone
         output: Output = self._output(plan, links, context, from_kernels)

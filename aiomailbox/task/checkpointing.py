@@ -198,7 +198,7 @@ class SubtaskCheckpoints:
         return True
 
     def decline(self, checkpoint_id: int, error: BaseException) -> None:
-        """Refuse a checkpoint, so that nobody downstream waits for its barrier."""
+        """Refuse a checkpoint, so that no task downstream waits for its barrier."""
         if checkpoint_id > self.last_id:
             self.last_id = checkpoint_id
             self._forget_aborted()
@@ -277,7 +277,7 @@ class SubtaskCheckpoints:
             if self._end_writing(checkpoint_id) is not None:
                 self._responder.decline(checkpoint_id, error)
             return
-        # One that was aborted meanwhile is nobody's any more.
+        # One that was aborted in the meantime is not acknowledged.
         if self._end_writing(checkpoint_id) is not None:
             async_ms = (self._clock.monotonic() - started_s) * 1000
             statistics = replace(statistics, async_ms=async_ms)

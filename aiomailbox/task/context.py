@@ -94,9 +94,9 @@ class TaskRuntimeContext(Context):
         )
 
     def close(self) -> None:
-        """Say what is not yet said, and give back what state holds outside of memory.
+        """Log the warnings held back, and release what state holds outside of memory.
 
-        Again is a no-op.
+        Idempotent.
         """
         self.repeated.flush()
         self.keyed_state.close()

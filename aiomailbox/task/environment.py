@@ -40,7 +40,7 @@ class TaskCheckpointing:
 
 
 def _nothing() -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class HelperTasks:
     async def close(self) -> None:
         """Cancel what still runs, again and again, and wait for it.
 
-        When time is up somebody else ends this, and what is left: see `end_by_force`.
+        When time is up this is abandoned, and the task calls `end_by_force`.
         """
         self._closing = True
         await end_tasks(self._tasks, every_s=self._every_s)

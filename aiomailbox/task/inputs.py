@@ -194,7 +194,7 @@ class NetworkInput:
         """Process the next slice of the current buffer, or take the next buffer.
 
         Raises:
-            CorruptStreamError: If a channel brings an event that nobody handles here.
+            CorruptStreamError: If a channel brings an event that is not handled here.
         """
         if self._buffer is None:
             if self._restored:
@@ -247,7 +247,7 @@ class NetworkInput:
         return None
 
     def close(self) -> Pending:
-        """Give back the buffer in hand; the task closes the gate."""
+        """Release the buffer in hand; the task closes the gate."""
         self._reads_priority = False
         self._restored.clear()
         self._release_buffer()

@@ -1,4 +1,4 @@
-"""What ended a task: its own cancellation, somebody else's, an error, several errors."""
+"""The error that ended a task, with notes about those that came after it."""
 
 from __future__ import annotations
 

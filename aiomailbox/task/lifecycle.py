@@ -67,7 +67,7 @@ class TaskLifecycle:
 
     @property
     def is_cancelling(self) -> bool:
-        """Whether somebody asked for the end."""
+        """Whether the end was asked for."""
         return self.state in {TaskState.CANCELLING, TaskState.CANCELED}
 
     def can_advance(self, target: TaskState) -> bool:

@@ -66,7 +66,7 @@ class MailboxTimer:
                 description_args=(timestamp_ms,),
             )
         except RejectedMailError:
-            self.cancel()  # the task has ended; nobody waits for its timers
+            self.cancel()  # the task has ended, and its timers with it
 
     def run(self, timestamp_ms: int) -> Pending:
         """Run the callback and what comes after it; called by the mail."""

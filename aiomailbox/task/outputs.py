@@ -116,9 +116,9 @@ class ChainingOutput:
 class PartingOutput(ChainingOutput):
     """Hands runs of columns over in parts, to an operator that makes rows of them.
 
-    Runs are as long as kernels like them, and nobody knows how long a function takes for
-    each row. Between two parts, of a millisecond if that is enough for a row, the event
-    loop goes on. Mail of the task waits: what is left of the run is in no state.
+    Runs are as long as kernels like them, and the time that a function takes for a row
+    is not known. Between two parts, of a millisecond if that is enough for a row, the
+    event loop goes on. Mail of the task waits: what is left of the run is in no state.
 
     Args:
         target: As in `ChainingOutput`.
@@ -348,7 +348,7 @@ class OperatorOutput:
         return self._main.emit_latency_marker(marker)
 
     def get_watermark(self) -> int:
-        """Return the watermark passed on last, for who shows it."""
+        """Return the watermark passed on last, for the metrics."""
         return self.watermark_ms
 
     def get_idle(self) -> int:
@@ -356,7 +356,7 @@ class OperatorOutput:
         return int(self.is_idle)
 
     def emit_side(self, tag: OutputTag, run: Run) -> Pending:
-        """Pass records to a side output; dropped if nobody consumes it."""
+        """Pass records to a side output; dropped if it has no consumer."""
         side = self._sides.get(tag)
         if side is None or not len(run):
             return None

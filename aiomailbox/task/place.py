@@ -65,8 +65,8 @@ def places_of(tasks: Iterable[asyncio.Task[Any]], otherwise: str) -> str:
 def failure_of(error: BaseException, what: str) -> BaseException:
     """Return the failure that an error is which ended something; never raises.
 
-    It names operator and line where they can be found, and is no cancellation: whoever
-    asks knows that nobody wanted the end.
+    It names operator and line where they can be found, and is no cancellation: the
+    caller knows that the end was not asked for.
 
     Args:
         error: It may be a cancellation: of something awaited, or of the task by its own
@@ -107,7 +107,7 @@ def name_place(error: BaseException) -> BaseException:
         return error
     line = _line(stack)
     if cause is error and isinstance(error, _AS_THEY_ARE):
-        # A line of the library's own would lead nobody to the mistake.
+        # A line of the library's own would not lead to the mistake.
         where = "" if is_own_line(line) else f" at {line}"
         add_note(error, f"in {named_operator(*owner)}{where}")
         if isinstance(error, AioMailboxError) and error.operator is None:

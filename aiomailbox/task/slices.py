@@ -40,7 +40,7 @@ class SliceForm(NamedTuple):
 ROW_SLICES: Final = SliceForm()
 # Kernels run for rows, too: columns are made of them.
 ROW_SLICES_OF_KERNELS: Final = SliceForm(has_fixed_cost=True)
-# Rows are made of what comes out of kernels; who makes them lets the loop go itself.
+# Rows are made of what comes out of kernels; what makes them yields to the loop itself.
 MIXED_SLICES: Final = SliceForm(
     COLUMN_RUN_LENGTH_MAX,
     has_fixed_cost=True,
@@ -147,7 +147,7 @@ class SliceSize:
         elapsed = self._monotonic() - started
         longest = self._records_max
         if awaited:
-            # Who makes rows of columns awaits, too, that the loop went on meanwhile.
+            # Making rows of columns also awaits the loop's turns in between.
             is_parting = self._has_fixed_cost and self._left is None
             longest = min(RUN_LENGTH_MAX if is_parting else _AWAITED_MAX, longest)
             longest = max(longest, self._records_min)

@@ -25,8 +25,8 @@ class TaskSnapshot:
             alone; an operator without a snapshot begins anew.
         inputs: For each input of an operator that was the head of its task, how far
             event time had come on its channels.
-        committables: Per sink what its writer has prepared and nobody has committed
-            yet, each with the number of the checkpoint that it was prepared for.
+        committables: Per sink what its writer has prepared and is not committed yet,
+            each with the number of the checkpoint that it was prepared for.
         is_finished: Whether the task had nothing more to do but to wait.
         channel_state: The buffers that the barrier of an unaligned checkpoint
             overtook, in order, by the name of their channel.

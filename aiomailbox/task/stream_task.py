@@ -295,7 +295,7 @@ class StreamTask:
             error = caught
         # Whatever the clean-up raises comes after this.
         self._error = self._cause_of_end(error)
-        # From here on nobody interrupts: clean-up must not be torn.
+        # From here on there are no interrupts: clean-up must not be torn.
         self._interruptible = False
         await runner.calm()
         runner.limit()
@@ -499,7 +499,7 @@ class StreamTask:
         await self.processor.run_mailbox_loop()
         self._check_cancelled()
         # Timers before the mailbox: one that fires into a quiesced mailbox is refused,
-        # and nobody would know why (FLINK-23558).
+        # for no visible reason (FLINK-23558).
         await self._timers.quiesce()
         self.processor.prepare_close()
         await self.processor.drain()
@@ -596,7 +596,7 @@ class StreamTask:
         for later in [*self._closing.errors, self._failure]:
             error = first_of(error, later, "cleaning up failed too")
         if interrupt is None and isinstance(error, asyncio.CancelledError):
-            # Nobody wanted it.
+            # It was not asked for.
             error = failure_of(error, self.name)
         for writer in self.plan.writers:
             try:

@@ -34,7 +34,7 @@ __all__ = ["PreparedResults", "TaskCheckpoints"]
 
 
 class PreparedResults:
-    """What the writers of a task's sinks have prepared and nobody has committed.
+    """What the writers of a task's sinks have prepared, before it is committed.
 
     Each is kept until a checkpoint that holds it is complete: one that fails takes
     nothing along.

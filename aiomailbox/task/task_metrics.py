@@ -1,6 +1,6 @@
 """What a task shows of itself: how it spends its time, and how full its buffers are.
 
-Everything here is computed when somebody looks; a task that nobody looks at pays for
+Everything here is computed when it is read; a task whose metrics are not read pays for
 none of it.
 """
 

@@ -1,4 +1,4 @@
-"""What a task waits for, in words; computed when somebody looks."""
+"""What a task waits for, in words; computed on request."""
 
 from __future__ import annotations
 
