@@ -110,7 +110,7 @@ class _WithSafeMerge:
 
 
 class _CopyMarks(Undoable):
-    """Of a part that changes its accumulator in place, nobody knows how."""
+    """Of a part that may change its accumulator in place: the mark is a copy of it."""
 
     def mark(self, value: Any, accumulator: Any) -> Any:
         return copy_content(accumulator)

@@ -241,7 +241,7 @@ class Caller:
         failure.__cause__ = error
         failure.__traceback__ = error.__traceback__
         if worker.task.cancelling():
-            # The worker itself was meant: it has to end, and nobody makes its calls.
+            # The worker itself was meant: it has to end, and makes no more calls.
             call.settle()
             self._outcomes.on_fatal(failure)
             raise error
@@ -376,7 +376,7 @@ class Caller:
         call.timer = loop.call_later(delay_s, self._again, call)
 
     def _pause(self, reason: Any) -> float | None:
-        """Let all who share the limit wait, if a server asked for it; return how long."""
+        """Pause all calls under the limit if a server asked for it; return how long."""
         delay_s = retry_after_s(reason, self._clock.now_ms())
         if delay_s and self._limiter is not None:
             self._limiter.pause(delay_s)

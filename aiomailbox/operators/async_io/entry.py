@@ -101,7 +101,7 @@ class Call:
         attempts: Attempts begun.
         begun_s: When the last one began, by the job's monotonic clock.
         is_leasing: Whether it waits for its limit.
-        worker: Who makes the current attempt, or None between attempts.
+        worker: Makes the current attempt; None between attempts.
         timer: The current attempt's timeout, or the wait before the next one.
         deadline: The timer of all attempts together.
         deadline_s: The time at which it fires, by the job's monotonic clock.

@@ -131,7 +131,7 @@ class RecordIds:
     Args:
         read: Reads one.
         scope: What the ids belong to: they are another job's, or operator's, there.
-        with_fingerprints: Whether anybody compares records of one id.
+        with_fingerprints: Whether records of one id are compared.
     """
 
     __slots__ = ("_read", "_with_fingerprints", "scope")

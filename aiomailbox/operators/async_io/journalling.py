@@ -36,7 +36,7 @@ __all__ = ["RowActions", "RowJournal"]
 
 
 class Failure(msgspec.Struct, array_like=True, frozen=True):
-    """How a call failed for good."""
+    """How a call failed permanently."""
 
     attempts: int
     error_type: str
@@ -149,7 +149,7 @@ class RowJournal:
         return self._append(EntryKind.RESULT, entry, payload)
 
     def keep_failure(self, entry: Entry, letter: DeadLetter) -> bool:
-        """Keep how a row failed for good, and let it be done when that is durable.
+        """Keep how a row failed permanently; it is done when that is durable.
 
         Returns:
             Whether it was kept; if not, the task fails.

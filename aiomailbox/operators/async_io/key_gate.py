@@ -11,7 +11,7 @@ from aiomailbox.operators.async_io.entry import Entry
 __all__ = ["NO_KEY", "KeyGate"]
 
 NO_KEY: Final = object()
-"""The key of a row whose key could not be read: it is behind nobody."""
+"""The key of a row whose key could not be read: it waits behind no other."""
 
 
 class KeyGate:

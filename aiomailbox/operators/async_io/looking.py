@@ -69,10 +69,10 @@ def look_at_calls(
     """Return the oldest calls; of the very oldest, where its code stands, too.
 
     Args:
-        workers: Who makes them.
+        workers: They make the calls.
         retrying: Those that wait for their next attempt.
         limit: What they share.
-        waiting_for_slot: Calls that nobody makes yet.
+        waiting_for_slot: Calls that no worker makes yet.
         now_s: The time by the job's monotonic clock.
         count_max: How many are described.
     """

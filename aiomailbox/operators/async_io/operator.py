@@ -95,8 +95,8 @@ class AsyncMapOperator(Operator):
         InvalidArgumentError: If an argument has a value that cannot work.
         WrongTypeError: If an argument is of another type.
 
-    At the end of a bounded input all calls are finished with all their retries: nobody
-    is in a hurry, and Flink's single last attempt at once would fail records that a
+    At the end of a bounded input all calls are finished with all their retries: there
+    is no hurry, and Flink's single last attempt at once would fail records that a
     server has asked us to send later.
 
     Concept:

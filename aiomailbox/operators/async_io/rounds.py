@@ -15,8 +15,8 @@ class Rounds:
         work: One round.
 
     Attributes:
-        pause_s: From the beginning of one round to that of the next, unless somebody is
-            in a hurry.
+        pause_s: From the beginning of one round to that of the next, unless an urgent
+            one is requested.
     """
 
     __slots__ = ("_is_urgent", "_is_wanted", "_next_s", "_waiter", "_work", "pause_s")

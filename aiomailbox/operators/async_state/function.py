@@ -175,7 +175,7 @@ class KeyedAsyncFunction:
         try:
             call = self._process if event.domain is None else self._on_timer
             if call is not None:
-                # A timer that nobody handles has no call.
+                # A timer without a handler has no call.
                 given = event.value if event.domain is None else event.timestamp
                 pending: Any = call(given, context, changes)  # type: ignore[arg-type]
                 if pending is not None:

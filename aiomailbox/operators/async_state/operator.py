@@ -51,7 +51,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         timeout: Limit of one attempt, a timedelta or seconds.
         deadline: Limit of all attempts of a row with their waits.
         retry: Whether and when a row that failed is tried again, from its state before.
-        limit: A rate that all who name it keep together.
+        limit: A rate that all operators that name it keep together.
         on_error: What to do with a row after its last attempt; nothing that it changed
             stays. A timer that fails always fails the task.
         buffer: Rows held at most in the whole job, 4 times ``concurrency`` if left out.

@@ -2,7 +2,7 @@
 
 Theory of operation: what a row reads is a copy of what the store holds for its key,
 and what it writes stays here. When the row has ended well its changes are applied to
-the store in one go; if it failed, or its attempt was given up, nobody ever sees them.
+the store in one go; if it failed, or its attempt was given up, they are discarded.
 The key does not depend on the store's current key, which other rows change meanwhile.
 """
 

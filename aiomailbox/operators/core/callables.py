@@ -31,7 +31,7 @@ def callable_kind(function: Callable[..., Any]) -> CallableKind:
     """Return what calling ``function`` gives, without calling it.
 
     Functions, methods, ``functools.partial`` and objects with a ``__call__`` are
-    understood; a function that returns somebody else's coroutine looks like a sync one.
+    understood; a plain function that returns a coroutine looks like a sync one.
 
     Example:
         >>> async def look_up(key): ...
@@ -65,7 +65,7 @@ def check_function(
         function: What the user gave.
         parameter: The name of the parameter it was given for.
         arity: How many positional arguments it will get; None skips the check, and so
-            does a function whose signature nobody knows (some built-in ones).
+            does a function whose signature is unknown (some built-in ones).
 
     Raises:
         WrongTypeError: If it is not callable, or not with so many arguments.

@@ -14,7 +14,7 @@ from aiomailbox.typevars import OutT, ValueT
 
 # The results that may be held until a function returns, which cannot be paused.
 RESULTS_MAX: Final = DEFAULT_OVERDRAFT_CEILING * RUN_LENGTH_MAX
-# The pieces that one call may emit where nobody holds them: about a second's worth.
+# The pieces that one call may emit where they are not held: about a second's worth.
 _PASSED_MAX: Final = 10 * DEFAULT_OVERDRAFT_CEILING
 
 # A piece of results, and the method of the output that takes it.
@@ -252,7 +252,7 @@ class Collector(Generic[OutT]):
 def _close(work: CoroutineType[Any, Any, Any]) -> None:
     """End a coroutine that has not begun, and those that it was to wait for.
 
-    Python warns of coroutines that nobody awaits, not of those that were closed; but
+    Python warns of coroutines that are not awaited, unless they were closed; but
     closing one does not reach those that it was given.
     """
     frame = work.cr_frame

@@ -28,7 +28,7 @@ from aiomailbox.state import KeyedStateStore, OperatorStateStore
 
 
 class Limiter(Protocol):
-    """A job-wide rate limit, shared by all who name it.
+    """A job-wide rate limit, shared by all operators that name it.
 
     Concept:
         A token bucket whose leases are granted in the order asked for.

@@ -131,7 +131,7 @@ class Output(Protocol):
         ...
 
     def emit_side(self, tag: OutputTag, run: Run) -> Pending:
-        """Pass on records to the side output ``tag``; dropped if nobody consumes it."""
+        """Pass on records to the side output ``tag``; dropped if it has no consumer."""
         ...
 
 

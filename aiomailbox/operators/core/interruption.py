@@ -11,12 +11,12 @@ __all__ = ["RunInterruption"]
 class RunInterruption:
     """Looks, between two records of a run that are awaited, for what waits.
 
-    Theory of operation: nobody knows how long the next record takes. An operator that
+    Theory of operation: how long the next record takes is not known. An operator that
     awaits its records asks after each one whether the event loop had a turn meanwhile,
     which costs no clock. If it had, mail runs; and where the slice is over the operator
-    leaves the rest of the run here and returns. Who called it keeps the rest in front
-    of the operator, as a part of the task's state, so that all mail of the task can
-    run, a checkpoint's included.
+    leaves the rest of the run here and returns. Its caller keeps the rest in front of
+    the operator, as a part of the task's state, so that all mail of the task can run,
+    a checkpoint's included.
 
     Args:
         mailbox: The operator's.

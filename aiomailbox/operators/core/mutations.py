@@ -1,10 +1,10 @@
-"""Finds out who changes a record after it was emitted.
+"""Finds the operator that changes a record after it was emitted.
 
 Theory of operation: a record's structure is noted when it reaches an operator and when
 the operator emits it. Whenever the operator has been at work, what it got and emitted
 last is compared with that: only it can have changed what was right before. What changes
-while the operator is not at work is somebody else's doing, who is watched as well. Only
-asynchronous functions work on their own; they are watched call by call.
+while the operator is not at work was changed by another one, which is watched as well.
+Only asynchronous functions work on their own; they are watched call by call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _structure(value: Any, depth: int, above: set[int]) -> Any:
         return value
     if kind in _NUMBERS:
         return kind, value
-    # A record may hold itself; deeper than that nobody changes anything by mistake.
+    # A record may hold itself; changes by mistake are not that deep.
     if depth >= _DEPTH_MAX or id(value) in above:
         return kind, id(value)
     parts = _parts(value)
@@ -75,8 +75,7 @@ def _parts(value: Any) -> Any:
     if isinstance(value, tuple):
         names = getattr(value, "_fields", None)
         return value if names is None else dict(zip(names, value, strict=True))
-    # Classes and functions are shared by all, and change in ways that are nobody's
-    # fault.
+    # Classes and functions are shared by all, and change without any mistake.
     if isinstance(value, type | enum.Enum) or callable(value):
         return None
     kind = type(value)

@@ -70,7 +70,7 @@ class RecordFields:
         mappings = [one for one in records if isinstance(one, Mapping)]
         kinds = {type(one) for one in records if not isinstance(one, Mapping)}
         known = [cls._of_class(kind) for kind in kinds]
-        # Somebody's own mapping may invent values.
+        # A mapping of the user's own class may invent values.
         if None in known or not all(type(one) is dict for one in mappings):
             return None
         if not all(isinstance(name, str) for one in mappings for name in one):

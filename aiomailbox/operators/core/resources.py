@@ -132,7 +132,7 @@ class FunctionLife:
 
 
 def _ended(result: object) -> Pending:
-    """Return what is to be awaited of what ``close`` returned; nobody needs its value."""
+    """Return what is to be awaited of what ``close`` returned; its value is dropped."""
     pending = pending_of(result)
     return None if pending is None else _without_result(pending)
 

@@ -172,7 +172,7 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         while pending is not None:
             await pending
             if watch.has_waited:
-                # What was collected goes out before anybody looks at the operator.
+                # What was collected goes out before mail sees the operator's state.
                 emitted = self.emit_collected()
                 if emitted is not None:
                     await emitted

@@ -164,7 +164,7 @@ class KeyReader:
 
     def _refuse_coroutines(self, keys: list[Any]) -> NoReturn:
         for key in keys:
-            # Or Python would warn of a coroutine that nobody has awaited.
+            # Or Python would warn of a coroutine that was never awaited.
             if type(key) is CoroutineType:
                 key.close()
         raise KeyTypeError(

@@ -138,7 +138,7 @@ class StatefulOperator(Operator):
         if left < _SETTLE_STEPS:
             self._settle_after(_SETTLE_MS)
         else:
-            # Still being read: looking again and again would help nobody.
+            # Still being read: it is looked at less and less often.
             self._settle_after(min(2 * delay_ms, _SETTLE_MAX_MS))
 
     def emit_collected(self) -> Pending:

@@ -50,10 +50,10 @@ def redistribute(
     known = [one or OperatorSnapshot() for one in snapshots]
     operator = redistribute_operator_state([one.operator for one in known], parallelism)
     own = redistribute_operator_state([one.own for one in known], parallelism)
-    # Then nobody reads another's state, and files can be taken over as they are.
+    # Then no subtask reads another's state, and files can be taken over as they are.
     unchanged = len(known) == parallelism
     keyed = tuple(piece for one in known for piece in one.keyed)
-    # One that had nothing had ended, and holds nobody back.
+    # One that had nothing had ended, and holds no other back.
     watermarks = [one.watermark for one in snapshots if one is not None]
     behind = min(watermarks, default=MIN_TIMESTAMP)
     return [

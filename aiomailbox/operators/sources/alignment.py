@@ -26,7 +26,7 @@ class SourceAlignment:
 
     The first watermark is reported at once, later ones every update interval. A
     reader counts as idle while all its splits are and it emitted nothing since the
-    report before; it then holds nobody back. The limit is looked at after each run, so
+    report before; it then holds none back. The limit is looked at after each run, so
     runs are kept as short as the limit seems to be near.
 
     Args:
@@ -160,7 +160,7 @@ class SourceAlignment:
         change(sorted(pause), sorted(resume))
 
     def end(self) -> None:
-        """Wait no more, and hold nobody back."""
+        """Wait no more, and hold no other reader back."""
         if self._handle is None:
             return
         self._handle.cancel()

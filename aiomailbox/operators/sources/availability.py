@@ -8,7 +8,7 @@ from aiomailbox.availability import Availability, when_all_available
 
 
 class SourceAvailability(Availability):
-    """Follows a reader's availability, and a gate's, until it is set for good.
+    """Follows a reader's availability, and a gate's, until it is set permanently.
 
     The gate is what else the source may have to wait for.
 

@@ -268,7 +268,7 @@ class SourceOperator(Operator):
         try:
             status = self.reader.poll_next(self._outputs)
         except (AioMailboxError, KeyboardInterrupt, SystemExit):
-            # Errors of ours say already whose they are, and exits are nobody's.
+            # Errors of ours name their operator already, and exits belong to none.
             raise
         except BaseException as error:
             # Nothing is awaited here: a cancellation is what the reader met before.
@@ -288,8 +288,8 @@ class SourceOperator(Operator):
         """Read no more; the next poll says that the data ended.
 
         A reader that has a method ``stop`` is asked to: it emits what it has taken and
-        nobody else can read again, then says that its input has ended. Where it can be
-        read again, that is not waited for unless the job is drained.
+        cannot be read again, then says that its input has ended. Where it can be read
+        again, that is not waited for unless the job is drained.
         """
         if self._mode is not SourceMode.READING:
             return

@@ -171,8 +171,8 @@ class SplitEnumerator(Protocol[SplitT]):
 class SourceReader(Protocol[SplitT]):
     """Reads splits; lives in a task and is called from its mailbox only.
 
-    A reader that takes what nobody else can read again, ahead of what it emits, has a
-    method ``stop()``: it takes no more, emits what it has, and says that its input ended.
+    A reader that takes what cannot be read again, ahead of what it emits, has a method
+    ``stop()``: it takes no more, emits what it has, and says that its input ended.
     One whose origin waits until a checkpoint holds what it gave has
     ``prepare_snapshot(checkpoint_id)``, called before `snapshot`, and
     ``notify_checkpoint_complete(checkpoint_id)``. One whose splits users know has
@@ -221,7 +221,7 @@ class Source(Protocol[SplitT]):
     ``replayable`` that is False: a job with it counts nothing exactly once. If that
     depends on something, an attribute ``replays`` says on what, in a few words. One that
     knows how many records it has in all says so with an attribute ``record_count``, None
-    as long as it does not know; it is asked whenever somebody looks, and must not block.
+    as long as it does not know; it is read for each job snapshot, and must not block.
     """
 
     @property
@@ -328,7 +328,7 @@ class StaticEnumerator(Generic[SplitT]):
         self._unassigned += [(subtask_index, split) for split in splits]
 
     def snapshot(self) -> list[Any]:
-        """Return the splits that nobody has yet."""
+        """Return the splits that no reader has yet."""
         return [split for _, split in self._unassigned]
 
     def close(self) -> None:

@@ -8,9 +8,8 @@ from aiomailbox.records import RUN_LENGTH_MAX
 def next_piece_length(length: int, emitted: int, *, fitted: bool) -> int:
     """Return how long the next piece of a record's results may be.
 
-    Nobody knows how large they are: pieces get longer while they fit, and shorter when
-    one did not. A thousand records of a megabyte each would be far beyond what may be
-    lent.
+    Their size is not known: pieces get longer while they fit, and shorter when one did
+    not. A thousand records of a megabyte each would be far beyond what may be lent.
 
     Args:
         length: How long the last piece could have been.

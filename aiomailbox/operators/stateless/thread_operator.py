@@ -147,7 +147,7 @@ class ThreadOperator(Operator):
                 if reported is not None:
                     await reported
                 piece.index += 1
-            # Nobody else can go on with items of which some have been emitted.
+            # Items of which some have been emitted cannot be left for later.
             if piece.items is not None or not watch.has_waited:
                 continue
             if await interruption.look_around(run, piece.index):

@@ -1,4 +1,4 @@
-"""Operators that nobody should have to write again."""
+"""Ready-made operators: batches, buffers, duplicates, patterns, samples."""
 
 from __future__ import annotations
 
