@@ -328,6 +328,8 @@ class ArrowRun:
                 f"the columns are {', '.join(self.schema.names)}."
             )
         column = self.column(name)
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
         if column.null_count:
             row = column.is_null().to_pylist().index(True)
             raise TimestampError(
@@ -337,7 +339,13 @@ class ArrowRun:
         times: np.ndarray
         if pa.types.is_timestamp(column.type) and column.type.tz:
             if column.type.unit in {"s", "ms"}:
-                column = column.cast(pa.timestamp("ms", column.type.tz))
+                try:
+                    column = column.cast(pa.timestamp("ms", column.type.tz))
+                except pa.ArrowInvalid as error:
+                    raise TimestampError(
+                        f"column {name!r} has an event time that 64 bits of "
+                        f"milliseconds cannot hold: {error}"
+                    ) from error
                 times = column.cast(pa.int64()).to_numpy()
             else:
                 times = epoch_micros(column) // 1000

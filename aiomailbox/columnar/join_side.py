@@ -43,11 +43,14 @@ class JoinSide:
         key_type: The type of the key's columns that was checked last.
     """
 
-    __slots__ = ("key_type", "maker", "selector")
+    __slots__ = ("_given", "_plain", "key_type", "maker", "selector")
 
     def __init__(self, selector: Any) -> None:
         self.selector: Any = selector
         self.maker: RowMaker | None = None
+        # What came last, and the same without dictionaries.
+        self._given: RowMaker | None = None
+        self._plain: RowMaker | None = None
         self.key_type: Any = None
 
     def fit(self, run: ArrowRun, conform: Callable[[RowMaker], None]) -> ArrowRun:
@@ -61,6 +64,7 @@ class JoinSide:
         Raises:
             RowsNeededError: If only rows of both are alike; nothing has been changed.
         """
+        run = self._without_dictionaries(run)
         maker, given = self.maker, run.row_maker
         if maker is given:
             return run
@@ -79,6 +83,30 @@ class JoinSide:
             conform(given)
         self.maker = given
         return run
+
+    def _without_dictionaries(self, run: ArrowRun) -> ArrowRun:
+        """Return a run with plain values: not all dictionaries can become one."""
+        given, plain = run.row_maker, self._plain
+        if plain is None or given is not self._given:
+            schema = pa.schema(list(map(_plain_field, given.schema)))
+            same = schema.equals(given.schema)
+            plain = given if same else RowMaker(schema, given.form, given.special)
+            self._given, self._plain = given, plain
+        if plain is given:
+            return run
+        columns = [
+            column.dictionary_decode()
+            if pa.types.is_dictionary(column.type)
+            else column
+            for column in map(run.column, plain.schema.names)
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, schema=plain.schema)
+        return ArrowRun(batch, plain, run.event_times)
+
+
+def _plain_field(field: pa.Field) -> pa.Field:
+    kind = field.type
+    return field.with_type(kind.value_type) if pa.types.is_dictionary(kind) else field
 
 
 def recast(run: ArrowRun, maker: RowMaker) -> ArrowRun:

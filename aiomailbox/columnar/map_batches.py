@@ -255,10 +255,23 @@ def _of_arrow(
         return result
     if not isinstance(result, pa.Table):
         return None
-    batches = result.combine_chunks().to_batches()
-    if batches:
-        return batches[0]
-    return pa.RecordBatch.from_pylist([], result.schema)
+    try:
+        combined = result.combine_chunks()
+    except pa.ArrowInvalid:
+        # Not all dictionaries can become one.
+        combined = _without_dictionaries(result).combine_chunks()
+    batches = combined.to_batches()
+    if len(batches) > 1:
+        raise ValueError("it does not fit into one batch")
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], result.schema)
+
+
+def _without_dictionaries(table: pa.Table) -> pa.Table:
+    for place, field in enumerate(table.schema):
+        if pa.types.is_dictionary(field.type):
+            plain = table.column(place).cast(field.type.value_type)
+            table = table.set_column(place, field.name, plain)
+    return table
 
 
 def _to_polars(batch: pa.RecordBatch) -> Any:

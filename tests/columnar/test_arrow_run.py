@@ -74,6 +74,14 @@ def test_event_times_are_milliseconds_rounded_down(moments: list[datetime]) -> N
     assert run.timed_by("t").timestamps == expected
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us", "UTC")])
+def test_event_times_may_be_in_a_dictionary(kind: pa.DataType) -> None:
+    times = pa.array([5000, -1000, 5000], kind)
+    assert run_of({"t": times.dictionary_encode()}).timed_by("t").timestamps == (
+        run_of({"t": times}).timed_by("t").timestamps
+    )
+
+
 NESTED = st.none() | st.lists(
     st.none()
     | st.fixed_dictionaries({"t": st.none() | MOMENTS, "n": st.integers(0, 9)}),
@@ -96,6 +104,8 @@ def test_nested_values_are_cut_where_the_run_is(values: list[Any], data: Any) ->
         (pa.array([5, None], pa.int64()), "None"),
         (pa.array([1.5, 2.5]), "double"),
         (pa.array([1, 2], pa.timestamp("us")), "time zone"),
+        (pa.array([1, 2**62], pa.timestamp("s", "UTC")), "column 't'.*64 bits"),
+        (pa.DictionaryArray.from_arrays([1, 0], pa.array([5, None])), "None"),
     ],
 )
 def test_what_is_no_event_time_is_refused(column: Any, problem: str) -> None:

@@ -564,3 +564,36 @@ def test_a_record_is_kept_until_the_watermark_reaches_its_last_partner(
             driven.advance(watermark - 30 + late)
             driven.run([(1 - first, [(record, late)], "plain")])
             assert len(driven.harness.values) == pairs
+
+
+@pytest.mark.parametrize("kind", SELECTS)
+@pytest.mark.parametrize("has_null", [False, True])
+async def test_dictionaries_that_cannot_be_one_are_joined_all_the_same(
+    kind: str, has_null: bool
+) -> None:
+    def side(name: str) -> list[pa.RecordBatch]:
+        batches = []
+        for number in range(6):
+            texts: list[Any] = [f"{name}-{number}-{place}" for place in range(60)]
+            if has_null:
+                texts[7] = None
+            words = pa.DictionaryArray.from_arrays(
+                pa.array(range(60), pa.int8()), pa.array(texts)
+            )
+            columns = {"id": [number] * 60, name: words, "at": [number] * 60}
+            batches.append(pa.record_batch(columns))
+        return batches
+
+    async def joined(*, as_rows: bool) -> list[str]:
+        env = am.StreamExecutionEnvironment(parallelism=1)
+        time = TIME.with_timestamp_assigner("at")
+        streams: list[Any] = [env.from_arrow(side(name), time) for name in ("a", "b")]
+        if as_rows:
+            streams = [stream.map(lambda record: record) for stream in streams]
+        stream = SELECTS[kind](*streams).select("id", "a", "b")
+        assert ("rows" in stream.explain()) is as_rows
+        return sorted(map(repr, await stream.collect()))
+
+    found = await joined(as_rows=False)
+    assert len(found) == 6 * 60 * 60
+    assert found == await joined(as_rows=True)

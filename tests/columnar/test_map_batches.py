@@ -226,3 +226,19 @@ async def test_polars_makes_no_moments_of_dates() -> None:
     assert list(map(repr, await same.collect())) == list(
         map(repr, await stream.collect())
     )
+
+
+@pytest.mark.parametrize("first", ["a", None])
+async def test_a_table_may_have_dictionaries_that_cannot_be_one(
+    first: str | None,
+) -> None:
+    texts = [first, *map(str, range(199))]
+    places = pa.array(range(100), pa.int8())
+    parts = [
+        pa.table({"word": pa.DictionaryArray.from_arrays(places, pa.array(some))})
+        for some in (texts[:100], texts[100:])
+    ]
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"n": list(range(200))}))
+    found = await stream.map_batches(lambda batch: pa.concat_tables(parts)).collect()
+    assert [row.word for row in found] == texts
