@@ -19,6 +19,8 @@ __all__ = ["ArrowRun", "as_bools"]
 
 # What a record takes of which nobody has asked for the columns: a number or two.
 _DEFERRED_BYTES: Final = 16
+# Of so many records of a batch one is worth a copy.
+_FEW: Final = 16
 
 
 class ArrowRun:
@@ -232,14 +234,26 @@ class ArrowRun:
         return self._stamps if self._times is None else self._times
 
     def size_bytes(self) -> int:
-        """Return the bytes of the columns, without the rows made from them."""
+        """Return the bytes of the columns, without the rows made from them.
+
+        Who asks is about to keep the run: first it is made compact.
+        """
         if self._make is not None:
             return _DEFERRED_BYTES * self._count
+        self.compact()
         size_bytes = self._row_maker.size_bytes(self._batch)
         if self._indices is None:
             return size_bytes
         # Their share of the batch that they keep alive.
         return size_bytes * len(self._indices) // max(1, int(self._batch.num_rows))
+
+    def compact(self) -> None:
+        """Put few records of a long batch together, so that it can be released."""
+        chosen = self._indices
+        if chosen is not None and _FEW * len(chosen) < self._columns.num_rows:
+            columns = [_taken(column, chosen) for column in self._columns.columns]
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+            self._columns, self._indices = batch, None
 
     def column(self, name: str) -> pa.Array:
         """Return a column; of records that were taken only this one is put together.

@@ -157,6 +157,8 @@ class AsyncColumnOperator(AsyncMapOperator):
         if isinstance(run, ArrowRun):
             self._schema = None if run.row_maker.has_special else run.schema
             self._check_into(run.schema.names)
+            # Kept until the last of its calls is done.
+            run.compact()
         else:
             for start, _ in record_groups(run.values):
                 self._check_into(self._names_of(run.values[start]))

@@ -264,6 +264,8 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         records: np.ndarray | None = None,
     ) -> None:
         """Put records into windows; by default each record of the run into one."""
+        # Kept for as long as windows are.
+        run.compact()
         # What others do with theirs must not change what a thread may read.
         run = run.slice(0, len(run))
         order = np.argsort(starts, kind="stable")
