@@ -1,4 +1,4 @@
-"""Which operators get columns, and who makes rows of them."""
+"""Which operators get columns, and which make rows of them."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """By what the state of an operator is found again: its uid, or its place in the graph.
 
-Theory of operation: an id that nobody chose is made of the operator's name and of the
+Theory of operation: an id that was not given is made of the operator's name and of the
 ids of what feeds it, so that neither chaining nor parallelism, nor an operator that is
-added after it or in another branch, changes it. Of twins, which have one name and one input, the later
-ones are numbered in the order in which they were described.
+added after it or in another branch, changes it. Of twins, which have one name and one
+input, the later ones are numbered in the order in which they were described.
 
 Concept:
     Flink, ``StreamGraphHasherV2``; ours leaves chaining out and takes names in.

@@ -37,7 +37,7 @@ class FailoverRegions:
             for index in range(vertex.parallelism):
                 subtask = SubtaskId(vertex.id, index)
                 self._parents[subtask] = subtask
-        # Of blocking exchanges: who reads, and who is read.
+        # Of blocking exchanges: each producer with a consumer.
         self._kept: list[tuple[SubtaskId, SubtaskId]] = []
         for edge, producer, consumer in _connections(graph):
             if edge.is_blocking:
@@ -109,8 +109,7 @@ class FailoverRegions:
             if region in chosen:
                 continue
             chosen.add(region)
-            # Its own kept input has to be there; if not, who makes it begins again,
-            # too.
+            # Its own kept input has to be there; if not, its producer begins again.
             for producer, consumer in self._kept:
                 if consumer in region and not has_result(producer):
                     waiting.append(self._region_of[producer])
@@ -153,7 +152,7 @@ def check_blocking(graph: JobGraph) -> None:
     finished: frozenset[SubtaskId] = frozenset()
     while len(finished) < regions.task_count:
         ready = regions.can_begin(finished)
-        # Nobody more can begin, and not all have.
+        # No other region can begin, and not all have.
         if ready == finished:
             names = [
                 f"{edge.source.name!r} to {edge.target.name!r}"

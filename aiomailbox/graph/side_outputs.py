@@ -1,9 +1,9 @@
-"""Which side outputs are read that nothing emits to, and emitted that nobody reads.
+"""Which side outputs are read that nothing emits to, and emitted that are not read.
 
 Theory of operation: what an operator was given says where it sends late records and dead
 letters. Where a user's function emits to, only its code knows: it is read, and never run.
 A tag that the code names in any way (a global, a closure, an attribute, a text that is the
-tag's name) is taken for one that it emits to, so that nobody is accused wrongly.
+tag's name) is taken for one that it emits to, so that no warning is false.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _OBJECTS_MAX: Final = 10_000
 
 
 def describe_side_outputs(graph: JobGraph) -> list[str]:
-    """Return a line for each side output that nothing seems to emit to, or nobody reads."""
+    """Return a line for each side output without a reader, or an apparent emitter."""
     items = [node.transformation for vertex in graph.vertices for node in vertex.nodes]
     read: dict[int, set[OutputTag]] = {id(item): set() for item in items}
     for item in items:

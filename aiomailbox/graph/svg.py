@@ -22,7 +22,7 @@ _RULES: Final = {
     ".soft": "font-size:11px;opacity:.75",
     "path": "fill:none;stroke:#888;stroke-width:1.4",
 }
-# A file of its own has no page around it, and follows the scheme of who shows it.
+# A file of its own has no page around it, and follows the viewer's color scheme.
 _ALONE: Final = (
     f"svg.{_CLASS}:root{{color:#222;background:#fff}}@media(prefers-color-scheme:dark)"
     f"{{svg.{_CLASS}:root{{color:#ddd;background:#15181c}}}}"

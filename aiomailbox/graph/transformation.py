@@ -57,8 +57,8 @@ class Origin:
         partitioner: How records are spread over the consumer's subtasks; None means
             forward if the parallelism is equal, else rebalance.
         tag: The side output, None for the main output.
-        is_blocking: Whether the records are kept in files, and read when whoever emits
-            them has finished.
+        is_blocking: Whether the records are kept in files, and read when the producer
+            has finished.
     """
 
     transformation: Transformation

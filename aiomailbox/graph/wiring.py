@@ -11,7 +11,7 @@ def consumers_of(
     """Return the consumer subtasks that one producer subtask sends to, in order.
 
     Forward joins equal indexes. Other pointwise exchanges (rescale) join each
-    producer to its share of the consumers; all-to-all joins everybody.
+    producer to its share of the consumers; all-to-all joins each to all of them.
 
     Args:
         partitioner: The exchange's partitioner.

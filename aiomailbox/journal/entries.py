@@ -42,7 +42,7 @@ class EntryKind(IntEnum):
     RESULT = 1
     """A call has ended well; the payload is its result."""
     FAILURE = 2
-    """A call has failed for good; the payload says how."""
+    """A call has failed permanently; the payload says how."""
     FOUND = 3
     """A row has come again whose call an earlier attempt had finished."""
     MARK = 4

@@ -163,7 +163,7 @@ def fenced_epochs(operator: Path) -> list[int]:
         data = (operator / FENCE).read_bytes()
     except FileNotFoundError:
         return []
-    # A number that a crash has cut off was never written, so nobody has that epoch.
+    # A number that a crash has cut off was never written, so no attempt has that epoch.
     whole = len(data) // _SLOT.size * _SLOT.size
     return [number - 1 for (number,) in _SLOT.iter_unpack(data[:whole])]
 

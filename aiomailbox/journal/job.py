@@ -1,10 +1,10 @@
 """A job's journal as its master sees it: made ready for an attempt, pruned, removed.
 
 Theory of operation: when an attempt begins, the one before is shut out and what it has
-left is put together with what was left before, without what nobody can ask for. So there
-is one base and, beside it, what the present attempt appends. An entry of the base is
-needed until its row has come again and has left its operator before the oldest retained
-checkpoint; then the logs say so in a segment that is about to be deleted.
+left is put together with what was left before, without what can no longer be asked for.
+So there is one base and, beside it, what the present attempt appends. An entry of the
+base is needed until its row has come again and has left its operator before the oldest
+retained checkpoint; then the logs say so in a segment that is about to be deleted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class JobJournal:
     def __init__(self, place: str | os.PathLike[str] | JournalPlace) -> None:
         self._place = place_of(place)
         self._directory = self._place.path
-        # By operator the keys of its base that somebody may ask for.
+        # By operator the keys of its base that may still be asked for.
         self._base_keys: dict[Path, set[bytes]] = {}
 
     def next_epoch(self, at_least: int = 0) -> int:
@@ -103,8 +103,7 @@ class JobJournal:
             over = [
                 one for one in log_directories(operator) if one.subtask in beginning
             ]
-            # The base is made anew; which keys it has is found out when somebody
-            # prunes.
+            # The base is made anew; which keys it has is found out by the next `prune`.
             self._base_keys.pop(operator, None)
             needless = _put_together(self._place, operator, epoch, over, oldest)
             self._place.begin_logs(operator, epoch, beginning)
@@ -114,7 +113,7 @@ class JobJournal:
             sync_directory(operator)
 
     def prune(self, oldest: int) -> None:
-        """Delete what nobody can ask for any more.
+        """Delete what can no longer be asked for.
 
         Args:
             oldest: The oldest checkpoint that is retained, or may still be.
@@ -197,7 +196,7 @@ def _put_together(
     """Make one base of the bases and the logs of earlier epochs.
 
     Returns:
-        What nobody needs any more.
+        What is no longer needed.
     """
     bases = base_directories(operator)
     if not logs and len(bases) <= 1:

@@ -4,7 +4,7 @@
 
     <operator>/fence                     which epoch may write, by subtask
     <operator>/base-<epoch>/             what earlier epochs have left
-    <operator>/released/                 what the base has and nobody asks for any more
+    <operator>/released/                 what the base has and is no longer asked for
     <operator>/log-<epoch>-<subtask>/    what a subtask has appended
 
 In a storage that appends to nothing, a segment of a log is in parts, with the place of

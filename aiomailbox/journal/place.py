@@ -101,7 +101,7 @@ class LocalPlace:
         _delete(paths)
 
     def begin_logs(self, operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
-        """Do nothing: who was shut out writes to files that were deleted."""
+        """Do nothing: an attempt that was shut out writes to deleted files."""
 
     def fence(self, operator: Path, epoch: int, subtask: int) -> Fence:
         """Return a view of the fence's file."""

@@ -1,9 +1,9 @@
 """Journals of tasks that no master directs: each attempt writes a file of its own.
 
-Theory of operation: where tasks are started again by somebody else, and may run twice at
-a time, nobody can shut an attempt out. So each appends to a log that is its alone, and
-reads when it begins what all others have finished. An attempt that runs beside another
-may make a call that the other makes too; what is finished is not made again.
+Theory of operation: where tasks are restarted from outside, and may run twice at a
+time, no attempt can be shut out. So each appends to a log that is its alone, and reads
+when it begins what all others have finished. An attempt that runs beside another may
+make a call that the other makes too; what is finished is not made again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEAD_BYTES: Final = 16
 
 
 class SharedJournals(Journals):
-    """Gives the subtasks of operators journals that nobody has made ready.
+    """Gives the subtasks of operators journals that no master has made ready.
 
     Args:
         directory: In storage that all tasks see; made if it is not there.
@@ -122,25 +122,25 @@ class _FinishedByOthers(FinishedBefore):
 
 
 class _OpenPlace(LocalPlace):
-    """A directory that nobody is shut out of."""
+    """A directory that no attempt is shut out of."""
 
     def fence(self, operator: Path, epoch: int, subtask: int) -> Fence:
-        """Return a fence that lets everybody pass."""
+        """Return a fence that lets every attempt pass."""
         return _NoFence()
 
 
 class _NoFence:
     def check(self) -> None:
-        """Nobody is shut out."""
+        """Do nothing: no attempt is shut out."""
 
     def check_anew(self) -> None:
-        """Nobody is shut out."""
+        """Do nothing, as `check`."""
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 def _is_new(segment: LogSegment) -> bool:
-    """Say whether somebody is just making it."""
+    """Say whether another attempt is just making it."""
     with open(segment.path, "rb") as file:
         return not any(file.read(_HEAD_BYTES))

@@ -146,7 +146,7 @@ class SubtaskJournal:
         assert log is not None, "append before open"
         assert fence is not None, "append before open"
         fence.check()
-        # Fenced first: an entry behind a later epoch would be read by nobody.
+        # Fenced first: an entry behind a later epoch would never be read.
         place = log.append_one(encode_entry(kind, key, fingerprint, payload))
         self._is_empty = False
         self.size += 1
@@ -243,7 +243,7 @@ class SubtaskJournal:
             return None
 
     def _sync(self) -> None:
-        # Both are gone when somebody was late to ask.
+        # Both are None if this runs after `close`.
         if self._log is not None and self._fence is not None:
             self._log.sync()
             self._commit()

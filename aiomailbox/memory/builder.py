@@ -32,7 +32,7 @@ class BufferBuilder:
     """The writing end of a segment.
 
     Args:
-        segment: Owned until everyone has released it.
+        segment: Owned until all users have released it.
         recycler: Gets the segment back, once.
 
     Invariants:
@@ -136,7 +136,7 @@ class BufferBuilder:
         return copied
 
     def finish(self) -> int:
-        # Before the flag: who sees "finished" must find all that was written.
+        # Before the flag: a reader that sees "finished" must find all that was written.
         """Publish everything and allow no more; idempotent.
 
         Returns:

@@ -396,9 +396,9 @@ class LocalBufferPool:
                 self.availability.reset()
 
     def _settle(self) -> None:
-        """Serve those who wait, oldest first, then refresh the availability."""
+        """Serve the waiters, oldest first, then refresh the availability."""
         self._refill()
-        # Whatever makes one idle feeds who waits. Flink does so only when one is
+        # Whatever makes one idle serves the waiters. Flink does so only when one is
         # recycled, and waiters hung while one came from another place
         # (FLINK-24035).
         while self._listeners and self._may_lend_idle():

@@ -238,7 +238,7 @@ class NetworkBufferPool:
             return None
         segment = free.pop()
         if not free:
-            # The latch is a hint for sleepers; who takes the last one turns it off.
+            # The latch is a hint for sleepers; the taker of the last one turns it off.
             self.availability.reset()
         return segment
 
@@ -306,7 +306,7 @@ class NetworkBufferPool:
                     f"{count} unpooled segments did not become free",
                 )
         except BaseException:
-            # Also a wait that was cancelled gives back.
+            # Also a wait that was cancelled returns what it has.
             self._put_back(taken)
             self._uncharge(count)
             raise

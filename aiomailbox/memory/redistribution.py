@@ -32,8 +32,8 @@ class Demand(NamedTuple):
 def redistribute(spare: int, demands: Sequence[Demand]) -> list[int]:
     """Share spare segments in proportion to how many more each pool could use.
 
-    Rounding goes by running sums, so that no segment is lost; who gets a remainder
-    depends on the order of the pools only.
+    Rounding goes by running sums, so that no segment is lost; which pool gets a
+    remainder depends on the order of the pools only.
 
     Args:
         spare: Segments that no pool requires, at least 0.

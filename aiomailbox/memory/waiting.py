@@ -1,4 +1,4 @@
-"""Those who wait for one segment of a local pool, served in the order they came."""
+"""Waiters for one segment of a local pool, served in the order they came."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["BufferListener", "GatherQueue", "SegmentWaiter"]
 
 
 class BufferListener(Protocol):
-    """Someone who wants the next idle segment of a local pool, once.
+    """A waiter for the next idle segment of a local pool, notified once.
 
     Concept:
         Flink, ``BufferListener``.
@@ -125,7 +125,7 @@ class GatherQueue:
             del self._futures[done]
 
     def fail(self, error: PoolDestroyedError) -> None:
-        """Fail everyone who waits."""
+        """Fail all waiters."""
         for future in self._futures:
             if not future.done():
                 future.set_exception(error)

@@ -185,7 +185,7 @@ class TimeWindowSerializer(Generic[T]):
 
 
 class SerializedTimer(NamedTuple):
-    """A timer as it is written: when, for whom, and in which namespace."""
+    """A timer as it is written: when, for which key, and in which namespace."""
 
     timestamp_ms: int
     key: Any

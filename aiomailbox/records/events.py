@@ -46,7 +46,7 @@ class SnapshotType(Enum):
 
     @property
     def is_savepoint(self) -> bool:
-        """Whether it belongs to the user, who asked for it."""
+        """Whether the user requested it, and owns it."""
         return self not in _CHECKPOINTS
 
     @property

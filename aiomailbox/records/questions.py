@@ -13,7 +13,7 @@ class Answer(NamedTuple):
     """An answer on its way back to the asker; made by `Question.answer`.
 
     Attributes:
-        desk: Who asked: which jobs' questions.
+        desk: Where it was asked: which job's questions.
         number: Which question it was.
         value: The answer.
     """
@@ -24,10 +24,10 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple, Generic[T]):
-    """What somebody asked, as a record.
+    """What a caller asked, as a record.
 
     Attributes:
-        desk: Who asked: which jobs' questions.
+        desk: Where it was asked: which job's questions.
         number: Which question it is.
         value: What was asked.
 

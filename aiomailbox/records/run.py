@@ -14,7 +14,7 @@ COLUMN_RUN_LENGTH_MAX: Final = 16 * RUN_LENGTH_MAX
 class Run(Protocol):
     """Consecutive records between two control elements.
 
-    A run is immutable once emitted: nobody changes its lists, so they may be shared.
+    A run is immutable once emitted: its lists are not changed, so they may be shared.
 
     Attributes:
         values: The records' values, shape ``(n,)``; a form that is not a list of

@@ -57,7 +57,7 @@ class SpillFile:
         self.size_bytes += len(data)
 
     def content(self) -> memoryview:
-        """Return all bytes, read-only; valid until somebody drops the last view."""
+        """Return all bytes, read-only; valid as long as a view of them exists."""
         self._file.flush()
         if self._map is None:
             self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -89,7 +89,7 @@ class ValueSerializer(TypeSerializer[Any], Protocol):
 class PythonSerializer:
     """MessagePack for values of any type among Python's own, and of declared classes.
 
-    Unlike plain MessagePack it gives back what it was given: tuples as tuples, sets,
+    Unlike plain MessagePack it returns what it was given: tuples as tuples, sets,
     integers beyond 64 bits, datetime, date, time, timedelta, Decimal and UUID as such.
     Many values of one shape are written by column, which costs far less.
 
