@@ -50,7 +50,7 @@ class AlignmentGroup:
 
     def limit(self) -> int:
         """Return the watermark up to which readers may go; MAX if none reported."""
-        # Nobody has reported yet: a limit would stop sources that have not begun.
+        # No reader has reported yet: a limit would stop sources that have not begun.
         lowest = min(self._reported.values(), default=MAX_TIMESTAMP)
         return min(lowest + self._max_drift_ms, MAX_TIMESTAMP)
 
@@ -132,10 +132,10 @@ class AlignedReader:
     def report(self) -> int | None:
         """Return what the group is to know, or None while there is nothing to say.
 
-        A reader that is idle or has ended holds nobody back: it reports MAX.
+        A reader that is idle or has ended holds no other back: it reports MAX.
         """
         if self._is_ended or self._is_idle:
-            # MAX, so that one who has nothing does not hold the others back.
+            # MAX, so that a reader that has nothing does not hold the others back.
             return MAX_TIMESTAMP
         return None if self.watermark == MIN_TIMESTAMP else self.watermark
 

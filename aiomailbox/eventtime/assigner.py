@@ -35,7 +35,7 @@ class TimestampAssigner:
 
     Attributes:
         field: The field's name, or None for a function; for columns.
-        is_new: Whether nobody has looked yet at what it finds.
+        is_new: Whether what it finds has not been looked at yet.
 
     Example:
         >>> from aiomailbox.records import ListRun

@@ -65,8 +65,8 @@ class CombinedWatermark:
         self.is_idle = bool(self.parts) and not active
         if not self.parts:
             return False
-        # All idle: the maximum, for the lowest of them would hold back for ever what
-        # nobody is going to send (FLINK-38454).
+        # All idle: the maximum, for the lowest would hold event time back for ever, for
+        # records that are not coming (FLINK-38454).
         combined = min(active) if active else max(part.watermark for part in self.parts)
         if combined <= self.watermark:
             return False
@@ -143,8 +143,8 @@ class InputWatermarks:
         if not snapshots:
             return
         combined = self._combined
-        # The least of what earlier subtasks had reached: who was behind must not be
-        # late.
+        # The least of what earlier subtasks had reached: records of the one behind must
+        # not be late.
         combined.watermark = min(watermark for watermark, _ in snapshots)
         for index, part in enumerate(combined.parts):
             facts = [parts[index] for _, parts in snapshots]

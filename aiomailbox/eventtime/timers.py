@@ -411,7 +411,7 @@ async def _not_done_after(pending: Awaitable[None]) -> bool:
 
 
 class LoadedTimers:
-    """Timers that are read from snapshots, before there is anybody to call.
+    """Timers that are read from snapshots, before there is an operator to call.
 
     Args:
         max_parallelism: Number of key groups of the job.
@@ -472,7 +472,7 @@ def _load(queue: TimerQueue, groups: Mapping[int, _Rows], group: int) -> Iterato
 
 
 def event_timers(rows: SnapshotRows, max_parallelism: int) -> TimerSnapshot:
-    """Return the snapshot of event-time timers that nobody registered.
+    """Return a snapshot of event-time timers, without registering them.
 
     Args:
         rows: Their keys, namespaces and timestamps; read when they are asked for.

@@ -169,7 +169,7 @@ class StatusWatermarkValve:
 
     def _mark_idle(self, slot: _Slot) -> Sequence[ValveOutput]:
         slot.active = slot.aligned = False
-        # Only who held the output back can free it by leaving.
+        # Only a channel that held the output back can free it by leaving.
         held_back = slot.watermark == self.last_watermark
         if any(other.active for other in self._slots):
             return self._minimum() if held_back else _NOTHING
@@ -191,7 +191,7 @@ class StatusWatermarkValve:
         return (WatermarkStatus.ACTIVE,)
 
     def _flush(self) -> Sequence[ValveOutput]:
-        """Advance the output to the maximum of all: nobody will be late any more."""
+        """Advance the output to the maximum of all: no record will be late any more."""
         highest = max(slot.watermark for slot in self._slots)
         if highest <= self.last_watermark:
             return _NOTHING

@@ -1,4 +1,4 @@
-"""How records get from task to task: partitions, channels, gates, and who goes where."""
+"""How records get from task to task: partitions, channels, gates, and partitioners."""
 
 from __future__ import annotations
 

@@ -323,7 +323,7 @@ class KeyGroupPartitioner(Partitioner):
 
 
 def _described(key: Callable[[Any], Any]) -> str:
-    """Return who reads a key, with the line."""
+    """Return the name and line of the function that reads a key."""
     code = getattr(key, "__code__", None)
     if code is None:
         return str(key)

@@ -75,11 +75,11 @@ class LoopControl:
         self._put_if_open(control_mail(self._on_suspend, what="suspend the loop"))
 
     def all_actions_completed(self) -> None:
-        """End the loop for good; dropped if the mailbox is not open."""
+        """End the loop permanently; dropped if the mailbox is not open."""
         self._put_if_open(control_mail(self._on_completed, what="complete the loop"))
 
     def cancel(self) -> None:
-        """End the loop for good, and make yields raise; from any thread."""
+        """End the loop permanently, and make yields raise; from any thread."""
         # A flag besides the mail: code that yields in a loop may run the mail itself
         # and then sleep again, and only this makes its next yield raise.
         self.cancelled = True
@@ -99,7 +99,7 @@ class LoopControl:
         """
         mail = control_mail(_raise, error, what=f"raise {type(error).__name__}")
         try:
-            # Flink throws at the reporter, who can do nothing about it.
+            # Flink throws at the reporter, which can do nothing about it.
             self._mailbox.put(mail)
         except MailboxClosedError:
             _log.warning(

@@ -164,7 +164,7 @@ class MailboxController:
         return self._gate.suspend(timer)
 
     def all_actions_completed(self) -> None:
-        """End the loop for good, once the current step is over."""
+        """End the loop permanently, once the current step is over."""
         self._control.all_actions_completed()
 
 

@@ -4,7 +4,7 @@ Theory of operation: all mailbox loops of an event loop together get one slice, 
 job they belong to, and then the event loop has two turns without them. The first that
 works opens the slice and asks the event loop, by `call_soon`, to close it in its next
 turn. A task that finds the slice used up is queued. The turn after the one that closes
-a slice admits the first of the line, and more of them as long as those who were admitted
+a slice admits the first of the line, and more of them as long as the admitted ones
 leave time over; they work a turn later. So what is ready besides (timers, sockets, tasks
 of the program around) waits for one slice, however many jobs there are: a timer that
 became due in a slice is called in the first turn after it, and wakes its task in the
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 __all__ = ["LoopGovernor", "governor_of"]
 
-# Those who are admitted and find no time left cost about 5 us each.
+# Loops that are admitted and find no time left cost about 5 us each.
 _ADMITTED_MAX: Final = 16
 
 
@@ -61,7 +61,7 @@ class LoopGovernor:
         """Wait until the event loop has had its turn and it is the caller's.
 
         Args:
-            first: Whether the caller goes before all others who wait: it was admitted
+            first: Whether the caller goes before all other waiters: it was admitted
                 and found no time left.
         """
         admission: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -69,8 +69,7 @@ class LoopGovernor:
             self._line.appendleft(admission)
         else:
             self._line.append(admission)
-            # Somebody has used a slice up: as many as the last time would not find room
-            # in one.
+            # A slice was used up: as many as the last time would not find room in one.
             self._admitted = max(1, self._admitted // 2)
         if self.began is None:
             self._schedule_admission()
@@ -91,7 +90,7 @@ class LoopGovernor:
     def _admit(self) -> None:
         self._is_admitting = False
         if self.began is not None:
-            # Somebody works without having waited; closing that slice leads here again.
+            # A loop works without having waited; closing that slice leads here again.
             return
         line = self._line
         for _ in range(self._admitted):
@@ -103,7 +102,7 @@ class LoopGovernor:
                 admission.set_result(None)
         self._admitted = min(2 * self._admitted, _ADMITTED_MAX)
         if line:
-            # After those who were admitted: they may all have been cancelled.
+            # After the admitted ones: they may all have been cancelled.
             self._schedule_admission()
 
 

@@ -20,7 +20,7 @@ MAX_PRIORITY: Final = 2**31 - 1
 
 
 class MailOptions(enum.Enum):
-    """How a mail is placed and who may see it; urgent and deferrable exclude each other.
+    """How a mail is placed and which takes see it; not both urgent and deferrable.
 
     Attributes:
         DEFAULT: Placed at the end, seen by every take at or below its priority.

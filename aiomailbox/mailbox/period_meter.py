@@ -2,7 +2,7 @@
 
 Theory of operation: time is divided into buckets of 0.5 s. A period is added to the
 buckets that it touches when it ends, so that the clock is read only where a period begins
-or ends, and no timer is needed. Who looks adds up the buckets of the window.
+or ends, and no timer is needed. A reader adds up the buckets of the window.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PeriodMeter:
     """Adds up the time between marks; a `PeriodTimer`.
 
     Args:
-        clock: Read at the marks only, and by who asks while it measures.
+        clock: Read at the marks only, and by readers while it measures.
 
     Example:
         >>> from aiomailbox.clock import SystemClock

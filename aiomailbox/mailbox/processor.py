@@ -143,11 +143,11 @@ class MailboxProcessor:
         self._control.suspend()
 
     def all_actions_completed(self) -> None:
-        """End the loop for good; from anywhere, any number of times."""
+        """End the loop permanently; from anywhere, any number of times."""
         self._control.all_actions_completed()
 
     def cancel(self) -> None:
-        """End the loop for good and make yields raise `StopTask`; from anywhere.
+        """End the loop permanently and make yields raise `StopTask`; from anywhere.
 
         It does not interrupt code that awaits something else: cancel the asyncio task
         for that, after this.
@@ -213,7 +213,7 @@ class MailboxProcessor:
 
     @property
     def is_running(self) -> bool:
-        """Whether the loop has not been completed for good, or cancelled."""
+        """Whether the loop has been neither completed nor cancelled."""
         return self._control.may_run
 
     @property

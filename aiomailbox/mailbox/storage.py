@@ -2,7 +2,7 @@
 
 Theory of operation: mail is put into ``queue``. Its owner moves it to ``batch``. Urgent
 mail is a prefix of both; in the queue it lies newest first, and moving it one by one to
-the head of the batch turns it into the order it was sent in. Who calls which method
+the head of the batch turns it into the order it was sent in. Which method is called
 under which lock is the business of `TaskMailbox`.
 """
 
@@ -19,7 +19,7 @@ class MailStorage:
     """Two deques with Flink's rule of how mail moves between them.
 
     Attributes:
-        queue: Mail that everybody may put.
+        queue: Mail that any thread may put.
         batch: Mail that only the owner touches.
         urgent_queued: Whether the head of the queue is urgent.
 
@@ -125,7 +125,7 @@ class MailStorage:
 def _pop_first(
     mails: deque[Mail], priority: int, ignore_deferrable: bool
 ) -> Mail | None:
-    # From the front: priority says who may see mail, and never changes its order.
+    # From the front: priority says which takes see mail, and never changes its order.
     for index, mail in enumerate(mails):
         own = mail.declared_priority if ignore_deferrable else mail.priority
         if own >= priority:

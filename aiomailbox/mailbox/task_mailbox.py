@@ -42,8 +42,8 @@ class TaskMailbox:
         signal: True if there may be mail: what a hot loop tests before anything else.
 
     Invariants:
-        ``signal`` is True whenever there is mail, and the mailbox's lock is held by
-        whoever makes it so; the owner alone turns it False.
+        ``signal`` is True whenever there is mail, and made so under the mailbox's
+        lock; the owner alone turns it False.
 
     Concept:
         Flink, ``TaskMailboxImpl``.
@@ -174,7 +174,7 @@ class TaskMailbox:
             return
         if until is not None:
             # The waiter's future is awaited and never `until` itself: cancelling this
-            # task would cancel it for everybody else.
+            # task would cancel it for all other waiters.
             until.add_done_callback(waiter.wake)
         try:
             await waiter.future

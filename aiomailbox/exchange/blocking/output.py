@@ -77,7 +77,7 @@ class BlockingOutput:
 
     @property
     def is_released(self) -> bool:
-        """Whether nothing is kept for anybody any more."""
+        """Whether nothing is kept for consumers any more."""
         return self._partition.is_released
 
     @property

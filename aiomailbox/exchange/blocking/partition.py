@@ -332,7 +332,7 @@ class BlockingResultPartition:
             self._data_counts[subpartition.index] += data_type.is_buffer
             self._writer.put(subpartition.index, polled.buffer)
             if data_type.is_blocking_upstream:
-                # It is the reader who waits, when it comes to this event.
+                # Only the reader waits, when it comes to this event.
                 subpartition.resume_consumption()
                 if subpartition.is_available():
                     continue

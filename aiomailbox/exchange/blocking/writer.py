@@ -22,7 +22,7 @@ class BlockingWriter:
     """The one thread call at a time that writes the files of a partition.
 
     A buffer keeps its segment until it is written. What waits here is bounded by the
-    pool that the segments are from, and so is who emits, by the pool's availability.
+    pool that the segments are from, whose availability also holds back the emitter.
 
     Args:
         files: Shape ``(subpartitions,)``.

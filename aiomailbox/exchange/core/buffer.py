@@ -48,14 +48,14 @@ class ObjectBuffer:
 
     Attributes:
         elements: Runs and control elements, in order; empty in an event's buffer.
-            Nobody changes them once the buffer is sealed.
+            Not changed once the buffer is sealed.
         event: The event, or None in a buffer of data.
         is_sealed: Nothing is appended any more.
         record_count: Records in all runs together.
         size_bytes: Estimate of the memory that the elements keep alive.
 
     Invariants:
-        A permit is given back exactly once, by `recycle`.
+        A permit is returned exactly once, by `recycle`.
 
     Concept:
         Flink, ``NetworkBuffer``, ``BufferBuilder`` and ``BufferConsumer`` in one: in
@@ -180,10 +180,10 @@ class ObjectBuffer:
         self.is_sealed = True
 
     def recycle(self) -> None:
-        """Give the permit back; a waiter for one goes on.
+        """Return the permit; a waiter for one goes on.
 
         Raises:
-            BufferRecycledError: If it was given back before.
+            BufferRecycledError: If it was returned before.
         """
         if self.is_recycled:
             raise BufferRecycledError(

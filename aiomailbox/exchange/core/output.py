@@ -30,7 +30,7 @@ class OutputPartition(Protocol):
 
     @property
     def is_released(self) -> bool:
-        """Whether nothing is kept for anybody any more."""
+        """Whether nothing is kept for consumers any more."""
         ...
 
     @property

@@ -12,7 +12,7 @@ __all__ = ["PartitionUsers"]
 
 
 class PartitionUsers:
-    """Counts who has released a partition, and who has processed all of it.
+    """Counts the releases of a partition, and the consumers that have processed it all.
 
     Args:
         partition_id: Used in messages.

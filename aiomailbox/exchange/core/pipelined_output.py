@@ -1,7 +1,7 @@
 """What partitions have in common, whatever their buffers hold.
 
 Theory of operation: a partition is its subpartitions, the pool that bounds them together,
-and a count of who uses it. It is there until its producer and all readers have released
+and a count of its users. It is there until its producer and all readers have released
 it. Where a partition has two parts, each with some of its channels, they share the pool
 and the count.
 """
@@ -31,7 +31,7 @@ class Output(abc.ABC):
     Args:
         partition_id: Whose output, and towards which edge.
         pool: Says whether another buffer fits.
-        users: Who has released it, and who has processed all of it.
+        users: Counts its releases, and the consumers that have processed it all.
 
     Attributes:
         partition_id: As given.
@@ -50,7 +50,7 @@ class Output(abc.ABC):
 
     @property
     def is_released(self) -> bool:
-        """Whether nothing is kept for anybody any more."""
+        """Whether nothing is kept for consumers any more."""
         return self._is_released or self._users.have_left
 
     @property
@@ -89,7 +89,7 @@ class PipelinedOutput(Output, Generic[S]):
         pool: Owned, and destroyed in the end.
         subpartitions: Shape ``(subpartition_count,)``.
         channels: Which of the output's channels these are; None for all, in order.
-        users: Who uses the partition that this is a part of; None if it is the whole.
+        users: Counts the users of the whole partition; None if this is the whole.
 
     Concept:
         Flink, ``PipelinedResultPartition``.

@@ -26,7 +26,7 @@ class ElementReader:
 
     Args:
         codec: How the edge's elements are encoded.
-        name: Who sent them, for errors.
+        name: The sender's name, for errors.
         spill_directory: Where very large records go; None for the system's place.
 
     Attributes:

@@ -2,9 +2,9 @@
 
 Theory of operation: a partition of objects serves the consumers on this loop, one of
 bytes all others, and both take from one pool, whose latch says for both whether another
-buffer fits; both count who uses the whole. What goes to remote consumers is encoded, a run at a
-time; the rest is handed over as it is. A channel's number is its place in the whole
-output.
+buffer fits; both count the users of the whole. What goes to remote consumers is
+encoded, a run at a time; the rest is handed over as it is. A channel's number is its
+place in the whole output.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
             another part of it that shares the pool; shape ``(subpartition_count,)``.
         small_buffers_max: How many segments beyond the pool may be taken rather than
             make buffers larger than wished.
-        users: Who uses the output, where this is a part of it.
+        users: Counts the users of the whole output, where this is a part of it.
 
     Attributes:
         subpartitions: Shape ``(subpartition_count,)``.

@@ -285,7 +285,7 @@ class InputGate:
             queue.prioritize(channel)
         if has_priority and not self.priority_availability.available:
             self.priority_availability.set_available()
-        # Told before the latch turns: who measures throughput starts with the data.
+        # Before the latch turns: the measurement of throughput starts with the data.
         if not self.availability.available:
             if self.activity is not None:
                 self.activity.on_data()

@@ -52,7 +52,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
         buffer_size_bytes: Estimated size at which a buffer is sealed.
         channels: Which of the output's channels these are, where others are in
             another part of it that shares the pool; shape ``(subpartition_count,)``.
-        users: Who uses the output, where this is a part of it.
+        users: Counts the users of the whole output, where this is a part of it.
 
     Attributes:
         subpartitions: Shape ``(subpartition_count,)``.
@@ -318,7 +318,7 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
             raise IllegalStateError(
                 f"partition {self.partition_id} is closed; nothing can be emitted"
             )
-        # Nobody will ever take it: dropping costs nothing and holds no permit.
+        # It would never be taken: dropping costs nothing and holds no permit.
         if self.subpartitions[channel].is_released:
             return None
         # A pool without subpartitions of its own counts no channels.

@@ -74,7 +74,7 @@ class BufferQueue:
             return False
         unfinished = self.unfinished
         is_alone = len(self._buffers) == 1
-        # An empty buffer alone is nothing to wake anybody for.
+        # An empty buffer alone is nothing to wake the reader for.
         return not is_alone or unfinished is None or bool(unfinished.elements)
 
     def append(self, buffer: ObjectBuffer) -> None:

@@ -56,7 +56,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
     def __init__(self, index: int) -> None:
         super().__init__(index, BufferQueue())
         self.records_total: int = 0
-        # The barrier that may still time out, and who waits until it cannot.
+        # The barrier that may still time out, and what is called once it cannot.
         self._expected_id: int | None = None
         self._on_barrier_left: _OnLeft | None = None
 
@@ -186,8 +186,8 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
 
         Args:
             checkpoint_id: Of the barrier.
-            on_left: Called with None when it is taken in time, with an error when
-                nobody takes it any more.
+            on_left: Called with None when it is taken in time, with an error when it
+                will not be taken any more.
         """
         self._end_expectation(
             IllegalStateError(
@@ -221,7 +221,7 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
             event = buffer.event
             if event is not None and _may_time_out(event, checkpoint_id):
                 assert isinstance(event, CheckpointBarrier), "nothing else times out"
-                # No call back: its data is handed over by who lets it overtake.
+                # No call back: the caller that lets it overtake hands over its data.
                 self._expected_id = self._on_barrier_left = None
                 self._queue.remove_event(buffer)
                 self._add_priority(ObjectBuffer.for_event(event.as_unaligned()))

@@ -1,1 +1,1 @@
-"""Channels between processes: what is on the wire, and who may send how much."""
+"""Channels between processes: the wire format, and credit-based flow control."""

@@ -82,7 +82,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._decoder = self._new_decoder()
-        # Before it has proved who it is, a peer is given little memory.
+        # Before it is authenticated, a peer is given little memory.
         self._scratch = memoryview(bytearray(_GREETING_SCRATCH_BYTES))
         self._is_direct = False
         self._may_write = True
@@ -154,7 +154,7 @@ class Connection(asyncio.BufferedProtocol):
         """See to it that the greeting comes to an end."""
 
     def _on_open(self) -> None:
-        """Be notified that the peer has proved who it is."""
+        """Be notified that the peer is authenticated."""
 
     def _report_end(self, write: Callable[..., None]) -> None:
         write(
@@ -232,7 +232,7 @@ class Connection(asyncio.BufferedProtocol):
         self.wake()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release everything that was pinned, and tell everybody."""
+        """Release everything that was pinned, and notify the users."""
         if self._outgoing is not None:
             self._outgoing.recycle_all()
         # A server that was full turned us away before anything was said: try again.

@@ -33,7 +33,7 @@ class Connections:
     """Connects this worker's channels with their producers.
 
     Args:
-        identity: Who this worker is.
+        identity: This worker's identity.
         security: How workers know each other.
         options: Limits.
         log: A structlog logger; None takes the library's.

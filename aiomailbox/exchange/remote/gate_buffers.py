@@ -116,7 +116,7 @@ class GateBuffers:
             self.close()
 
     def close(self) -> None:
-        """Lend nothing more, and give back what no channel has. Idempotent."""
+        """Lend nothing more, and return what no channel has. Idempotent."""
         unclaimed, self._unclaimed = self._unclaimed, []
         if unclaimed:
             self._return_exclusive(unclaimed)

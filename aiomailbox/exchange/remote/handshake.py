@@ -24,7 +24,7 @@ __all__ = ["Handshake", "WorkerIdentity"]
 
 
 class WorkerIdentity(NamedTuple):
-    """Who this worker is.
+    """The identity of a worker.
 
     Attributes:
         job_id: 16 bytes, the same on all workers of the job.
@@ -41,7 +41,7 @@ class Handshake:
     """One side of the beginning of a connection.
 
     Args:
-        identity: Who this side is.
+        identity: This side's identity.
         secret: What both sides have to know; None if nothing is to be proved.
         connects: Whether this side has made the connection.
         new_nonce: Gives 16 bytes that cannot be predicted.

@@ -58,7 +58,7 @@ def prove(secret: bytes, mine: Hello, theirs: Hello) -> HelloProof:
         mine: What the prover has sent.
         theirs: What the prover was sent.
     """
-    # First who proves, so that a proof cannot be sent back as one's own.
+    # The prover's greeting first, so that a proof cannot be sent back as one's own.
     covered = encode_message(mine) + encode_message(theirs)
     return HelloProof(hmac.digest(secret, covered, hashlib.sha256))
 

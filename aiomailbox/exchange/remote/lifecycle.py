@@ -13,7 +13,7 @@ class ConnectionState(enum.Enum):
 
     Attributes:
         CONNECTING: There is no transport yet.
-        GREETING: Both sides say who they are, and prove it.
+        GREETING: Both sides identify and authenticate themselves.
         OPEN: Everything else may be said.
         CLOSING: Nothing is read or said any more; what was written may still go out.
         CLOSED: The transport is gone, and with it all that was pinned.

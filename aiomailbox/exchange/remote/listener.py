@@ -3,7 +3,7 @@
 Theory of operation: asyncio's own servers go on asking for connections after the system
 has said that there is no room for one, and write a line for each. Here, the listener
 is asked to make room, and where there is none to make, nothing is accepted for a second:
-who wants to connect waits in the kernel's queue meanwhile.
+new connections wait in the kernel's queue meanwhile.
 """
 
 from __future__ import annotations

@@ -145,7 +145,7 @@ class Hello(NamedTuple):
         version_min: The oldest version of the protocol that is spoken.
         version_max: The newest.
         job_id: Both sides have to be of one job.
-        worker: Who speaks, for messages to people.
+        worker: The sender's name, for messages to people.
         nonce: 16 random bytes, for a proof to be fresh.
         codec_digest: 16 bytes: both sides have to read what the other one writes.
     """

@@ -14,8 +14,8 @@ class ConnectionOptions(NamedTuple):
 
     Attributes:
         segment_bytes_max: A data buffer of more bytes is refused.
-        handshake_timeout: How long a connected peer may take to greet and to prove
-            who it is; time in which the server's loop was held is no part of it.
+        handshake_timeout: How long a connected peer may take to greet and to
+            authenticate; time in which the server's loop was held is no part of it.
         strangers_max: How many connections a server holds that have not done so.
         stall_timeout: How long a peer may read nothing at all of what it is sent, or
             its machine confirm nothing.

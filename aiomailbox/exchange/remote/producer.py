@@ -53,13 +53,13 @@ class ProducerConnection(Connection):
     """The producer's end.
 
     Args:
-        identity: Who this worker is.
+        identity: This worker's identity.
         provider: Where partitions are found.
         handshake: How it begins.
         options: Limits.
         log: A structlog logger.
-        on_open: Called when the peer has proved who it is.
-        on_refused: Called at the end of a peer that has not, with who and why.
+        on_open: Called when the peer is authenticated.
+        on_refused: Called at the end of a peer that is not, with its name and why.
 
     Concept:
         Flink, ``PartitionRequestQueue`` and ``PartitionRequestServerHandler``.

@@ -1,4 +1,4 @@
-"""Who may connect: a shared secret, mutual TLS, or only this machine."""
+"""How peers are authenticated: a shared secret, mutual TLS, or only this machine."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ StrPath = str | os.PathLike[str]
 class Security:
     """How the workers of a job know each other; the same on all of them.
 
-    A secret proves who connects, both ways, and encrypts nothing. TLS encrypts, and
-    both sides show a certificate. With both, both have to be right. A unix socket is
-    guarded by the rights of its file and never encrypted.
+    A secret authenticates both sides, and encrypts nothing. TLS encrypts, and both
+    sides show a certificate. With both, both have to be right. A unix socket is guarded
+    by the permissions of its file and never encrypted.
 
     Args:
         secret: At least 16 bytes that only the job's workers know.

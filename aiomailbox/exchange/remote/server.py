@@ -32,9 +32,9 @@ class DataServer:
     """Listens for the readers of this worker's partitions.
 
     Args:
-        identity: Who this worker is.
+        identity: This worker's identity.
         provider: Where partitions are found.
-        security: Who may connect.
+        security: Which peers may connect.
         options: Limits.
         log: A structlog logger; None takes the library's.
 
@@ -193,7 +193,7 @@ class DataServer:
         self._unix_path = None
         # By its inode: another process may listen at the path by now.
         with suppress(FileNotFoundError):
-            # Somebody else's by now, perhaps.
+            # It may be another process's by now.
             if os.stat(path).st_ino == inode:
                 os.unlink(path)
 
@@ -209,7 +209,7 @@ def _bind_unix(path: str) -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         bound.bind(path)
-        # Nobody can connect before it listens, so there is no moment to slip in.
+        # No peer can connect before it listens, so there is no moment to slip in.
         os.chmod(path, stat.S_IRUSR | stat.S_IWUSR)
     except BaseException:
         bound.close()

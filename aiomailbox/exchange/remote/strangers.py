@@ -55,7 +55,7 @@ class Strangers:
         if not self._known:
             return False
         oldest = next(iter(self._known))
-        # Somebody who named the job is rather one of us, who was held up.
+        # A connection that named the job is probably a worker's that was held up.
         chosen = next((each for each in self._known if not each.is_introduced), oldest)
         self._turn_away(chosen, "others want to connect, and it has not proved itself")
         return True

@@ -67,7 +67,7 @@ _DATA_TYPES: Final = tuple(DataType)
 
 
 class FrameLayout(NamedTuple):
-    """How long the body of a frame may be, and who reads and writes it."""
+    """How long the body of a frame may be, and what reads and writes it."""
 
     body_bytes_min: int
     body_bytes_max: int
