@@ -103,7 +103,7 @@ def redistribute_operator_state(old: _Old, new_parallelism: int) -> list[_Parts]
     """Spread the state of old subtasks over new ones.
 
     With unchanged parallelism split, merge and broadcast state stay where they are,
-    however uneven; union state still goes to everyone, and a broadcast state that some
+    however uneven; union state still goes to all, and a broadcast state that some
     subtask lacks (it had finished) is handed round.
 
     Args:
