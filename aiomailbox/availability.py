@@ -2,7 +2,7 @@
 
 Theory of operation: availability is a plain attribute that hot paths read, plus
 one-shot callbacks that run synchronously when it turns true. Nothing waits on a
-shared future: each waiter gets one of its own, so cancelling a waiter harms nobody.
+shared future: each waiter gets one of its own, so cancelling one affects no other.
 "Available" is a hint that holds until the next change of state; a waiter that resumes
 looks again.
 """
@@ -88,7 +88,7 @@ class Availability:
 
     async def wait(self) -> None:
         """Suspend until available; returns at once if it is."""
-        # A loop: somebody else may have used it up between the wake and this task's
+        # A loop: another task may have used it up between the wake and this task's
         # turn.
         while not self.available:
             await self.waiter()

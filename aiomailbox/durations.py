@@ -65,8 +65,8 @@ def duration_ms(value: timedelta | float, parameter: str) -> int:
 
     Raises:
         InvalidArgumentError: If the duration is negative or not finite, or is an int
-            above 86,400: nobody writes more than a day in seconds, but many write
-            milliseconds.
+            above 86,400: more than a day is hardly ever given in seconds, but often
+            milliseconds are.
         WrongTypeError: If it is neither a timedelta nor a number.
 
     Example:

@@ -285,7 +285,7 @@ class PartitionNotFoundError(WorldError):
 
 
 class PartitionStorageError(WorldError):
-    """The disk does not take, or does not give back, what a partition keeps on it."""
+    """What a partition keeps on disk cannot be written, or cannot be read again."""
 
 
 class GateClosedError(IllegalStateError):
@@ -446,7 +446,7 @@ class DeadlineExceededError(WorldError, TimeoutError):
 
 
 class CallCancelledError(WorldError):
-    """An asynchronous call was cancelled by somebody who had no reason to.
+    """An asynchronous call was cancelled by something other than the job.
 
     The original ``CancelledError`` is the ``__cause__``: the user's function, or
     something that it awaited, was cancelled from outside the operator.
@@ -666,9 +666,9 @@ class MissingExtraError(UsageError, ImportError):
 class MailFailedError(WorldError):
     """A mail ended in a way that cannot cross an await as it is.
 
-    Either it raised ``StopIteration``, or something it awaited was cancelled by
-    somebody else: that is a failure, not a clean cancel of the task. The original is
-    the ``__cause__``.
+    Either it raised ``StopIteration``, or something it awaited was cancelled from
+    outside: that is a failure, not a clean cancel of the task. The original is the
+    ``__cause__``.
     """
 
     def __init__(self, mail: str, cause: BaseException) -> None:
@@ -715,13 +715,13 @@ class NoCheckpointError(WorldError):
 
 
 class StorageClaimedError(WorldError):
-    """Somebody else writes where this job would.
+    """Another job writes where this one would.
 
     Args:
         place: The directory or URL.
-        owner: Who holds it, as they said.
-        left_s: Where nobody can say whether they still run: how long they hold it,
-            unless they renew that.
+        owner: The name of the holder, as it gave it.
+        left_s: Where it cannot be known whether the holder still runs: how long its
+            claim lasts, unless it is renewed.
     """
 
     def __init__(self, place: str, owner: str, left_s: float | None = None) -> None:
@@ -774,7 +774,7 @@ class JournalError(WorldError):
 
 
 class FinishedCallError(WorldError):
-    """A call failed for good before the job was started again, and is not made again.
+    """A call failed permanently before the job was started again, and is not retried.
 
     Args:
         error_type: The class of the exception.

@@ -4,7 +4,7 @@ Theory of operation: what is at the other end of a socket, or waits for a lock, 
 the end of a process only once the last copy of its descriptor is closed. A child that the
 user forks (with `multiprocessing`, say) has copies of all. In the child they become
 descriptors of the null device: to close them would free their numbers, which the objects
-copied with them would close a second time, when the numbers are somebody else's.
+copied with them would close a second time, when the numbers belong to others.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _TAKEN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 # What `logging` itself takes beside a message.
 _OPTIONS: Final = ("exc_info", "stack_info", "stacklevel")
 
-# As libraries do: else `logging` writes warnings to stderr where nobody has set it up.
+# As libraries do: else `logging` writes warnings to stderr where it is not configured.
 logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())
 
 

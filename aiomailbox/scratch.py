@@ -1,9 +1,9 @@
-"""Directories for what a process keeps in files while it lives, and nobody needs later.
+"""Directories for files that a process needs only while it lives.
 
 Theory of operation: the process that makes such a directory keeps it locked, and the
-system releases the lock when the process ends, however it does. So a directory that can be locked
-was left behind, and the next process of the same user that makes one beside it removes
-it. A directory that was removed between its making and its locking is made again.
+system releases the lock when the process ends, however it does. So a directory that can
+be locked was left behind, and the next process of the same user that makes one beside
+it removes it. One that was removed between its making and its locking is made again.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class ScratchDirectory:
             import shutil
 
             shutil.rmtree(self.path, ignore_errors=True)
-            # Nobody may take it for left behind before it is gone.
+            # Last: another process must not take it for left behind before it is gone.
             descriptor, self._descriptor = self._descriptor, -1
             os.close(descriptor)
 
 
 class ScratchDirectories:
-    """One scratch directory below each place that somebody asks for, made when asked."""
+    """One scratch directory below each place, made when it is first asked for."""
 
     def __init__(self) -> None:
         self._made: dict[str, ScratchDirectory] = {}
@@ -117,7 +117,7 @@ def remove_left_behind(parent: StrPath) -> None:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[bool]:
-    """Lock a directory if it is this user's and nobody else has locked it."""
+    """Lock a directory if it is this user's and no other process has locked it."""
     try:
         descriptor = _open(path)
     except OSError:
@@ -142,7 +142,7 @@ def _new_locked(parent: Path) -> tuple[Path, int]:
             continue
         if _lock(descriptor) and _is_at(descriptor, path):
             return path, descriptor
-        # Somebody has taken it for left behind.
+        # Another process has taken it for left behind.
         os.close(descriptor)
 
 

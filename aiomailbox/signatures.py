@@ -12,7 +12,7 @@ __all__ = ["accepts"]
 def accepts(function: Callable[..., Any], arity: int) -> bool:
     """Return whether a function can be called with so many positional arguments.
 
-    True where nobody knows the signature, as of some built-in functions.
+    True where the signature is unknown, as of some built-in functions.
 
     Example:
         >>> accepts(divmod, 2), accepts(lambda: 1, 2), accepts(max, 2)

@@ -223,7 +223,7 @@ class Closing:
 
     Attributes:
         errors: What the steps raised, in order.
-        is_interrupted: Whether somebody cancelled who waits in `run_within`.
+        is_interrupted: Whether the caller of `run_within` was cancelled.
     """
 
     def __init__(
@@ -269,7 +269,7 @@ class Closing:
             # Cancelled because its time is up: that has been reported already.
             if not (runner.is_late and isinstance(error, asyncio.CancelledError)):
                 self.errors.append(error)
-        # A cancellation has been delivered; the next one would be somebody else's.
+        # A cancellation has been delivered; the next one would come from outside.
         forget_cancellation(runner.task)
 
     async def run_within(
@@ -332,8 +332,8 @@ def close_by_force(task: asyncio.Task[Any]) -> None:
     """End a suspended asyncio task that does not heed its cancellation.
 
     Its code gets GeneratorExit where it stands and cannot await anything any more. Code
-    that catches even that is left to itself, and nobody waits for it: not the end of
-    the loop either.
+    that catches even that is left to itself and not waited for, even at the end of the
+    loop.
     """
     try:
         work: Any = task.get_coro()
@@ -361,7 +361,7 @@ def frames_of(task: asyncio.Task[Any]) -> list[FrameType]:
 
 
 def _generator_behind(step: object) -> AsyncGenerator[Any, Any] | None:
-    """Return the asynchronous generator that somebody awaits a step of, if it is one."""
+    """Return the asynchronous generator of which a step is awaited, if it is one."""
     # No attribute of ``__anext__()`` or ``aclose()`` leads to it, and they have no type
     # that could be asked for: only the garbage collector knows whose step it is.
     if isinstance(step, asyncio.Future):
@@ -371,7 +371,7 @@ def _generator_behind(step: object) -> AsyncGenerator[Any, Any] | None:
 
 
 def forget_cancellation(task: asyncio.Task[Any] | None) -> None:
-    """Make a task look as if nobody had cancelled it; it has dealt with that."""
+    """Make a task look as if it had not been cancelled; it has dealt with that."""
     while task is not None and task.cancelling():
         task.uncancel()
 

@@ -61,7 +61,7 @@ class Body:
         The body is not cancelled any more from now on.
 
         Raises:
-            asyncio.CancelledError: If somebody else cancels it, too.
+            asyncio.CancelledError: If it was cancelled from outside, too.
         """
         self._may_cancel = False
         if not self._is_cancelled:
@@ -69,7 +69,7 @@ class Body:
         self._is_cancelled = False
         met: asyncio.CancelledError | None = None
         try:
-            # One that nobody has met yet must not hit what comes after the block.
+            # One that is not delivered yet must not hit what comes after the block.
             await asyncio.sleep(0)
         except asyncio.CancelledError as error:
             met = error

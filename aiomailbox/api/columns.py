@@ -116,7 +116,7 @@ def aggregating(
 
 
 def keyed_form(key: Any, aggregate: Any, origins: list[Origin]) -> dict[str, Any]:
-    """Return the facts for the graph about an aggregate's form: columns, or who wants rows.
+    """Return the facts for the graph about an aggregate's form: columns or rows.
 
     Args:
         key: What reads a record's key; None for none.

@@ -529,7 +529,7 @@ class StreamExecutionEnvironment:
                 job.cancel()
                 await job.outlast()
         except asyncio.CancelledError:
-            # The block was cancelled by the job's own failure, or by somebody else: the
+            # The block was cancelled by the job's own failure, or from outside: the
             # body knows.
             if not await body.leave():
                 raise

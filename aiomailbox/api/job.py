@@ -213,7 +213,7 @@ class JobClient:
             await self._job.wait()
             raise
         except TimeoutError as error:
-            # A timeout of somebody else's, further out.
+            # A timeout of the caller's, further out.
             if not limit.expired():
                 raise
             raise AsyncTimeoutError(f"no answer within {within_s:g} s") from error

@@ -158,7 +158,7 @@ class _Plain:
         self._stream = stream
 
     def show(self, seen: JobProgress, job: JobSnapshot, *, last: bool) -> None:
-        with contextlib.suppress(OSError, ValueError):  # Nobody reads it any more.
+        with contextlib.suppress(OSError, ValueError):  # It is no longer read.
             print(seen, file=self._stream, flush=True)
 
 

@@ -206,7 +206,7 @@ class Pipeline(Generic[InT, OutT]):
             UsageError: If the pipeline cannot run there, or needs more slots than Spark
                 has; names the operator.
             NotShippableError: If a function cannot be sent to Spark's workers.
-            JobFailedError: If the job failed for good; names operator, line and record.
+            JobFailedError: If the job failed; names operator, line and record.
             SparkJobError: If Spark could not run the stage.
             MissingExtraError: If pyspark is not installed.
 

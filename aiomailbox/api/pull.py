@@ -23,9 +23,9 @@ T = TypeVar("T")
 class Pulled(AsyncIterator[T]):
     """The results of a job, at the pace of the consumer; it starts with the first pull.
 
-    The job ends with the iteration: when all is taken, when `aclose` is awaited, and when
-    nobody has the iterator any more, as after a ``break``. This is no generator, whose
-    end asyncio leaves to a task of which nobody knows.
+    The job ends with the iteration: when all is taken, when `aclose` is awaited, and
+    when the iterator is no longer referenced, as after a ``break``. This is no
+    generator, whose end asyncio leaves to a task that no code awaits.
 
     Args:
         definition: The job without its last operator.

@@ -34,8 +34,8 @@ class RecordTable(NamedTuple):
 
         Args:
             truncate: How many characters of a value are shown at most; None for all.
-            width: How many fit into a line, if somebody would see that they do not: then
-                the longest values are truncated more. None for any number.
+            width: How many fit into a line of a terminal: the longest values are
+                truncated more, until they do. None for any number.
 
         Example:
             >>> print(table_of([{"item": "tea", "price": 2.5}]).text(40))

@@ -1,7 +1,7 @@
 """The optional adapter to aiostream: its streams as sources, ours as its sources.
 
 aiostream is licensed under the GPL, version 3 or later. Nothing else imports this
-module; who imports it chooses aiostream, with the extra ``aiomailbox[aiostream]``.
+module; a program that does chooses aiostream, with the extra ``aiomailbox[aiostream]``.
 """
 
 from __future__ import annotations

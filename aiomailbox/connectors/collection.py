@@ -149,7 +149,7 @@ class CollectionSource:
 
 def _is_collection(values: object) -> bool:
     kind = type(values)
-    # Of a mapping only the keys would come, which hardly anybody means.
+    # Of a mapping only the keys would come, which is hardly ever meant.
     if isinstance(values, str | bytes | Mapping) or _is_frame(kind):
         return False
     return hasattr(kind, "__iter__") and not hasattr(kind, "__aiter__")

@@ -107,7 +107,7 @@ class DirectoryTarget:
 
 
 class Segments:
-    """The files of one writer, where nobody looks yet.
+    """The files of one writer, in the staging directory.
 
     Args:
         directory: Where they are prepared; the committer made it.

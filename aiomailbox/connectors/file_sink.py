@@ -202,7 +202,7 @@ class _LineWriter:
         self._segments.restore(elements)
 
     def close(self) -> Pending:
-        """Close the file; it stays where nobody looks."""
+        """Close the file; it stays in the staging directory."""
         return None if self._file is None else self._turns.run(self._abandon)
 
     async def _in_thread(self, work: Callable[[], None]) -> None:
@@ -230,7 +230,7 @@ class _LineWriter:
     def _abandon(self) -> None:
         file, self._file = self._file, None
         if file is not None:
-            # Nobody wants what a full disk did not take.
+            # What a full disk did not take is not needed.
             with contextlib.suppress(OSError):
                 file.close()
 

@@ -110,7 +110,7 @@ def _refused(
 ) -> RecordsRefusedError:
     """Refuse the last record that was taken from a list's iterator.
 
-    It knows how many are left: nobody has to count them.
+    It knows how many are left: they need not be counted.
     """
     seen = len(run) - length_hint(values)
     return RecordsRefusedError({seen - 1: error}, seen)

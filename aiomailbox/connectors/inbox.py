@@ -76,7 +76,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
         Raises:
             IllegalStateError: If it is closed.
         """
-        # Asked again: of many who wait, others may have been quicker.
+        # Tried again: of many waiters, others may have been quicker.
         while not self.try_put(record):
             await self._has_room.wait()
 
@@ -156,7 +156,7 @@ class Questions(Inbox[Question[Any]]):
         """Put a question in and return its answer; cancelling forgets the question.
 
         Raises:
-            IllegalStateError: If nobody answers any more.
+            IllegalStateError: If questions are no longer answered.
         """
         while len(self._asked) >= self._size:
             self._check_open()
@@ -188,13 +188,13 @@ class Questions(Inbox[Question[Any]]):
         return super()._records()
 
     def settle(self, answer: Answer) -> None:
-        """Give an answer to who asked; one that nobody waits for is dropped."""
+        """Return an answer to its asker; one that is not waited for is dropped."""
         waiting = self._asked.get(answer.number)
         if waiting is not None and not waiting.done():
             waiting.set_result(answer.value)
 
     def end(self) -> None:
-        """Let nobody wait for an answer any more: the job is over."""
+        """Fail all that wait for an answer: the job is over."""
         self._ended = True
         self._room.set_available()
         for waiting in self._asked.values():
@@ -217,7 +217,7 @@ _desks: WeakValueDictionary[int, Questions] = WeakValueDictionary()
 
 
 class Answers:
-    """The sink of answers: each goes to who asked, see ``env.from_questions``."""
+    """The sink of answers: each goes to its asker, see ``env.from_questions``."""
 
     # The asker is there.
     stays_in_parent = True
@@ -238,7 +238,7 @@ class _AnswerWriter(ImmediateWriter):
         self._name: str = context.operator_name
 
     def write_run(self, run: Run) -> Pending:
-        """Give each answer to who asked."""
+        """Return each answer to its asker."""
         for value in run.values:
             if type(value) is not Answer:
                 raise WrongTypeError(
@@ -246,7 +246,7 @@ class _AnswerWriter(ImmediateWriter):
                     f"{type(value).__name__} is not an answer",
                     "Emit question.answer(value), which says whose answer it is.",
                 )
-            # A copy of an answer, from a savepoint say, finds nobody any more.
+            # A copy of an answer, from a savepoint say, has no asker any more.
             desk = _desks.get(value.desk)
             if desk is not None:
                 desk.settle(value)
@@ -254,7 +254,7 @@ class _AnswerWriter(ImmediateWriter):
 
 
 class Publication:
-    """A sink for any number of readers, who come and go while the job runs."""
+    """A sink for any number of readers, which come and go while the job runs."""
 
     # The reader is there.
     stays_in_parent = True
@@ -289,7 +289,7 @@ class Publication:
         self.readers.clear()
 
     def look_for_room(self) -> None:
-        """Take no more while somebody who is waited for is full."""
+        """Take no more while a reader that is waited for is full."""
         if any(reader._holds_up for reader in self.readers):
             self.room.reset()
         else:
@@ -300,7 +300,7 @@ class _PublicationWriter(ImmediateWriter):
     """Gives each reader each record.
 
     Attributes:
-        accepts: Available while nobody who is waited for is full.
+        accepts: Available while no reader that is waited for is full.
     """
 
     __slots__ = ("_publication", "accepts")

@@ -1,4 +1,4 @@
-"""Writes one subtask's Parquet files, where nobody looks yet."""
+"""Writes one subtask's Parquet files, in the staging directory."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ParquetWriter:
         self._segments.restore(elements)
 
     def close(self) -> Pending:
-        """Close the files; they stay where nobody looks."""
+        """Close the files; they stay in the staging directory."""
         return self._turns.run(self._abandon) if self._has_written else None
 
     def _collect(self, run: Run) -> dict[int, BaseException]:
@@ -190,7 +190,7 @@ class ParquetWriter:
         files, self._files = self._files, {}
         self._batches.clear()
         for file in files.values():
-            # Nobody wants what a full disk did not take.
+            # What a full disk did not take is not needed.
             with contextlib.suppress(OSError):
                 file.writer.close()
 

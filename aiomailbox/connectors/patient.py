@@ -23,7 +23,7 @@ _RETRY: Final = Retry(
 async def patient(
     call: Callable[[], Awaitable[T]], what: object, random: random.Random
 ) -> T:
-    """Call a function, and again while nobody answers, a few times.
+    """Call a function, and retry a few times while its server does not answer.
 
     Args:
         call: The function; to call it twice must do no harm.
@@ -31,7 +31,7 @@ async def patient(
         random: Where jitter comes from.
 
     Raises:
-        SinkError: If nobody answers.
+        SinkError: If there is no answer.
     """
     attempt = 1
     while True:

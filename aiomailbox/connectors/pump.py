@@ -121,7 +121,7 @@ class Pump(Generic[ItemT]):
 
     def _end_thread(self) -> bool:
         if self._exhausted:
-            # It ends by itself now; a cancellation could hit somebody else's work.
+            # It ends by itself now; a cancellation could hit work of others.
             self._thread.join(_CANCEL_ATTEMPTS * _CANCEL_EVERY_S)
             return not self._thread.is_alive()
         # A job may start just after a cancellation, so one is not enough; and with
@@ -182,5 +182,5 @@ class Pump(Generic[ItemT]):
         try:
             self._loop.call_soon_threadsafe(self._on_ready)
         except RuntimeError:
-            # The loop is closed: nobody will take anything.
+            # The loop is closed: nothing will be taken any more.
             self._stopped.set()

@@ -94,7 +94,7 @@ class MetricGroup:
         merge: Merge = Merge.SUM,
         text: str = "",
     ) -> None:
-        """Register a value that is read when somebody looks.
+        """Register a value that is read when the metrics are.
 
         Args:
             name: Its name.

@@ -2,7 +2,7 @@
 
 Theory of operation: the page only requests the job's snapshots, which arrive as
 server-sent events. All pages of a job share one snapshot per second. Reading is for
-programs of this machine, changing for those who have the token. A request must name
+programs of this machine, changing for those that have the token. A request must name
 this machine by a name that always belongs to it: else a foreign web page, whose name was
 resolved to this machine after it was loaded, could read it (DNS rebinding).
 """
@@ -282,8 +282,8 @@ def _is_here(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        # A client of tests, or a socket without addresses. Browsers ask nobody where
-        # names below localhost are.
+        # A client of tests, or a socket without addresses. Browsers resolve names below
+        # localhost themselves.
         return host in {"", "localhost", "testclient"} or host.endswith(".localhost")
 
 
@@ -337,7 +337,7 @@ async def serving_dashboard(
         try:
             yield f"http://{host}:{listener.getsockname()[1]}/"
         finally:
-            # Pages keep their connections open for ever, so nobody waits for them.
+            # Pages keep their connections open for ever, so they are not waited for.
             server.should_exit = server.force_exit = True
             await asyncio.wait([serving])
 

@@ -157,7 +157,7 @@ class RateUsage(msgspec.Struct, frozen=True):
 class RateWindow:
     """The progress of one limit; time is an argument and must not go back.
 
-    A grant has two steps: `reserve` holds units for somebody who is about to use them,
+    A grant has two steps: `reserve` holds units for a caller that is about to use them,
     `use` says that this happened now, `release` that it will not.
 
     Args:
@@ -238,7 +238,7 @@ class RateWindow:
         return max(0.0, self._count - self._used - self._reserved)
 
     def reserve(self, weight: float, now_s: float) -> None:
-        """Hold units for somebody who will use them in a moment."""
+        """Hold units for a caller that will use them in a moment."""
         # At the grant: two that are granted in one turn must not share a slot.
         self._reserved += weight
         if self._burst is not None:
@@ -261,7 +261,7 @@ class RateWindow:
             self._uses.append([now_s, now_s, weight])
 
     def release(self, weight: float) -> None:
-        """Give back reserved units that will not be used."""
+        """Release reserved units that will not be used."""
         self._give_back(weight)
         if self._burst is not None:
             self._even_s -= weight * self._interval_s

@@ -119,7 +119,7 @@ class FileEnumerator:
         self._serve()
 
     def snapshot(self) -> list[FilesSeen]:
-        """Return the files that nobody has yet, and all that were seen."""
+        """Return the files that no reader has yet, and all that were seen."""
         return [FilesSeen(list(self._unassigned), sorted(self._seen))]
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class FileEnumerator:
             self._timer.cancel()
         if self._search is not None:
             self._search.cancel()
-        # Tells a search that is under way in a thread that nobody wants its result.
+        # Tells a search that is under way in a thread that its result is not wanted.
         self._interval_s = None
 
     def _arm(self, interval_s: float) -> None:

@@ -64,7 +64,7 @@ class StagedBatch(NamedTuple):
     """Rows of one writer that are in the staging table and that a commit moves.
 
     Attributes:
-        writer: Names job, sink, execution, attempt and subtask, and nobody else.
+        writer: Names job, sink, execution, attempt and subtask; of no other writer.
         batch: From 0; grows with the writer's batches.
         subtask: The writer's subtask.
         rows: How many rows.

@@ -29,7 +29,7 @@ __all__ = ["PostgresDatabase"]
 
 _CONNECT_S: Final = 30.0
 _CLOSE_S: Final = 5.0
-# "aiomailb": who makes tables waits for others who do.
+# "aiomailb": sinks that make tables wait for each other.
 _MAKING_TABLES: Final = 0x61696F6D61696C62
 # What may go well when it is tried again: lost connections, servers that start or stop,
 # transactions that met others.

@@ -159,7 +159,7 @@ class SqliteDatabase:
         """Do work in one transaction that may write.
 
         Raises:
-            ConnectionError: If somebody else writes for too long.
+            ConnectionError: If another connection writes for too long.
             SinkError: If the file is no database, or cannot be written.
         """
         try:

@@ -28,7 +28,7 @@ class SqlWriter:
     Args:
         database: A connection of its own.
         target: What is written.
-        name: Names the writer, and nobody else ever.
+        name: Names the writer; no other one ever has it.
         subtask: Its subtask.
         random: Where the jitter of retries comes from.
     """

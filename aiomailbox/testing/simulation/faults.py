@@ -53,7 +53,7 @@ class Faults:
         lost_acknowledgement: A task's acknowledgement never arrives.
         late_acknowledgement: It arrives up to seconds later.
         late_notification: Tasks are notified of a complete checkpoint seconds later.
-        failing_commit: A commit finds nobody, before or after it has been done, or
+        failing_commit: A commit is not answered, before or after it has been done, or
             fails the job.
         failing_sink: A writer of the sink fails while it takes records.
 

@@ -16,7 +16,7 @@ __all__ = ["mount", "unmount"]
 _PROTOCOL: Final = "aiomailbox-simulation"
 _METADATA: Final = "_metadata"
 _LEASE: Final = ".lease"
-# By the first part of the path: who looks at the files of a world now.
+# By the first part of the path: the life that has the files of a world now.
 _MOUNTED: dict[str, Life] = {}
 
 
@@ -31,7 +31,7 @@ def mount(life: Life) -> str:
 
 
 def unmount(place: str) -> None:
-    """End it: nobody goes that way any more."""
+    """Undo `mount`: the URL is no longer used."""
     del _MOUNTED[place.rpartition("/")[2]]
 
 
@@ -94,7 +94,7 @@ class SimulatedFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no 
         life.note(f"write {name}")
         is_metadata = name.endswith(f"/{_METADATA}")
         if is_metadata and world.chance(faults.failing_metadata):
-            # Whether it was written nobody can know who gets an error.
+            # The caller that gets the error cannot know whether it was written.
             if world.random.random() < 0.5:
                 world.files[name] = data
             raise life.fault(f"writing {name} failed")

@@ -37,7 +37,7 @@ class SimulationLoop(VirtualTimeLoop):
 
     Attributes:
         is_exhausted: Whether there were so many.
-        on_exhausted: What is called then; stops the loop if nobody says otherwise.
+        on_exhausted: What is called then; by default it stops the loop.
     """
 
     def __init__(self, life: Life, start: datetime, steps_max: int) -> None:

@@ -166,7 +166,7 @@ class _Program:
 
     def run(self) -> None:
         life = self._life
-        # Needs fsspec, which not everybody who tests has.
+        # Late: it needs fsspec, which may not be installed.
         from aiomailbox.testing.simulation.files import mount, unmount
 
         self._place = mount(life)
