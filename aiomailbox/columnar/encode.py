@@ -103,6 +103,11 @@ class BatchMaker:
 
     def _from_records(self, records: list[Any]) -> pa.RecordBatch:
         shape = self._shape or record_shape(records[0])
+        if not shape.names:
+            # A batch without columns would have no records.
+            raise RecordTypeError(
+                "record", f"{records[0]!r} has no fields", "Give it one at least."
+            )
         self._check(records, shape)
         try:
             columns = shape.columns(records)

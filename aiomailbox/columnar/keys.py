@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from math import prod
 from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
@@ -24,8 +25,8 @@ __all__ = ["KEYS_OF_ROWS", "KeyCodes", "KeySlots", "KnownKeys", "key_codes"]
 KEYS_OF_ROWS: Final = (
     "a key is None, NaN or -0.0, or neither a text, a number, a bool nor bytes"
 )
-# Codes of so many fields fit into 64 bits together.
-_FIELDS_MAX: Final = 4
+# Codes of all fields together have to stay below.
+_CODES_MAX: Final = 2**63
 # A kernel looks keys up sooner than a dict, but prepares all of them each time.
 _LOOKED_UP_MAX: Final = 4096
 
@@ -78,7 +79,9 @@ def key_codes(
     """
     found = [_codes_of(batch, maker, field) for field in fields]
     parts = [each for each in found if each is not None]
-    if len(parts) < len(found) or not 0 < len(parts) <= _FIELDS_MAX:
+    if len(parts) < len(found) or not parts:
+        return None
+    if prod(len(part.distinct) for part in parts) > _CODES_MAX:
         return None
     if alone:
         return parts[0]

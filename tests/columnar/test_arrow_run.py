@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
@@ -27,6 +28,7 @@ from aiomailbox.errors import (
     TimestampError,
     UnsupportedColumnError,
 )
+from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 MOMENTS = st.datetimes(timezones=st.just(UTC))
@@ -196,3 +198,20 @@ def test_records_do_not_share_the_lists_of_a_dictionary() -> None:
     first, second = run_of({"v": column}).values
     first.v.append("b")
     assert second.v == ["a"]
+
+
+@pytest.mark.parametrize("fields", ["abc", "abcd", "abcdefg"])
+@pytest.mark.parametrize("count", [7, 70_000])
+def test_keys_of_many_fields_and_records_are_those_of_rows(
+    fields: str, count: int
+) -> None:
+    """Codes of all fields together may not fit into 64 bits."""
+    random = np.random.default_rng(7)
+    run = run_of({name: random.permutation(count) for name in fields})
+    found = run.key_codes(
+        FieldsSelector(tuple(FieldSelector(f, "key") for f in fields))
+    )
+    assert (found is None) is (count ** len(fields) > 2**63)
+    if found is not None:
+        expected = list(zip(*(run.column(f).to_pylist() for f in fields), strict=True))
+        assert [found.distinct[code] for code in found.codes] == expected

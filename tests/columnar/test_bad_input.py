@@ -335,3 +335,11 @@ async def test_two_fields_of_one_name_are_refused_where_they_are_written() -> No
     swapped = am.StreamExecutionEnvironment().from_arrow(TABLE)
     found = await swapped.rename({"k": "n", "n": "k"}).collect()
     assert found[0]._asdict() == {"n": "a", "k": 1, "ms": 0}
+
+
+async def test_records_without_fields_are_no_batch() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([{}, {}]).map_batches(lambda batch: batch)
+    with pytest.raises(am.JobFailedError) as caught:
+        await stream.collect()
+    assert "{} has no fields" in said(caught)
