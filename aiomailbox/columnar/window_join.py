@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.columnar_join import PAIRS_MAX, ColumnarJoin
+from aiomailbox.columnar.columnar_join import ColumnarJoin
 from aiomailbox.columnar.join_side import recast, run_of_rows
-from aiomailbox.columnar.kept_columns import spread
-from aiomailbox.columnar.pair_run import PairRun, Picked
+from aiomailbox.columnar.joined_rows import FrozenWindow, JoinedRows, JoinedTimers
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.window_pairs import (
+    EndingPairs,
+    Groups,
+    LatePairs,
+    Part,
+    of_keys,
+)
 from aiomailbox.columnar.windows import beginnings
 from aiomailbox.eventtime import event_timers
 from aiomailbox.operators import (
@@ -43,131 +49,42 @@ __all__ = ["ColumnarWindowJoin", "window_join_asking"]
 
 _TIMERS: Final = "window-timers"
 _CONTENTS: Final[ListStateDescriptor[Any]] = ListStateDescriptor("window-contents")
+_NO_KEYS: Final[np.ndarray] = np.zeros(0, np.int64)
 
 
-class _Part(NamedTuple):
-    """Records of a side that came into a window together.
-
-    Attributes:
-        side: 0 for left, 1 for right.
-        run: Has them.
-        places: Where they are in it.
-        slots: Their keys.
-    """
-
-    side: int
-    run: ArrowRun
-    places: np.ndarray
-    slots: np.ndarray
-
-
-class _Side(NamedTuple):
-    """The records of a side of a window that ends, those of a key together.
+class _Window:
+    """A window and what is in it.
 
     Attributes:
-        runs: Have them.
-        which: The run of each.
-        places: Its place there.
-        counts: How many each key has, in the order of `_Ending.keys`.
-    """
-
-    runs: list[ArrowRun]
-    which: np.ndarray
-    places: np.ndarray
-    counts: np.ndarray
-
-    def picked(self, numbers: np.ndarray) -> Picked:
-        """Return some of the records."""
-        return Picked(self.runs, self.which[numbers], self.places[numbers])
-
-
-class _Ending:
-    """A window that is being emitted, key by key in the order in which they came.
-
-    Args:
         parts: Its records in the order in which they came.
-
-    Attributes:
-        keys: Its keys.
-        emitted: How many of them have been emitted.
+        silent: Keys that were emitted before a restore, ascending: until another record
+            of theirs comes, the end of the window emits nothing of them.
     """
 
-    __slots__ = ("_ends", "_sides", "emitted", "keys")
+    __slots__ = ("parts", "silent")
 
-    def __init__(self, parts: list[_Part]) -> None:
-        slots = np.concatenate([part.slots for part in parts])
-        distinct, firsts = np.unique(slots, return_index=True)
-        order = np.argsort(firsts)
-        self.keys: np.ndarray = distinct[order]
-        ranks: np.ndarray = np.empty(len(order), np.int64)
-        ranks[order] = np.arange(len(order))
-        self._sides = [
-            _side([part for part in parts if part.side == side], distinct, ranks)
-            for side in range(2)
-        ]
-        left, right = (side.counts for side in self._sides)
-        self._ends = np.cumsum(left * right)
-        self.emitted: int = 0
+    def __init__(self, parts: list[Part], silent: np.ndarray = _NO_KEYS) -> None:
+        self.parts: list[Part] = parts
+        self.silent: np.ndarray = silent
 
-    def pairs(self, stamp: int) -> Iterator[PairRun]:
-        """Return pairs of the next keys, with an event time."""
-        before = int(self._ends[self.emitted - 1]) if self.emitted else 0
-        fitting = int(np.searchsorted(self._ends, before + PAIRS_MAX, side="right"))
-        first, self.emitted = self.emitted, max(fitting, self.emitted + 1)
-        left, right = self._sides
-        there = slice(first, self.emitted)
-        starts = np.cumsum(right.counts) - right.counts
-        lefts_before = int(left.counts[:first].sum())
-        # Of each left record, where its partners begin, and how many there are.
-        begin = np.repeat(starts[there], left.counts[there])
-        counts = np.repeat(right.counts[there], left.counts[there])
-        return _in_parts(left, right, lefts_before, begin, counts, stamp)
+    def add(self, part: Part) -> None:
+        """Add records that have come."""
+        self.parts.append(part)
+        if len(self.silent):
+            self.silent = np.setdiff1d(self.silent, part.slots)
 
-
-def _in_parts(
-    left: _Side,
-    right: _Side,
-    first: int,
-    begin: np.ndarray,
-    counts: np.ndarray,
-    stamp: int,
-) -> Iterator[PairRun]:
-    ends = np.cumsum(counts)
-    start = before = 0
-    while start < len(counts):
-        fitting = int(np.searchsorted(ends, before + PAIRS_MAX, side="right"))
-        stop = max(fitting, start + 1)
-        owners, partners = spread(begin[start:stop], counts[start:stop])
-        owners += first + start
-        for cut in range(0, len(owners), PAIRS_MAX):
-            some = slice(cut, cut + PAIRS_MAX)
-            times: np.ndarray = np.full(len(owners[some]), stamp, np.int64)
-            yield PairRun(
-                left.picked(owners[some]), right.picked(partners[some]), times
-            )
-        start, before = stop, int(ends[stop - 1])
-
-
-def _side(parts: list[_Part], distinct: np.ndarray, ranks: np.ndarray) -> _Side:
-    if not parts:
-        nothing: np.ndarray = np.zeros(0, np.int64)
-        return _Side([], nothing, nothing, np.zeros(len(distinct), np.int64))
-    slots = np.concatenate([part.slots for part in parts])
-    ranked = ranks[np.searchsorted(distinct, slots)]
-    order = np.argsort(ranked, kind="stable")
-    sizes = [len(part.places) for part in parts]
-    return _Side(
-        [part.run for part in parts],
-        np.repeat(np.arange(len(parts)), sizes)[order],
-        np.concatenate([part.places for part in parts])[order],
-        np.bincount(ranked, minlength=len(distinct)),
-    )
+    def due(self) -> list[Part]:
+        """Return what the end of the window emits."""
+        if not len(self.silent):
+            return self.parts
+        return of_keys(self.parts, self.silent, are_others=True)
 
 
 class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
     """Does what `WindowJoinOperator` does, on columns as long as both sides have them.
 
     A window has places in the runs that came; no column is copied before it ends.
+    Records that come after that lead to all pairs of their key once more, as in rows.
 
     Args:
         key: The keys of both sides, selectors of fields.
@@ -179,9 +96,12 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         super().__init__(key, assigner, **settings)
         self._size: int = assigner.size_ms
         self._slide: int = getattr(assigner, "slide_ms", assigner.size_ms)
-        # By where they begin.
-        self._open: dict[int, list[_Part]] = {}
-        self._ending: tuple[int, _Ending] | None = None
+        self._lateness: int = self._spec.allowed_lateness_ms
+        # By where they begin: those that wait for their end, and those that have ended
+        # and still take late records.
+        self._open: dict[int, _Window] = {}
+        self._ended: dict[int, _Window] = {}
+        self._ending: tuple[int, EndingPairs] | None = None
 
     def open(self) -> Pending:
         """Bind the state."""
@@ -195,85 +115,147 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         return then(self._pieces.run(self._emit_some), self._fired, timestamp_ms)
 
     def _fired(self, timestamp_ms: int) -> Pending:
+        last = self._over
+        for start in [start for start in self._ended if start <= last]:
+            del self._ended[start]
         self._forget_keys()
         return super().fire(timestamp_ms)
+
+    @property
+    def _over(self) -> int:
+        """Windows that start here or before take no more records."""
+        return self.watermark_ms - self._lateness - self._size + 1
 
     def capture(self) -> OperatorSnapshot:
         """Return all state, that in columns as the operator of rows would have it."""
         captured = super().capture()
-        if not self._open:
+        if not self._open and not self._ended:
             return captured
-        groups, keys = self.context.max_parallelism, self._slots.keys
-        frozen = [
-            (start, list(parts), self._emitted(start))
-            for start, parts in self._open.items()
-        ]
-        rows = _WindowRows(frozen, self._size, keys)
+        groups, rows = self.context.max_parallelism, self._frozen()
         states = [state_meta(_CONTENTS, namespaced=True)]
         apart = KeyedStateSnapshot(groups, states, GroupedEntries([rows], groups))
-        timers = event_timers(_WindowTimers(rows), groups)
+        timers = event_timers(JoinedTimers(rows), groups)
         return replace(
             captured,
             keyed=(*captured.keyed, apart),
             timers={**captured.timers, _TIMERS: timers},
         )
 
-    def _emitted(self, start: int) -> np.ndarray:
-        """Return the keys of a window that have been emitted."""
-        if self._ending is None or self._ending[0] != start:
-            return np.zeros(0, np.int64)
-        ending = self._ending[1]
-        return ending.keys[: ending.emitted]
+    def _frozen(self) -> JoinedRows:
+        """Return what windows hold, for a thread to make rows of."""
+        frozen = [
+            FrozenWindow(start, list(window.parts), window.silent, _NO_KEYS)
+            for start, window in self._open.items()
+        ]
+        if self._ending is not None:
+            start, ending = self._ending
+            place = list(self._open).index(start)
+            frozen[place] = self._half_emitted(
+                frozen[place], ending.keys[: ending.emitted]
+            )
+        frozen += [
+            FrozenWindow(start, list(window.parts), None, _NO_KEYS)
+            for start, window in self._ended.items()
+        ]
+        return JoinedRows(frozen, self._size, self._lateness, self._slots.keys)
+
+    def _half_emitted(self, window: FrozenWindow, emitted: np.ndarray) -> FrozenWindow:
+        if not self._lateness:
+            return window._replace(gone=emitted)
+        return window._replace(silent=np.union1d(window.silent, emitted))
 
     def _check_keys(self, keys: list[Any]) -> None:
         self._keys.check(keys)
 
     def _conform(self, side: int, maker: RowMaker) -> None:
-        made = {
-            start: [
+        made = [
+            [
                 part._replace(run=recast(part.run, maker))
                 if part.side == side
                 else part
-                for part in parts
+                for part in window.parts
             ]
-            for start, parts in self._open.items()
-        }
-        self._open = made
+            for window in self._all()
+        ]
+        for window, parts in zip(self._all(), made, strict=True):
+            window.parts = parts
+
+    def _all(self) -> list[_Window]:
+        return [*self._open.values(), *self._ended.values()]
 
     def _join(
         self, side: int, run: ArrowRun, times: np.ndarray, slots: np.ndarray
     ) -> Pending:
-        records, starts = self._windows(times)
-        over = starts + (self._size - 1) <= self.watermark_ms
-        if len(records) < len(times) or over.any():
-            kept = np.flatnonzero(~over)
-            records, starts = records[kept], starts[kept]
-            late = times <= self.watermark_ms
-            late[records] = False
-            self._dropped.add(int(np.count_nonzero(late)))
-        if len(records):
-            self._put(side, run, starts, slots[records], records)
-        return None
-
-    def _put(
-        self,
-        side: int,
-        run: ArrowRun,
-        starts: np.ndarray,
-        slots: np.ndarray,
-        records: np.ndarray | None = None,
-    ) -> None:
-        """Put records into windows; by default each record of the run into one."""
         # Kept for as long as windows are.
         run.compact()
         # What others do with theirs must not change what a thread may read.
         run = run.slice(0, len(run))
+        records, starts = self._windows(times)
+        over = starts <= self._over
+        if len(records) < len(times) or over.any():
+            kept = np.flatnonzero(~over)
+            records, starts = records[kept], starts[kept]
+            late = times + self._lateness <= self.watermark_ms
+            late[records] = False
+            self._dropped.add(int(np.count_nonzero(late)))
+        slots = slots[records]
+        ended = starts <= self.watermark_ms - self._size + 1
+        if not ended.any():
+            self._put(self._open, side, run, starts, slots, records)
+            return None
+        for into, mine in (
+            (self._open, np.flatnonzero(~ended)),
+            (self._ended, np.flatnonzero(ended)),
+        ):
+            self._put(into, side, run, starts[mine], slots[mine], records[mine])
+        pairs = self._late(side, starts[ended], slots[ended]).pairs()
+        return in_turn(self.output.emit_run, ((each,) for each in pairs))
+
+    def _put(
+        self,
+        windows: dict[int, _Window],
+        side: int,
+        run: ArrowRun,
+        starts: np.ndarray,
+        slots: np.ndarray,
+        records: np.ndarray,
+    ) -> None:
+        """Put records into windows, each into the one that begins there."""
+        if not len(records):
+            return
         order = np.argsort(starts, kind="stable")
         borders = np.flatnonzero(np.diff(starts[order])) + 1
         for mine in np.split(order, borders):
-            places = mine if records is None else records[mine]
-            part = _Part(side, run, places, slots[mine])
-            self._open.setdefault(int(starts[mine[0]]), []).append(part)
+            part = Part(side, run, records[mine], slots[mine])
+            start = int(starts[mine[0]])
+            windows.setdefault(start, _Window([])).add(part)
+
+    def _late(self, side: int, starts: np.ndarray, slots: np.ndarray) -> LatePairs:
+        """Return what records lead to that were put into windows after their end.
+
+        Args:
+            side: 0 for left, 1 for right.
+            starts: The windows, in the order of the records.
+            slots: The keys.
+        """
+        begun, which = np.unique(starts, return_inverse=True)
+        keys = len(self._slots.places)
+        numbers = which * keys + slots
+        parts = [
+            part._replace(slots=part.slots + place * keys)
+            for place, start in enumerate(begun.tolist())
+            for part in of_keys(self._ended[start].parts, slots[which == place])
+        ]
+        groups = Groups(parts)
+        mine = groups.of(numbers)
+        # They are the last ones of their groups.
+        order = np.argsort(mine, kind="stable")
+        coming = np.bincount(mine, minlength=len(groups.keys))
+        counts: np.ndarray = np.empty(len(mine), np.int64)
+        counts[order] = np.arange(1, len(mine) + 1)
+        there = (groups.right if side else groups.left).counts
+        counts += (there - np.cumsum(coming))[mine]
+        return LatePairs(groups, side, mine, counts, starts + (self._size - 1))
 
     def _windows(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the records that have windows, and where each of these begins."""
@@ -292,24 +274,34 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             start = min(self._open, default=None)
             if start is None or start + self._size - 1 > self.watermark_ms:
                 return True
-            self._ending = start, _Ending(self._open[start])
+            due = self._open[start].due()
+            if not due:
+                self._end(start)
+                return False
+            self._ending = start, EndingPairs(due)
         start, ending = self._ending
         pairs = ending.pairs(start + self._size - 1)
         if ending.emitted == len(ending.keys):
-            self._ending = None
-            del self._open[start]
+            self._end(start)
         pending = in_turn(self.output.emit_run, ((each,) for each in pairs))
         return False if pending is None else _false_after(pending)
 
+    def _end(self, start: int) -> None:
+        self._ending = None
+        window = self._open.pop(start)
+        if start > self._over:
+            self._ended[start] = _Window(window.parts)
+
     def _used_slots(self) -> np.ndarray:
-        parts = [part.slots for parts in self._open.values() for part in parts]
-        return np.unique(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+        parts = [part.slots for window in self._all() for part in window.parts]
+        return np.unique(np.concatenate(parts)) if parts else _NO_KEYS
 
     def _renumber(self, numbers: np.ndarray) -> None:
-        self._open = {
-            start: [part._replace(slots=numbers[part.slots]) for part in parts]
-            for start, parts in self._open.items()
-        }
+        for window in self._all():
+            window.silent = numbers[window.silent]
+            window.parts = [
+                part._replace(slots=numbers[part.slots]) for part in window.parts
+            ]
 
     def _load_next(self, count: int) -> int:
         table = self.context.keyed_state.namespaced(_CONTENTS)
@@ -340,91 +332,42 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
                 run = self._sides[side].fit(run_of_rows(rows), conform)
                 made.append((side, run, starts, keys))
         for side, run, starts, keys in made:
-            self._put(side, run, np.array(starts, np.int64), self._slots.place(keys))
+            slots, records = self._slots.place(keys), np.arange(len(run))
+            begun = np.array(starts, np.int64)
+            self._put(self._open, side, run, begun, slots, records)
+        silent: dict[int, list[Any]] = {}
+        for key, window, _ in entries:
+            end = window.max_timestamp
+            # It has none if it was emitted and takes late records.
+            if not self._timers.delete_event_time_timer(key, window, end):
+                silent.setdefault(window.start, []).append(key)
+        for start, keys in silent.items():
+            mine = self._open[start]
+            mine.silent = np.union1d(mine.silent, self._slots.place(keys))
 
     def _loaded(self) -> None:
-        if self._is_columnar:
-            # They follow from the windows.
-            self._timers.forget_event_time_timers()
+        if not self._is_columnar:
+            return
+        # They follow from the windows.
+        self._timers.forget_event_time_timers()
+        last = self.watermark_ms - self._size + 1
+        for start in [start for start in self._open if start <= last]:
+            if not self._open[start].due():
+                self._end(start)
 
     def _give_back(self) -> int:
-        frozen = [
-            (start, parts, self._emitted(start)) for start, parts in self._open.items()
-        ]
-        rows = _WindowRows(frozen, self._size, self._slots.keys)
-        store, had = self.context.keyed_state, 0
+        rows, had = self._frozen(), 0
+        store = self.context.keyed_state
         table = store.namespaced(_CONTENTS)
         for key, window, records in rows.entries():
             # What a restore has left there came before.
             table.put(key, window, [*(table.get(key, window) or ()), *records])
-            store.set_current_key(key)
-            self._timers.register_event_time_timer(key, window, window.max_timestamp)
             had += 1
-        self._open, self._ending = {}, None
+        for key, window, timestamp in rows.timers():
+            store.set_current_key(key)
+            self._timers.register_event_time_timer(key, window, timestamp)
+        self._open, self._ended, self._ending = {}, {}, None
         return had
-
-
-class _WindowRows:
-    """The records of windows as the state of rows has them.
-
-    Args:
-        windows: Where each begins, its parts, and the keys that were emitted.
-        size: How long they are, milliseconds.
-        keys: The keys, by their places.
-    """
-
-    __slots__ = ("_keys", "_size", "_windows")
-    width = 3
-
-    def __init__(
-        self,
-        windows: list[tuple[int, list[_Part], np.ndarray]],
-        size: int,
-        keys: list[Any],
-    ) -> None:
-        self._windows = windows
-        self._size = size
-        self._keys = keys
-
-    def entries(self) -> Iterator[tuple[Any, TimeWindow, list[Any]]]:
-        """Yield keys, windows and records with their sides."""
-        for start, parts, emitted in self._windows:
-            window = TimeWindow(start, start + self._size)
-            found: dict[int, list[Any]] = {}
-            for part in parts:
-                rows = part.run.take(part.places).values
-                for slot, row in zip(part.slots.tolist(), rows, strict=True):
-                    found.setdefault(slot, []).append((part.side, row))
-            for slot in emitted.tolist():
-                found.pop(slot, None)
-            for slot, records in found.items():
-                yield self._keys[slot], window, records
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys, windows and records, so many at a time."""
-        return _by_columns(self.entries(), count)
-
-    def timers(self) -> Iterator[tuple[Any, TimeWindow, int]]:
-        """Yield keys, windows and when they end."""
-        for start, parts, emitted in self._windows:
-            window = TimeWindow(start, start + self._size)
-            slots = np.unique(np.concatenate([part.slots for part in parts]))
-            for slot in np.setdiff1d(slots, emitted).tolist():
-                yield self._keys[slot], window, window.max_timestamp
-
-
-class _WindowTimers:
-    """The timers that the operator of rows would have registered."""
-
-    __slots__ = ("_rows",)
-    width = 3
-
-    def __init__(self, rows: _WindowRows) -> None:
-        self._rows = rows
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys, windows and timestamps, so many at a time."""
-        return _by_columns(self._rows.timers(), count)
 
 
 def window_join_asking(operator: Any) -> str:
@@ -435,22 +378,7 @@ def window_join_asking(operator: Any) -> str:
     """
     spec: WindowSpec = operator._spec
     known = type(spec.assigner) in {TumblingEventTimeWindows, SlidingEventTimeWindows}
-    if not known or not spec.is_plain:
-        return spec.peculiarity
-    return "allowed lateness" if spec.allowed_lateness_ms else ""
-
-
-def _by_columns(
-    entries: Iterable[tuple[Any, ...]], count: int
-) -> Iterator[tuple[list[Any], ...]]:
-    some: list[tuple[Any, ...]] = []
-    for entry in entries:
-        some.append(entry)
-        if len(some) >= count:
-            yield tuple(map(list, zip(*some, strict=True)))
-            some = []
-    if some:
-        yield tuple(map(list, zip(*some, strict=True)))
+    return "" if known and spec.is_plain else spec.peculiarity
 
 
 async def _false_after(pending: Awaitable[None]) -> bool:

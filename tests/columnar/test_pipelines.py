@@ -190,6 +190,7 @@ def program(stream: Any, what: dict[str, Any]) -> tuple[Any, Any]:
         if end.startswith("joined"):
             join = left.join(right).where("key").equal_to("key")
             joined: Any = join.window(WINDOWS["tumbling"])
+            joined.allowed_lateness(am.millis(what["lateness"]))
             by_function = joined.apply
         else:
             near = left.key_by("key").interval_join(right.key_by("key"))

@@ -718,14 +718,20 @@ def columnar_cases() -> list[Case]:
         *(
             two(
                 kind,
-                partial(kind, SidedKey(key, key), TumblingEventTimeWindows(4)),
+                partial(
+                    kind,
+                    SidedKey(key, key),
+                    TumblingEventTimeWindows(4),
+                    allowed_lateness=lateness,
+                ),
                 key_of,
                 key_of,
                 steps=steps,
             )
-            for kind, steps in (
-                (WindowJoinOperator, TWO),
-                (ColumnarWindowJoin, as_columns(TWO)),
+            for kind, steps, lateness in (
+                (WindowJoinOperator, TWO, 0),
+                (ColumnarWindowJoin, as_columns(TWO), 0),
+                (ColumnarWindowJoin, as_columns(TWO), 0.006),
             )
         ),
         *(
