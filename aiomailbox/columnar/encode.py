@@ -201,7 +201,7 @@ def _filled(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
         return pa.large_list(inner) if types.is_large_list(kind) else pa.list_(inner)
     if types.is_struct(kind) and types.is_struct(other):
         fields = []
-        for field in map(kind.field, range(kind.num_fields)):
+        for field in kind:
             place = other.get_field_index(field.name)
             if place >= 0:
                 field = field.with_type(_filled(field.type, other.field(place).type))
@@ -312,7 +312,7 @@ def _check_fields(kind: pa.DataType, wanted: pa.DataType) -> None:
         ValueError: If there is one.
     """
     if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
-        for field in map(kind.field, range(kind.num_fields)):
+        for field in kind:
             place = wanted.get_field_index(field.name)
             if place < 0:
                 raise ValueError(f"it has no field {field.name!r}")

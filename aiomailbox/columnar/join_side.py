@@ -98,7 +98,7 @@ class JoinSide:
             column.dictionary_decode()
             if pa.types.is_dictionary(column.type)
             else column
-            for column in map(run.column, plain.schema.names)
+            for column in [run.column(name) for name in plain.schema.names]
         ]
         batch = pa.RecordBatch.from_arrays(columns, schema=plain.schema)
         return ArrowRun(batch, plain, run.event_times)
