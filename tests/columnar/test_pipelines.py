@@ -72,6 +72,20 @@ def _plus(record: dict[str, Any]) -> dict[str, Any]:
     return {**record, "m": None if n is None else n // 2 if n >= 0 else -(-n // 2)}
 
 
+def _quotient(record: dict[str, Any]) -> dict[str, Any] | None:
+    n, part = record["n"], record["part"]
+    if n is None:
+        return {**record, "m": None}
+    if not part or (n == -LARGE - 1 and part == -1):
+        return None
+    return {**record, "m": abs(n) // abs(part) * (1 if (n < 0) == (part < 0) else -1)}
+
+
+async def _later(batch: Any) -> Any:
+    await asyncio.sleep(0)
+    return batch
+
+
 async def _echo(record: Any) -> Any:
     await asyncio.sleep(0)
     return record.n
@@ -91,7 +105,14 @@ STEPS = {
     "rename": Step(
         lambda s: s.rename({"money": "cost"}).rename({"cost": "money"}), dict
     ),
+    # What cannot be divided is left out.
+    "quotient": Step(
+        lambda s: s.with_columns(m=pc.field("n") / pc.field("part"), on_error=am.skip),
+        _quotient,
+    ),
     "batches": Step(lambda s: s.map_batches(lambda batch: batch), dict),
+    "polars": Step(lambda s: s.map_batches(lambda frame: frame, form="polars"), dict),
+    "awaited": Step(lambda s: s.map_batches(_later), dict),
     "rebalance": Step(lambda s: s.rebalance(), dict),
     "rescale": Step(lambda s: s.rescale(), dict),
     "sample": Step(lambda s: s.sample(1.0), dict),
@@ -123,7 +144,7 @@ WINDOWS: dict[str, Any] = {
     "sliding": am.SlidingEventTimeWindows.of(am.millis(SIZE_MS), am.millis(SLIDE_MS)),
     "sessions": am.EventTimeSessionWindows.with_gap(am.millis(GAP_MS)),
 }
-JOINS = ("joined", "near")
+JOINS = ("joined", "joined sliding", "near")
 LATE = am.OutputTag[Any]("late")
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 END_MS = 2**62
@@ -136,7 +157,7 @@ programs = st.fixed_dictionaries(
             [
                 *("tumbling", "sliding", "sessions", "all tumbling", "all sliding"),
                 *("all sessions", "rolling", "distinct", "records"),
-                *("joined by function", "near by function", "joined", "near"),
+                *("joined by function", "near by function", *JOINS),
             ]
         ),
         "aggregates": st.lists(
@@ -189,7 +210,9 @@ def program(stream: Any, what: dict[str, Any]) -> tuple[Any, Any]:
         )
         if end.startswith("joined"):
             join = left.join(right).where("key").equal_to("key")
-            joined: Any = join.window(WINDOWS["tumbling"])
+            joined: Any = join.window(
+                WINDOWS["sliding" if "sliding" in end else "tumbling"]
+            )
             joined.allowed_lateness(am.millis(what["lateness"]))
             by_function = joined.apply
         else:
@@ -245,6 +268,12 @@ async def run(source: Any, what: dict[str, Any], *, as_rows: bool) -> list[list[
     except am.JobFailedError as error:
         return [[type(error.__cause__).__name__], []]
     return found
+
+
+async def counted(source: Any, what: dict[str, Any]) -> int:
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    stream, _ = program(env.from_arrow(source), what)
+    return int(await stream.count())
 
 
 class Reference:
@@ -353,15 +382,22 @@ def reference(
 
 
 def pairs(rows: list[dict[str, Any]], end: str) -> list[tuple[Any, Any]]:
-    def meet(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    def meet(a: dict[str, Any], b: dict[str, Any]) -> int:
+        """Return how often two records meet."""
         if end.startswith("near"):
-            return bool(abs(a["at"] - b["at"]) <= NEAR_MS)
-        return bool(a["at"] // SIZE_MS == b["at"] // SIZE_MS)
+            return int(abs(a["at"] - b["at"]) <= NEAR_MS)
+        step = SLIDE_MS if "sliding" in end else SIZE_MS
+        first, last = sorted([a["at"], b["at"]])
+        return len(range(first - first % step, last - SIZE_MS, -step))
 
     lefts = [row for row in rows if row["part"] >= 0]
     rights = [row for row in rows if row["part"] <= 0]
     return [
-        (a, b) for a in lefts for b in rights if a["key"] == b["key"] and meet(a, b)
+        (a, b)
+        for a in lefts
+        for b in rights
+        if a["key"] == b["key"]
+        for _ in range(meet(a, b))
     ]
 
 
@@ -491,6 +527,8 @@ def test_columns_rows_and_a_plain_loop_give_the_same(
         assert sorted(texts[0]) == sorted(texts[1])
     if columns[:1] == ["RecordTypeError"]:
         return
+    if what["end"] == "records":
+        assert am.run(counted(source, what)) == len(columns)
     by_hand, too_late = reference(parts, what)
     if what["end"] in {"records", "distinct"}:
         by_hand = [(row["key"], row["n"], row["text"]) for row in by_hand]

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.spark
 
 ENDS = (
     *("records", "distinct", "rolling", "tumbling", "sliding", "sessions"),
-    *("all tumbling", "near", "joined"),
+    *("all tumbling", *JOINS),
 )
 NOTHING = {"n": None, "x": None, "money": None, "text": None}
 LIMITS: list[dict[str, Any]] = [
