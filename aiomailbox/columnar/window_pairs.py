@@ -190,13 +190,13 @@ def _in_parts(
     while start < len(counts):
         fitting = int(np.searchsorted(ends, before + PAIRS_MAX, side="right"))
         stop = max(fitting, start + 1)
-        owners, partners = spread(begin[start:stop], counts[start:stop])
-        owners += start
-        for cut in range(0, len(owners), PAIRS_MAX):
+        these, many = slice(start, stop), counts[start:stop]
+        _, partners = spread(begin[these], many)
+        mine, times = np.repeat(lefts[these], many), np.repeat(stamps[these], many)
+        for cut in range(0, len(mine), PAIRS_MAX):
             some = slice(cut, cut + PAIRS_MAX)
-            mine = owners[some]
             yield PairRun(
-                left.picked(lefts[mine]), right.picked(partners[some]), stamps[mine]
+                left.picked(mine[some]), right.picked(partners[some]), times[some]
             )
         start, before = stop, int(ends[stop - 1])
 
