@@ -14,6 +14,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.fields import RecordShape, record_shape
 from aiomailbox.columnar.ipc import types_in
 from aiomailbox.columnar.plain import cast_plain
+from aiomailbox.columnar.unify import spelled
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.records import Run
 
@@ -43,8 +44,8 @@ _TYPES: Final[dict[Any, pa.DataType]] = {
 class BatchMaker:
     """Turns runs into Arrow batches that all have one schema.
 
-    Times become microseconds, and those with a time zone UTC: what every reader of
-    Parquet understands.
+    Times become microseconds, and those with a time zone UTC; dictionaries become plain
+    values, unless the schema has them: what every reader of Parquet understands.
 
     Args:
         schema: The schema; None takes that of the first records.
@@ -94,7 +95,8 @@ class BatchMaker:
         """
         schema = self.schema
         if schema is None:
-            schema = _in_micros(batch.schema)
+            kinds = map(_plain_in_micros, batch.schema.types)
+            schema = pa.schema(list(map(pa.Field.with_type, batch.schema, kinds)))
         if not batch.schema.equals(schema):
             schema = _completed(schema, batch.schema)
             batch = _fitted(batch, schema)
@@ -181,7 +183,7 @@ def _completed(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
     """Return a schema with the types that it lacks, as far as another one has them."""
     for index, field in enumerate(schema):
         if lacks_type(field.type) and other.names.count(field.name) == 1:
-            found = in_micros(other.field(field.name).type)
+            found = _plain_in_micros(other.field(field.name).type)
             schema = schema.set(index, field.with_type(_filled(field.type, found)))
     return schema
 
@@ -242,6 +244,14 @@ def in_micros(kind: pa.DataType) -> pa.DataType:
     if types.is_list(kind):
         return pa.list_(kind.value_field.with_type(in_micros(kind.value_type)))
     return kind
+
+
+def _plain_in_micros(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the same values without dictionaries, times in microseconds.
+
+    A dictionary of one batch may have no room for the values of all, nor any reader.
+    """
+    return in_micros(spelled(kind))
 
 
 def _in_micros(schema: pa.Schema) -> pa.Schema:

@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["promoted", "unified_schema", "without_views"]
+__all__ = ["promoted", "spelled", "unified_schema", "without_views"]
 
 _TEXTS: Final = (pa.types.is_string, pa.types.is_large_string)
 
@@ -64,12 +64,21 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if plain.equals(schema) else promoted(batch, plain)
 
 
+def spelled(kind: pa.DataType) -> pa.DataType:
+    """Return a type of the same values, without dictionaries, views and zones."""
+    if pa.types.is_dictionary(kind):
+        return spelled(kind.value_type)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pa.timestamp(kind.unit, "UTC")
+    return _with_inner(kind, spelled)
+
+
 def _unified_field(one: pa.Field, other: pa.Field) -> pa.Field:
     first = _merged(one, other)
     if first is not None:
         return first
-    spelled = [field.with_type(_spelled(field.type)) for field in (one, other)]
-    merged = _merged(*spelled)
+    plain = [field.with_type(spelled(field.type)) for field in (one, other)]
+    merged = _merged(*plain)
     if merged is None:
         raise pa.ArrowTypeError(
             f"Field {one.name} has incompatible types: {one.type} vs {other.type}"
@@ -95,15 +104,6 @@ def _changes_values(one: pa.DataType, other: pa.DataType, merged: pa.DataType) -
     if types.is_binary(merged) or types.is_large_binary(merged):
         return any(is_text(kind) for is_text in _TEXTS for kind in (one, other))
     return False
-
-
-def _spelled(kind: pa.DataType) -> pa.DataType:
-    """Return a type of the same values, without dictionaries, views and zones."""
-    if pa.types.is_dictionary(kind):
-        return _spelled(kind.value_type)
-    if pa.types.is_timestamp(kind) and kind.tz:
-        return pa.timestamp(kind.unit, "UTC")
-    return _with_inner(kind, _spelled)
 
 
 def _unviewed(kind: pa.DataType) -> pa.DataType:

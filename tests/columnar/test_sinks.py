@@ -340,3 +340,31 @@ def test_no_field_of_an_inner_record_is_lost(wrap: Any, as_columns: bool) -> Non
         run = ArrowRun(batch, RowMaker(batch.schema, DictForm()))
     with pytest.raises(RecordTypeError, match=r"column 'v'.*no field 'b'"):
         maker.batches(run)
+
+
+def categories(number: int, *, has_null: bool) -> pa.RecordBatch:
+    """Return a hundred words whose places fit into a byte, as those of two do not."""
+    words: list[Any] = [f"{number}-{place}" for place in range(100)]
+    if has_null:
+        words[7] = None
+    column = pa.DictionaryArray.from_arrays(
+        pa.array(range(100), pa.int8()), pa.array(words)
+    )
+    lists = pa.ListArray.from_arrays(pa.array(range(101), pa.int32()), column)
+    return pa.record_batch({"word": column, "words": lists, "n": [number] * 100})
+
+
+@pytest.mark.parametrize("has_null", [False, True])
+@pytest.mark.parametrize("partition_by", [(), ("n",), ("word",)])
+async def test_words_of_dictionaries_are_written_so_that_they_can_be_read(
+    partition_by: tuple[str, ...], has_null: bool, tmp_path: Path
+) -> None:
+    batches = [categories(number, has_null=has_null) for number in range(3)]
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    sink = am.ParquetSink(tmp_path / "out", partition_by=partition_by)
+    env.from_arrow(batches).sink_to(sink)
+    await env.execute()
+    files = [pq.ParquetFile(file) for file in (tmp_path / "out").rglob("*.parquet")]
+    words = [word for file in files for (word,) in file.read()["words"].to_pylist()]
+    expected = [word for batch in batches for word in batch["word"].to_pylist()]
+    assert sorted(map(str, words)) == sorted(map(str, expected))
