@@ -50,6 +50,8 @@ _GUESSES: Final = (
     pa.binary(),
 )
 _GUESSES_MAX: Final = 500
+# What Arrow says of a field that is not there, before its name.
+_NO_MATCH: Final = "No match for FieldRef.Name("
 
 
 def check_expression(value: Any, parameter: str) -> pc.Expression:
@@ -93,7 +95,7 @@ def check_reads(expression: pc.Expression, names: Sequence[str]) -> None:
         _projected(schema.empty_table(), [expression])
     except pa.ArrowException as error:
         # Functions may want to know types, and inner fields a struct.
-        if str(error).startswith("No match for FieldRef.Name("):
+        if str(error).startswith(_NO_MATCH):
             raise _no_fit(str(expression), error, names) from error
 
 
@@ -375,6 +377,9 @@ def _no_fit(expression: str, error: Exception, names: Sequence[str]) -> RecordTy
 def _reason(error: Exception) -> str:
     # After it comes the schema.
     first = str(error).splitlines()[0]
+    if first.startswith(_NO_MATCH):
+        name = first.removeprefix(_NO_MATCH).partition(") in ")[0]
+        return f"there is no field {name!r}"
     return first.partition(" in ")[0] if first.startswith("No match") else first
 
 

@@ -544,10 +544,6 @@ def by_join(assigner: Any, change: Made = first) -> Made:
 
 ASKING: dict[str, tuple[str, Made]] = {
     "sessions of a join": ("EventTimeSessionWindows", by_join(SESSIONS)),
-    "lateness of a join": (
-        "allowed lateness",
-        by_join(SIZE, lambda w: w.allowed_lateness(am.millis(1))),
-    ),
     "evictor of a join": (
         "evictor CountEvictor",
         by_join(SIZE, lambda w: w.evictor(am.CountEvictor.of(3))),

@@ -191,7 +191,7 @@ async def test_an_expression_over_a_missing_field_names_operator_fields_and_file
         await (dear.key_by("user").deduplicate() if key else dear).collect()
     text = str(caught.value)
     assert "operator 'filter' (uid 'dear') failed at (price > 1)" in text
-    assert "The fields are: user." in text
+    assert "there is no field 'price'. The fields are: user." in text
     assert f"in the file {str(tmp_path / 'b.parquet')!r}" in notes(caught.value)
     assert "the record: Record(user='bob')" in notes(caught.value)
 
