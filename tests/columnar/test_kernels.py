@@ -99,8 +99,42 @@ def outcome(evaluate: Any) -> str:
     return f"{column.type} {column.to_pylist()}"
 
 
+REORDERED = {"add", "multiply", "add_checked", "multiply_checked"}
+
+
+def is_reordered(expression: Any) -> bool:
+    """Say whether a plan may take the operands of a chain in another order.
+
+    It takes literals first: ``n * n * 0`` is ``0 * n * n``, which never overflows.
+    """
+    parts = parts_of(expression)
+    assert parts is not None
+    open_calls: list[str] = []
+    for key, value in parts.entries:
+        if key == "end":
+            open_calls.pop()
+        elif key == "call":
+            if value in REORDERED and open_calls[-1:] == [value]:
+                return True
+            open_calls.append(value)
+    return False
+
+
+def test_operands_are_taken_as_they_are_written() -> None:
+    n, x = pc.field("n"), pc.field("x")
+    types, table = TYPES, pa.table({"n": [2**53], "x": [0.3]})
+    kernel, sums = kernel_of(n * n * 0, types), kernel_of(x + x + 0.1, types)
+    assert kernel is not None
+    assert sums is not None
+    columns = {name: table[name].combine_chunks() for name in ("n", "x")}
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        kernel(columns)
+    assert sums(columns).to_pylist() == [0.3 + 0.3 + 0.1]
+
+
 @given(ROWS, st.one_of(numbers, integers, conditions, mixed))
 def test_a_kernel_gives_what_a_plan_gives(rows: list[Any], expression: Any) -> None:
+    assume(not is_reordered(expression))
     table = pa.Table.from_pylist(rows, SCHEMA)
     columns = {name: table[name].combine_chunks() for name in TYPES}
     kernel = kernel_of(expression, TYPES)
