@@ -187,9 +187,18 @@ class Evaluator:
             else:
                 kind = _as_declared(kind, hints.get(field.name))
                 fields.append(pa.field(field.name, kind))
-        if without:
+        if without and self._may_read(without):
             return None
         return self._reads_of(pa.schema(fields), schema.names)
+
+    def _may_read(self, names: set[str]) -> bool:
+        """Say whether fields are read whose names are in the text of expressions."""
+        for expression in self.expressions:
+            parts = parts_of(expression)
+            read = None if parts is None else parts.fields()
+            if read is None or read & names:
+                return True
+        return False
 
     def _of_rows(self, values: list[Any]) -> tuple[_Reads, dict[str, pa.Array]]:
         shape = record_shape(values[0])

@@ -30,6 +30,7 @@ from aiomailbox.columnar import (
     WithColumns,
     record_form,
 )
+from aiomailbox.columnar.evaluator import Evaluator
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
@@ -209,6 +210,17 @@ def test_columns_stay_columns() -> None:
     assert all(isinstance(each, ArrowRun) and each._rows is None for each in emitted)
     assert emitted[-1].values == [(5.0, 2)]
     assert run._rows is None
+
+
+def test_a_field_is_not_read_because_its_name_is_in_that_of_another() -> None:
+    """Of a map rows would be made."""
+    pairs = pa.array([[("x", 1)]] * 3, pa.map_(pa.string(), pa.int64()))
+    batch = pa.record_batch({"price": [1, 2, 3], "p": pairs})
+    run = ArrowRun(batch, RowMaker(batch.schema, record_form(dict)))
+    for condition in (pc.field("price") > 1, pc.field("price").cast("string") != "1"):
+        (found,) = Evaluator([condition]).evaluate(run)
+        assert found.to_pylist() == [False, True, True]
+        assert run._rows is None
 
 
 def test_fields_that_are_not_read_need_no_column() -> None:
