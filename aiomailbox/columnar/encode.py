@@ -151,16 +151,20 @@ class BatchMaker:
         return schema
 
     def _check(self, records: list[Any], shape: RecordShape) -> None:
-        width = len(shape.names)
-        if not issubclass(shape.record_type, dict):
-            return
-        for record in records:
-            if len(record) != width:
-                raise RecordTypeError(
-                    "record",
-                    f"{record!r} has other fields than the first, {list(shape.names)}",
-                    "All records must have the same fields.",
-                )
+        if issubclass(shape.record_type, dict):
+            width = len(shape.names)
+            odd = (record for record in records if len(record) != width)
+        else:
+            kinds = set(map(type, records)) - {shape.record_type}
+            firsts = (next(r for r in records if type(r) is kind) for kind in kinds)
+            names = set(shape.names)
+            odd = (each for each in firsts if set(record_shape(each).names) != names)
+        for record in odd:
+            raise RecordTypeError(
+                "record",
+                f"{record!r} has other fields than the first, {list(shape.names)}",
+                "All records must have the same fields.",
+            )
 
 
 def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -335,10 +339,49 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
     try:
+        _check_meaning(column.type, field.type)
         _check_fields(column.type, field.type)
         return cast_plain(column, field.type)
     except (pa.ArrowException, ValueError) as error:
         raise _misfit(field, str(error)) from error
+
+
+def _check_meaning(kind: pa.DataType, wanted: pa.DataType) -> None:
+    """Refuse to read texts as numbers, moments without a zone as UTC, and the like.
+
+    Raises:
+        ValueError: If Arrow would do that.
+    """
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    found, asked = _family(kind), _family(wanted)
+    is_time_of_number = (found, asked) == ("number", "time")
+    if found and asked and found != asked and not is_time_of_number:
+        raise ValueError(f"it is {kind}")
+    are_moments = pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted)
+    if are_moments and (kind.tz is None) != (wanted.tz is None):
+        raise ValueError(f"it is {kind}, which is {'not ' if wanted.tz else ''}aware")
+
+
+def _family(kind: pa.DataType) -> str:
+    found = (
+        name for name, tests in _FAMILIES.items() if any(is_(kind) for is_ in tests)
+    )
+    return next(found, "")
+
+
+_FAMILIES: Final = {
+    "text": (
+        *(pa.types.is_string, pa.types.is_large_string),
+        *(pa.types.is_binary, pa.types.is_large_binary),
+    ),
+    "truth": (pa.types.is_boolean,),
+    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
+    "time": (
+        *(pa.types.is_date, pa.types.is_time),
+        *(pa.types.is_timestamp, pa.types.is_duration),
+    ),
+}
 
 
 def _no_column(field: pa.Field, names: list[str]) -> NoReturn:

@@ -6,6 +6,7 @@ import math
 import random
 import tempfile
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
-from aiomailbox.columnar import ArrowRun, BatchMaker, DictForm, RowMaker
+from aiomailbox.columnar import (
+    ArrowRun,
+    BatchMaker,
+    DictForm,
+    RowMaker,
+    record_class,
+)
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.records import ListRun
 from tests.columnar.test_pipelines import (
@@ -368,3 +375,42 @@ async def test_words_of_dictionaries_are_written_so_that_they_can_be_read(
     words = [word for file in files for (word,) in file.read()["words"].to_pylist()]
     expected = [word for batch in batches for word in batch["word"].to_pylist()]
     assert sorted(map(str, words)) == sorted(map(str, expected))
+
+
+MOMENT = datetime(2013, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        (1, "2"),
+        ("a", 5),
+        (1, True),
+        (True, 1),
+        (MOMENT.replace(tzinfo=UTC), MOMENT),
+        (MOMENT, MOMENT.replace(tzinfo=UTC)),
+        (1, MOMENT),
+        (2.5, timedelta(1)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("as_columns", [False, True])
+def test_values_never_become_others_to_be_written(
+    first: Any, later: Any, as_columns: bool
+) -> None:
+    maker = BatchMaker()
+    maker.batches(ListRun([{"v": first}]))
+    batch = pa.RecordBatch.from_pylist([{"v": later}])
+    maker_of_rows = RowMaker(batch.schema, DictForm())
+    run: Any = ArrowRun(batch, maker_of_rows) if as_columns else ListRun([{"v": later}])
+    with pytest.raises(RecordTypeError, match="column 'v': a record does not fit"):
+        maker.batches(run)
+
+
+def test_a_field_that_the_first_records_had_not_is_not_lost() -> None:
+    """Of objects it is their class that says it."""
+    one, two = (record_class(names) for names in (("a",), ("a", "b")))
+    maker = BatchMaker()
+    maker.batches(ListRun([one(1)]))
+    with pytest.raises(RecordTypeError, match="other fields than the first"):
+        maker.batches(ListRun([one(1), two(1, 2)]))
