@@ -10,7 +10,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.connectors.files.enumerator import FileSplit
 from aiomailbox.connectors.files.formats import FileChunk, FileFormat
 from aiomailbox.connectors.pump import Pump
-from aiomailbox.errors import add_note, safe_repr
+from aiomailbox.errors import add_note, safe_repr, safe_str
 from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
 
 __all__ = ["FileReader"]
@@ -81,7 +81,7 @@ class FileReader:
 
     def describe_split(self, split_id: str) -> str:
         """Return where the records of a split are."""
-        return f"in the file {split_id!r}"
+        return _in_file(split_id)
 
     def close(self) -> Pending:
         """Stop reading and wait for the thread."""
@@ -103,7 +103,7 @@ class FileReader:
         pump = Pump(
             produce,
             _nothing_to_cancel,
-            partial(_explained, self.describe_split(split.split_id)),
+            partial(_explained, split.split_id),
             self.availability.set_available,
             depth=self._depth,
             name=f"file-source-{self._context.subtask_index}",
@@ -142,8 +142,14 @@ def _nothing_to_cancel() -> bool:
     return True
 
 
-def _explained(place: str, error: BaseException) -> Exception:
+def _explained(name: str, error: BaseException) -> Exception:
     if not isinstance(error, Exception):
         return RuntimeError(safe_repr(error))
-    add_note(error, place)
+    # Errors of formats name the file, and the place in it.
+    if name not in safe_str(error):
+        add_note(error, _in_file(name))
     return error
+
+
+def _in_file(name: str) -> str:
+    return f"in the file {name!r}"
