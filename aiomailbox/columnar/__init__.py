@@ -18,7 +18,12 @@ from aiomailbox.columnar.decode import (
     column_decoder,
     out_of_range,
 )
-from aiomailbox.columnar.encode import BatchMaker, in_micros, record_batches
+from aiomailbox.columnar.encode import (
+    BatchMaker,
+    in_micros,
+    plain_in_micros,
+    record_batches,
+)
 from aiomailbox.columnar.evaluator import check_expression, check_reads
 from aiomailbox.columnar.expressions import ExpressionFilter, ProjectionOperator
 from aiomailbox.columnar.forms import (
@@ -36,6 +41,7 @@ from aiomailbox.columnar.map_batches import MapBatchesOperator
 from aiomailbox.columnar.pair_selection import selecting
 from aiomailbox.columnar.pairing import pair_fields
 from aiomailbox.columnar.paned import ColumnarPanedOperator
+from aiomailbox.columnar.plain import plain_type
 from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
@@ -84,6 +90,8 @@ __all__ = [
     "needs_rows",
     "out_of_range",
     "pair_fields",
+    "plain_in_micros",
+    "plain_type",
     "promoted",
     "record_batches",
     "record_class",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Callable
 from datetime import date, datetime
 from itertools import groupby
 from types import UnionType
@@ -24,6 +25,7 @@ __all__ = [
     "hinted_type",
     "in_micros",
     "lacks_type",
+    "plain_in_micros",
     "record_batches",
 ]
 
@@ -49,6 +51,7 @@ class BatchMaker:
 
     Args:
         schema: The schema; None takes that of the first records.
+        kind_of: What becomes of the types of columns whose schema is taken.
 
     Attributes:
         schema: The schema, as soon as it is known. A column in which all values were
@@ -63,8 +66,13 @@ class BatchMaker:
         ['city', 'visits']
     """
 
-    def __init__(self, schema: pa.Schema | None = None) -> None:
+    def __init__(
+        self,
+        schema: pa.Schema | None = None,
+        kind_of: Callable[[pa.DataType], pa.DataType] | None = None,
+    ) -> None:
         self.schema = None if schema is None else _in_micros(schema)
+        self._kind_of = kind_of or plain_in_micros
         self._shape: RecordShape | None = None
 
     def batches(self, run: Run) -> list[pa.RecordBatch]:
@@ -95,10 +103,10 @@ class BatchMaker:
         """
         schema = self.schema
         if schema is None:
-            kinds = map(_plain_in_micros, batch.schema.types)
-            schema = pa.schema(list(map(pa.Field.with_type, batch.schema, kinds)))
+            fields = [each.with_type(self._kind_of(each.type)) for each in batch.schema]
+            schema = pa.schema(fields)
         if not batch.schema.equals(schema):
-            schema = _completed(schema, batch.schema)
+            schema = self._completed(batch.schema, schema)
             batch = _fitted(batch, schema)
         self.schema = schema
         return batch
@@ -150,6 +158,14 @@ class BatchMaker:
                 schema = schema.set(index, field.with_type(_filled(field.type, found)))
         return schema
 
+    def _completed(self, other: pa.Schema, schema: pa.Schema) -> pa.Schema:
+        """Return a schema with the types that it lacks, as far as another one has them."""
+        for index, field in enumerate(schema):
+            if lacks_type(field.type) and other.names.count(field.name) == 1:
+                found = self._kind_of(other.field(field.name).type)
+                schema = schema.set(index, field.with_type(_filled(field.type, found)))
+        return schema
+
     def _check(self, records: list[Any], shape: RecordShape) -> None:
         if issubclass(shape.record_type, dict):
             width = len(shape.names)
@@ -181,15 +197,6 @@ def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         for field in schema
     ]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _completed(schema: pa.Schema, other: pa.Schema) -> pa.Schema:
-    """Return a schema with the types that it lacks, as far as another one has them."""
-    for index, field in enumerate(schema):
-        if lacks_type(field.type) and other.names.count(field.name) == 1:
-            found = _plain_in_micros(other.field(field.name).type)
-            schema = schema.set(index, field.with_type(_filled(field.type, found)))
-    return schema
 
 
 def lacks_type(kind: pa.DataType) -> bool:
@@ -250,7 +257,7 @@ def in_micros(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _plain_in_micros(kind: pa.DataType) -> pa.DataType:
+def plain_in_micros(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same values without dictionaries, times in microseconds.
 
     A dictionary of one batch may have no room for the values of all, nor any reader.

@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from aiomailbox.columnar import BatchMaker
+from aiomailbox.columnar import BatchMaker, plain_in_micros, plain_type
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 from aiomailbox.records import ListRun
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["dataframe_from_records", "spark_schema"]
+__all__ = ["dataframe_from_records", "kind_of_spark", "spark_schema"]
 
 
 async def dataframe_from_records(
@@ -72,6 +72,19 @@ def spark_schema(schema: pa.Schema) -> Any:
             for field in schema
         ]
     )
+
+
+def kind_of_spark(kind: pa.DataType) -> pa.DataType:
+    """Return a type that Spark has for the values of a column.
+
+    Without one, as for unsigned integers, it is that of the values in Python.
+    """
+    kind = plain_in_micros(kind)
+    try:
+        _spark_type(kind, "")
+    except UnsupportedColumnError:
+        return plain_type(kind) or kind
+    return kind
 
 
 def _spark_type(kind: pa.DataType, where: str) -> Any:

@@ -16,7 +16,7 @@ from aiomailbox.columnar import BatchMaker
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.jobs import is_connect_session
 from aiomailbox.connectors.spark.lost import explaining_loss
-from aiomailbox.connectors.spark.result import spark_schema
+from aiomailbox.connectors.spark.result import kind_of_spark, spark_schema
 from aiomailbox.errors import InvalidArgumentError, TargetExistsError, UsageError
 from aiomailbox.policies import local_path
 from aiomailbox.records import ListRun, Run
@@ -63,7 +63,7 @@ async def dataframe_from_runs(
     columns = None
     if schema is not None:
         schema, columns = await run_in_thread(_declared, spark, schema)
-    maker = BatchMaker(columns)
+    maker = BatchMaker(columns, kind_of_spark)
     segments = _Segments(spark, path)
     waiting: list[pa.RecordBatch] = []
     size_bytes = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 
 import aiomailbox as am
@@ -36,6 +37,32 @@ async def test_few_results_stay_in_memory(spark: Any) -> None:
     assert df.dtypes == [("city", "string"), ("visits", "int")]
     assert df.selectExpr("sum(visits)").collect() == [(4950,)]
     assert df.inputFiles() == []
+
+
+async def test_columns_of_types_that_spark_has_not_are_those_of_rows(
+    spark: Any,
+) -> None:
+    table = pa.table(
+        {
+            "whole": pa.array([255, None], pa.uint8()),
+            "more": pa.array([2**32 - 1, 0], pa.uint32()),
+            "large": pa.array([2**63 - 1, 0], pa.uint64()),
+            "half": pa.array([0.5, None], pa.float16()),
+            "day": pa.array([-86_400_000, None], pa.date64()),
+            "code": pa.array([b"ab", None], pa.binary(2)),
+            "word": pa.array(["a", None]).dictionary_encode(),
+            "list": pa.array([[1, None], None], pa.list_(pa.uint16())),
+            "time": pa.array([1, None], pa.timestamp("s", "Europe/Rome")),
+        }
+    )
+    frames = []
+    for as_rows in (False, True):
+        columns: Any = am.StreamExecutionEnvironment().from_arrow(table)
+        if as_rows:
+            columns = columns.map(lambda record: record)
+        frames.append(await columns.to_spark(spark))
+    assert frames[0].dtypes == frames[1].dtypes
+    assert frames[0].collect() == frames[1].collect()
 
 
 async def test_many_results_become_files_that_hold_a_segment_each(spark: Any) -> None:
