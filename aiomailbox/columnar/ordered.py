@@ -102,11 +102,21 @@ def loaded_values(values: list[Any]) -> tuple[np.ndarray, pa.DataType]:
         zones = {value.tzinfo for value in values}
         if zones <= {dt.UTC} or zones == {None}:
             kind = pa.timestamp("us", None if None in zones else "UTC")
+    if types == {dt.time} and any(value.tzinfo is not None for value in values):
+        kind = None
     if kind is None or len(types) > 1:
-        raise RowsNeededError("the state is not an array of values of one type")
-    found = ordered_values(pa.array(values, kind))
+        raise RowsNeededError(_NO_ARRAY)
+    try:
+        column = pa.array(values, kind)
+    except (pa.ArrowException, OverflowError) as error:
+        # Spans of more than 64 bits.
+        raise RowsNeededError(_NO_ARRAY) from error
+    found = ordered_values(column)
     assert found is not None, "all these types have an order"
     return found
+
+
+_NO_ARRAY: Final = "the state is not an array of values of one type"
 
 
 _OBJECTS: Final = frozenset({pa.string(), pa.binary()})

@@ -28,6 +28,8 @@ __all__ = [
 _DECIMAL_DIGITS: Final = 38
 # Types whose values are the same after they have been a column.
 _EXACT: Final = {bool, bytes, float, int, str}
+# What says that values are no column: too large, of several types, with surrogates.
+_NO_COLUMN: Final = (pa.ArrowException, OverflowError, UnicodeEncodeError)
 
 
 class ResultMaker:
@@ -91,7 +93,7 @@ class ResultMaker:
             if self._names[index] == "key" and self._key_fields:
                 try:
                     columns.append(self.key_column(list(values), None))
-                except (pa.ArrowException, OverflowError):
+                except _NO_COLUMN:
                     return None
                 continue
             kind = None if known is None else known.field(index).type
@@ -156,7 +158,7 @@ def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:
         if kinds == {Decimal}:
             # Later values may have more digits before the point.
             column = column.cast(pa.decimal128(_DECIMAL_DIGITS, column.type.scale))
-    except (pa.ArrowException, OverflowError):
+    except _NO_COLUMN:
         return None
     same = kinds <= _EXACT or repr(column.to_pylist()) == repr(values)
     return column if same else None

@@ -652,3 +652,26 @@ async def test_pairs_have_their_names_also_where_an_operator_goes_to_rows(
     await env.execute()
     assert "columns, then rows when it ran" in env.explain()
     assert [key for key, _ in found] == ["a", "a"]
+
+
+WITH_KEYS: dict[str, Any] = {
+    "pairs": lambda keyed: keyed("city").aggregate(am.max_("told"), include_key=True),
+    "keys of two fields": lambda keyed: keyed("city", "day").aggregate(
+        am.aggregates(most=am.max_("told"))
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", WITH_KEYS)
+async def test_results_that_no_column_can_hold_stay_rows(kind: str) -> None:
+    """Texts with surrogates; a call gives them, and they go on as rows."""
+
+    async def told(record: Any) -> str:
+        return f"\ud800{record.visits}"
+
+    env = am.StreamExecutionEnvironment(parallelism=1)
+    stream = env.from_arrow(TABLE.slice(0, 3)).map_async(
+        told, into="told", columns=["visits"]
+    )
+    found = await WITH_KEYS[kind](stream.key_by).collect()
+    assert [result[1] for result in found] == ["\ud8000", "\ud8001", "\ud8002"]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from contextlib import ExitStack
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -13,12 +14,13 @@ from hypothesis import given, strategies as st
 import aiomailbox as am
 from aiomailbox.columnar import (
     ArrowRun,
+    ColumnarAggregateOperator,
     ColumnarTumblingOperator,
     NamedTupleForm,
     RowMaker,
     columnar_windows,
 )
-from aiomailbox.operators import field_or_function
+from aiomailbox.operators import KeyedAggregateOperator, field_or_function
 from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
 from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
 from aiomailbox.records import ListRun
@@ -360,3 +362,45 @@ def test_keys_of_united_streams_may_be_narrower_and_wider(
     assert len(rows) > 2
     assert rows == results(True, restored=False)
     assert rows == results(True, restored=True)
+
+
+@pytest.mark.parametrize("kind", ["rolling", *ASSIGNERS])
+@pytest.mark.parametrize(
+    "least",
+    [
+        dt.timedelta.min,
+        dt.time(1, tzinfo=dt.UTC),
+        dt.date(1, 1, 1),
+        dt.time(2),
+        b"",
+    ],
+)
+def test_a_state_that_no_column_can_hold_is_restored_in_rows(
+    kind: str, least: Any
+) -> None:
+    """Spans of more than 64 bits, and times with a zone."""
+
+    class Record(NamedTuple):
+        key: str
+        text: Any
+
+    def made(columns: bool) -> Any:
+        aggregate = am.aggregates(least=am.min_("text"))
+        if kind == "rolling":
+            own = ColumnarAggregateOperator if columns else KeyedAggregateOperator
+            return own(KEY, aggregate)
+        return operator(columns, 7, aggregate=aggregate, kind=kind)
+
+    texts = []
+    for columns in (True, False):
+        with OneInputHarness(made(False), keyed=True) as harness:
+            harness.operator.process_run(ListRun([Record("a", least)], [5]))
+            snapshot = decode_snapshot(encode_snapshot(harness.snapshot()))
+        harness = OneInputHarness(made(columns), keyed=True)
+        harness.restore(snapshot)
+        with harness:
+            harness.operator.process_run(ListRun([Record("a", least)], [6]))
+            harness.operator.process_watermark(200)
+            texts.append(list(map(repr, harness.values)))
+    assert texts[0] == texts[1]
+    assert repr(least) in texts[0][-1]
