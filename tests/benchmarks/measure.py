@@ -8,8 +8,8 @@ that the processor spent on this process: where several programs share few cores
 the steadier of the two, and where they differ much the machine was too busy. The garbage
 collector stays on, as it is in a job; garbage of the one before is collected before the
 clock starts. What only computes is warmed up, each system for the same time: the
-interpreter makes a function fast once it has been called eight times, which a loop's
-body has been at once, and what starts a job in none of the first rounds.
+interpreter makes a function fast once it has been called eight times. The body of a
+loop soon has been; what starts a job has not in the first rounds.
 """
 
 from __future__ import annotations
