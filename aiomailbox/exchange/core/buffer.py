@@ -48,9 +48,10 @@ class ObjectBuffer:
 
     Attributes:
         elements: Runs and control elements, in order; empty in an event's buffer.
-            Not changed once the buffer is sealed.
+            Not changed once the buffer was taken.
         event: The event, or None in a buffer of data.
-        is_sealed: Nothing is appended any more.
+        is_sealed: No records are appended any more; one control element may be, until
+            the buffer is taken.
         record_count: Records in all runs together.
         size_bytes: Estimate of the memory that the elements keep alive.
 
@@ -152,6 +153,12 @@ class ObjectBuffer:
     def is_priority(self) -> bool:
         """Whether the buffer overtakes others."""
         return self.event is not None and self.event.is_priority
+
+    @property
+    def ends_in_run(self) -> bool:
+        """Whether records are the last that it holds."""
+        elements = self.elements
+        return bool(elements) and not isinstance(elements[-1], CONTROL)
 
     def append_run(self, run: Run, record_count: int, size_bytes: int) -> None:
         """Append a run; runs that are short become one.

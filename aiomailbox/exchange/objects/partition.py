@@ -2,8 +2,9 @@
 
 Theory of operation: each subpartition has at most one unfinished buffer, its last.
 Short runs and control elements go into it until it is full; long runs are split into
-buffers of their own. Filling a buffer up seals it, and sealing tells the consumer. An
-event seals first and rides in a buffer of its own.
+buffers of their own. Filling a buffer up seals it, and sealing tells the consumer. One
+control element may still follow the records of a full buffer, until the consumer takes
+it. An event seals first and rides in a buffer of its own.
 """
 
 from __future__ import annotations
@@ -171,6 +172,8 @@ class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
             buffer.append_control(element)
             if buffer.size_bytes >= self._buffer_size_bytes:
                 self._seal(channel)
+        elif self.subpartitions[channel].append_control(element):
+            return False
         else:
             buffer = self._open(channel)
             if buffer is None:

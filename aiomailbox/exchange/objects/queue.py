@@ -53,6 +53,14 @@ class BufferQueue:
         return None if last is None or last.is_sealed else last
 
     @property
+    def full(self) -> ObjectBuffer | None:
+        """The last buffer, if it is sealed and ends in records."""
+        last = self._buffers.peek_last()
+        if last is None or not last.is_sealed or not last.ends_in_run:
+            return None
+        return last
+
+    @property
     def has_ready(self) -> bool:
         """Whether `take` is worth calling."""
         last = self._buffers.peek_last()

@@ -21,7 +21,7 @@ from aiomailbox.exchange.core.contract import (
 )
 from aiomailbox.exchange.core.subpartition import ResultSubpartition
 from aiomailbox.exchange.objects.queue import BufferQueue
-from aiomailbox.records import CheckpointBarrier, Element, RuntimeEvent
+from aiomailbox.records import CheckpointBarrier, Control, Element, RuntimeEvent
 
 __all__ = ["PipelinedSubpartition"]
 
@@ -118,6 +118,22 @@ class PipelinedSubpartition(ResultSubpartition[BufferQueue]):
         was_available = self._is_available()
         self._queue.append(buffer)
         self._notify_unless(was_available)
+        return True
+
+    def append_control(self, element: Control) -> bool:
+        """Append a control element to the last buffer, if it is full of records.
+
+        In a buffer of its own it would hold a permit: a stream with event time would
+        have half as many records under way, and its tasks take turns twice as often.
+        One element at most, as nothing else bounds a full buffer.
+
+        Returns:
+            Whether there was such a buffer.
+        """
+        last = self._queue.full
+        if last is None:
+            return False
+        last.append_control(element)
         return True
 
     def seal_last(self) -> None:

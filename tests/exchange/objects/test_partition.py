@@ -111,6 +111,53 @@ def test_a_full_run_goes_with_the_controls_before_it(wire: Wire) -> None:
     assert buffer.elements == [Watermark(7), run]
 
 
+def test_a_control_goes_with_the_full_run_before_it_that_is_still_queued(
+    wire: Wire, listener: Any
+) -> None:
+    wiring = wire()
+    partition = wiring.partition
+    partition.create_view(0, listener)
+    run = numbers(RUN_LENGTH_MAX)
+    partition.emit_run(run, 0)
+    assert not partition.broadcast_control(Watermark(7))
+    assert (wiring.permits_out, listener.data) == (1, 1)
+    (buffer,) = buffers(partition)
+    assert buffer.elements == [run, Watermark(7)]
+
+
+def test_only_one_control_goes_behind_a_full_run(wire: Wire) -> None:
+    partition = wire().partition
+    run = numbers(RUN_LENGTH_MAX)
+    partition.emit_run(run, 0)
+    partition.broadcast_control(Watermark(7))
+    assert partition.broadcast_control(Watermark(8))
+    partition.emit_run(run, 0)
+    partition.broadcast_control(Watermark(9))
+    taken = [buffer.elements for buffer in buffers(partition)]
+    assert taken == [[run, Watermark(7)], [Watermark(8), run, Watermark(9)]]
+
+
+def test_no_control_goes_into_a_buffer_that_was_taken(wire: Wire) -> None:
+    partition = wire().partition
+    run = numbers(RUN_LENGTH_MAX)
+    partition.emit_run(run, 0)
+    (taken,) = buffers(partition)
+    assert partition.broadcast_control(Watermark(7))
+    assert taken.elements == [run]
+
+
+def test_no_control_goes_before_an_event_that_came_first(wire: Wire) -> None:
+    partition = wire().partition
+    run = numbers(RUN_LENGTH_MAX)
+    partition.emit_run(run, 0)
+    partition.broadcast_event(CheckpointBarrier(1, 0))
+    assert partition.broadcast_control(Watermark(7))
+    partition.flush_all()
+    data, barrier, control = buffers(partition)
+    assert (data.elements, barrier.is_event) == ([run], True)
+    assert control.elements == [Watermark(7)]
+
+
 def test_long_runs_are_cut_by_count(wire: Wire) -> None:
     partition = wire(permits=8).partition
     partition.emit_run(numbers(2 * RUN_LENGTH_MAX + 5), 0)
