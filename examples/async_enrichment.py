@@ -2,7 +2,7 @@
 
 The service runs in this process, on loopback, but it is a real one: it counts calls in
 a sliding window and answers 429 with Retry-After beyond its limit, it is overloaded
-once and sends everybody away for a second, it knows nothing about some articles (404)
+once and refuses all calls for a second, it knows nothing about some articles (404)
 and breaks at others (500). The pipeline keeps the limit, waits when it is told to, tries
 again what may succeed, and sends to a side output what never will. At the end the
 server's own log says whether that is true.
@@ -150,7 +150,7 @@ FAILED = am.OutputTag("failed")
 def enrich(
     orders: am.DataStream[Order], url: str
 ) -> tuple[am.DataStream[PricedOrder], am.DataStream[am.DeadLetter]]:
-    """Return the orders with their prices, and those that nobody has a price for."""
+    """Return the orders with their prices, and those without a price."""
     priced = orders.map_async(
         PriceClient(url),
         concurrency=CONCURRENCY,

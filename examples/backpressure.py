@@ -1,8 +1,8 @@
 """A producer slows down with its consumer, and speeds up with it: python backpressure.py
 
 The producer runs at 60 % of what it could do, because no more records arrive. Then the
-consumer is throttled to 30 %, and then all throttles are released. Nobody tells the
-producer: the bounded channel between the two does. The experiment is the one that Flink
+consumer is throttled to 30 %, and then all throttles are released. Nothing tells the
+producer but the bounded channel between the two. The experiment is the one that Flink
 shows its backpressure with.
 
 It takes 30 seconds of virtual time, which is about a second of yours, or 30 real seconds

@@ -74,7 +74,7 @@ class WeatherService:
         self._temps = await asyncio.to_thread(read_weather)
 
     async def __call__(self, place: Place) -> float | None:
-        """Return the temperature, None where nobody measured it."""
+        """Return the temperature, None where it was not measured."""
         await asyncio.sleep(self.latency_s)
         return self._temps.get((place.key, place.window_start.date()))
 

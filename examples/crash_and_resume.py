@@ -185,7 +185,7 @@ async def run(
 
 
 def rows_of(place: pathlib.Path) -> list[Any]:
-    """Return the results, sorted: their order is nobody's promise."""
+    """Return the results, sorted: their order is not promised."""
     from pyarrow.parquet import ParquetDataset
 
     rows = ParquetDataset(place / "days").read().to_pylist()

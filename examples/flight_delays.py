@@ -40,7 +40,7 @@ FLIGHTS_SCHEMA = (
 
 
 class Flight(NamedTuple):
-    """A flight with the temperature at its airport, None where nobody measured it."""
+    """A flight with the temperature at its airport, None where it was not measured."""
 
     origin: str
     dep_delay: float | None
@@ -194,7 +194,7 @@ async def run(flights: DataFrame, target: pathlib.Path, *, quiet: bool) -> int |
 
 @am.pipeline
 def timed_daily_delays(flights: am.DataStream[Any]) -> am.DataStream[DailyDelays]:
-    """Return the same of flights whose event time nobody has assigned yet."""
+    """Return the same of flights that have no event time yet."""
     return daily_delays(flights.assign_timestamps_and_watermarks(strategy()))
 
 

@@ -1,4 +1,4 @@
-"""A bank account as an actor: one task owns the balance, everybody sends it mail.
+"""A bank account as an actor: one task owns the balance, all others send it mail.
 
 The mailbox without streams. Nothing here takes a lock, and yet nothing races:
 
@@ -57,7 +57,7 @@ class Account:
         return self.balance
 
     async def audit(self, approval: asyncio.Future[str]) -> str:
-        """Wait for somebody outside, and let deposits in meanwhile."""
+        """Wait for an approval from outside, and let deposits in meanwhile."""
         who = await self.deposits.yield_until(approval)
         return f"{who} approves a balance of {self.balance}"
 

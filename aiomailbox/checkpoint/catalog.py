@@ -27,7 +27,7 @@ from aiomailbox.storage import Storage, open_storage
 
 __all__ = ["FoundCheckpoint", "delete_checkpoint", "find_checkpoints"]
 
-_OWNER: Final = "somebody who deletes checkpoints"
+_OWNER: Final = "a program that deletes checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +92,13 @@ def delete_checkpoint(found: FoundCheckpoint, clock: Clock) -> None:
     claim = storage.claim(job, _OWNER, clock.now_ms())
     try:
         files.delete()
-        _let_nobody_miss_it(storage, job)
+        _write_down_newest(storage, job)
         _remove_unused(storage, job)
     finally:
         claim.release()
 
 
-def _let_nobody_miss_it(storage: Storage, job: str) -> None:
+def _write_down_newest(storage: Storage, job: str) -> None:
     """Write down which checkpoint is the newest one now."""
     ids = [
         checkpoint_id_of(directory.rpartition("/")[2])

@@ -17,7 +17,7 @@ from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, ListRun, Run
 
 __all__ = ["ArrowRun", "as_bools"]
 
-# What a record takes of which nobody has asked for the columns: a number or two.
+# What a record takes as long as its columns are not made: a number or two.
 _DEFERRED_BYTES: Final = 16
 # Of so many records of a batch one is worth a copy.
 _FEW: Final = 16
@@ -63,7 +63,7 @@ class ArrowRun:
     ) -> None:
         self._row_maker = row_maker
         self._columns = batch
-        # What makes the columns, as long as nobody has asked for them.
+        # Makes the columns when they are first read; None once they are made.
         self._make: Callable[[], ArrowRun] | None = None
         self._count: int = batch.num_rows
         # Which rows of the batch these are; None for all.
@@ -72,7 +72,7 @@ class ArrowRun:
         # Event times in either form; the other one is made when it is asked for.
         self._stamps: list[int] | None = None
         self._times: np.ndarray | None = None
-        # The earliest and the latest of them, once somebody has asked.
+        # The earliest and the latest of them, once they were asked for.
         self._span: tuple[int, int] | None = None
         if isinstance(timestamps, np.ndarray):
             self._times = timestamps
@@ -236,7 +236,7 @@ class ArrowRun:
     def size_bytes(self) -> int:
         """Return the bytes of the columns, without the rows made from them.
 
-        Who asks is about to keep the run: first it is made compact.
+        The caller is about to keep the run: first it is made compact.
         """
         if self._make is not None:
             return _DEFERRED_BYTES * self._count

@@ -417,7 +417,7 @@ def _declared(function: Any, *, batched: bool) -> tuple[type | None, Any]:
 
 
 def _reads(selector: Any) -> tuple[str, ...]:
-    """Return the fields that something reads; one that nobody has if that is unknown."""
+    """Return the fields that something reads; a name that no field has if that is unknown."""
     if selector is None or isinstance(selector, int | float):
         return ()
     if isinstance(selector, str):

@@ -61,7 +61,7 @@ class Cells:
         aggregate: One for which `needs_rows` returns nothing.
 
     Attributes:
-        size: How many cells there are; a cell that nobody has added to is empty.
+        size: How many cells there are; a cell without a record is empty.
     """
 
     def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
@@ -256,8 +256,8 @@ class Cells:
 
         Args:
             count: How many.
-            marks: What else is known of each cell; shape ``(count,)``. Whoever changes
-                one says so before, by `will_change`, unless a method here does it.
+            marks: What else is known of each cell; shape ``(count,)``. The caller calls
+                `will_change` before it changes one; methods here do it themselves.
         """
         added = Added(self._added.counts)
         pieces = [piece.shared(added) for piece in self._pieces]
@@ -266,7 +266,7 @@ class Cells:
         return made
 
     def _release(self) -> None:
-        """Leave the arrays to who holds on to them: these cells get others."""
+        """Leave the arrays to the frozen cells that share them: these cells get others."""
         self._frozen = []
 
     def will_change(self, cells: np.ndarray) -> None:
@@ -283,7 +283,7 @@ class FrozenCells:
     """Cells as they were at one time, while others go on with them.
 
     Theory of operation: arrays are shared. Before a cell changes for the first time,
-    what it had is put aside; who reads takes that instead. Larger arrays replace others
+    what it had is put aside, and is read instead. Larger arrays replace others
     and leave these as they are.
 
     Args:

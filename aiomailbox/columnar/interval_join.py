@@ -35,7 +35,7 @@ from aiomailbox.state import (
 __all__ = ["ColumnarIntervalJoin"]
 
 _TIMERS: Final = "join-timers"
-# So many pairs are emitted before anybody else has a turn.
+# So many pairs are emitted before other mail of the task has its turn.
 _PAIRS_AT_ONCE: Final = 16 * PAIRS_MAX
 
 

@@ -211,7 +211,7 @@ _ARROW_ERRORS: Final = (
 
 def types_in(kind: pa.DataType) -> Iterator[pa.DataType]:
     """Give a type and those inside of it; of a map, its keys' and its items'."""
-    # No recursion, as the depth is what somebody else has written.
+    # No recursion: the depth is decided by the sender.
     waiting = [kind]
     while waiting:
         kind = waiting.pop()

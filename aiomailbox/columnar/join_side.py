@@ -23,7 +23,7 @@ from aiomailbox.records.named_tuples import record_class
 __all__ = ["JoinSide", "recast", "run_of_rows"]
 
 _OTHER_COLUMNS = "the columns of a side have other names or types than before"
-# What says that values are no column; an error that anybody else would see.
+# What is raised for values that are no column.
 _NO_COLUMN = (
     InvalidArgumentError,
     *(pa.ArrowException, AttributeError, KeyError, OverflowError),

@@ -289,7 +289,7 @@ def _cut(near: Near, size: int) -> Iterator[Near]:
 
 
 def spread(starts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return who has each of some stretches' places, and all places.
+    """Return all places of some stretches, each with the number of its stretch first.
 
     Example:
         >>> spread(np.array([5, 0, 2]), np.array([2, 0, 1]))

@@ -2,7 +2,7 @@
 
 Theory of operation: Arrow evaluates an expression by a plan, which takes a tenth of a
 millisecond to begin: more than the kernels themselves need for a run. What an expression
-is made of Arrow tells only to who unpickles it: a call, a field or a literal is an entry
+is made of, Arrow tells only by its pickled form: a call, a field or a literal is an entry
 of a schema's metadata, of which the same key may come several times. So the metadata is
 read as Arrow's C interface lays it out. Only calls that mean the same in both ways are
 made here: of types for which a plan would cast nothing, without options.

@@ -136,5 +136,5 @@ class PairRun:
 
 def _picked(run: ArrowRun, places: np.ndarray) -> ArrowRun:
     taken = run.take(places)
-    assert type(taken) is ArrowRun, "who keeps columns has asked whether they can"
+    assert type(taken) is ArrowRun, "only columns whose values can be picked are kept"
     return taken

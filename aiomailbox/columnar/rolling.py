@@ -88,7 +88,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         self._cells = Cells(aggregate)
         self._slots = KeySlots(self._begin)
         self._key_types = KeyTypes()
-        # Whether somebody has asked for columns of results.
+        # Whether the columns of any results have been read.
         self._are_read = False
         self.rows_note: RowsNote = RowsNote()
 
@@ -164,7 +164,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
     ) -> ArrowRun:
         """Add the records, and make a column of what that led to when it is asked for.
 
-        Where records are only counted, or few are kept, nobody does.
+        Where records are only counted, or few are kept, it never is.
         """
         keys = len(self._slots.places)
         before = self._cells.part(slice(0, keys))

@@ -17,7 +17,7 @@ def unified_schema(one: pa.Schema, other: pa.Schema) -> pa.Schema:
 
     Narrow types become wider ones, integers floats; a dictionary beside plain values
     becomes these; moments of two time zones have UTC. Text never becomes bytes, nor a
-    decimal a float: who reads the values would see others.
+    decimal a float: the values would be read as others.
 
     Raises:
         ArrowException: If there is no type for a column of both; names it.

@@ -61,7 +61,7 @@ class Fired(NamedTuple):
 
 
 class Firing(NamedTuple):
-    """Windows that are to be emitted, of which maybe nobody reads the results.
+    """Windows that are to be emitted; their results are computed when they are read.
 
     Attributes:
         times: The event times of the results, milliseconds, shape ``(n,)``.
@@ -105,7 +105,7 @@ class ColumnarWindows(AggregateWindowsOperator):
         )
         self._slots = KeySlots(self._begin_keys)
         self._key_types = KeyTypes()
-        # Whether somebody has asked for columns of results.
+        # Whether the columns of any results have been read.
         self._are_read = False
         self.rows_note: RowsNote = RowsNote()
 

@@ -199,15 +199,15 @@ class Questions(Inbox[Question[Any]]):
         self._room.set_available()
         for waiting in self._asked.values():
             if not waiting.done():
-                waiting.set_exception(_nobody_answers())
+                waiting.set_exception(_no_answer())
         self.close()
 
     def _check_open(self) -> None:
         if self._ended:
-            raise _nobody_answers()
+            raise _no_answer()
 
 
-def _nobody_answers() -> IllegalStateError:
+def _no_answer() -> IllegalStateError:
     return IllegalStateError("there will be no answer: the job has ended")
 
 

@@ -47,15 +47,17 @@ def describe_side_outputs(graph: JobGraph) -> list[str]:
         for tag in _in_order(read[id(item)] - given):
             named = set(_seen(item, own=False))
             if tag not in named and tag.id not in named and None not in named:
-                lines.append(f"{tag.id!r} of {item.name!r} is read, {_nobody(named)}")
+                lines.append(
+                    f"{tag.id!r} of {item.name!r} is read, {_never_emitted(named)}"
+                )
         lines += [
-            f"{tag.id!r} of {item.name!r} is emitted, and nobody reads it"
+            f"{tag.id!r} of {item.name!r} is emitted, and no operator reads it"
             for tag in _in_order(given - read[id(item)])
         ]
     return [f"Side output {line}." for line in lines]
 
 
-def _nobody(named: set[Any]) -> str:
+def _never_emitted(named: set[Any]) -> str:
     tags = _in_order(found for found in named if type(found) is OutputTag)
     others = ", ".join(repr(tag.id) for tag in tags)
     return "and nothing there emits to it" + (f": it has {others}" if others else "")

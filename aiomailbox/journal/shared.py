@@ -87,7 +87,7 @@ class _FinishedByOthers(FinishedBefore):
 
     def __init__(self, operator: Path) -> None:
         super().__init__(operator)
-        assert not base_directories(operator), "nobody makes a base here"
+        assert not base_directories(operator), "a shared journal has no base"
         self._segments: list[LogSegment] = []
         # Of each entry its place, and in which segment.
         self._starts = array("Q")

@@ -215,7 +215,7 @@ class NetworkBuffer:
     def _recycled_error(self) -> BufferRecycledError:
         return BufferRecycledError(
             "the buffer's last reference was recycled. Call retain() before handing "
-            "it to someone who recycles it."
+            "it to code that recycles it."
         )
 
 

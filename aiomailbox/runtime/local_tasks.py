@@ -166,7 +166,7 @@ class LocalTasks:
 
     async def _supervise(self, task: StreamTask) -> None:
         events = self._events
-        assert events is not None, "tasks are started with somebody to tell"
+        assert events is not None, "tasks are started with a receiver of their events"
         failure: BaseException | None = None
         subtask = _subtask_of(task)
         try:

@@ -91,7 +91,7 @@ class MergingWindowSet:
     ) -> None:
         states = [self.mapping.pop(window) for window in merged]
         self.mapping[result] = states[0]
-        # A window that only swallowed itself has not grown: nobody is called.
+        # A window that only swallowed itself has not grown: nothing is merged.
         if merged != [result]:
             on_merge(result, merged, states[0], states[1:])
 

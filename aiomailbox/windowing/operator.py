@@ -205,7 +205,7 @@ class WindowOperator(StatefulOperator):
         while pending is not None:
             await pending
             if watch.has_waited:
-                # What was collected goes out before anybody looks at the operator.
+                # A checkpoint may be among the mail: what was collected is emitted before.
                 emitted = self.emit_collected()
                 if emitted is not None:
                     await emitted

@@ -1,4 +1,4 @@
-"""An alert when somebody has been silent for too long.
+"""An alert when a device has been silent for too long.
 
 Each heartbeat plans a timer and takes back the one before it. A timer that fires has
 seen none since. In event time the answer does not depend on when the job runs.

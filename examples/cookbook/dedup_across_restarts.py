@@ -2,7 +2,7 @@
 
 `deduplicate` remembers keys in state, for a day here. Checkpoints keep the state, and
 `restore_from="latest"` goes on with it. A receiver cannot be read again, so events come at
-least once: after a restart they are sent again by somebody who does not know that they had
+least once: after a restart they are sent again by a sender that does not know that they had
 arrived. They are still dropped.
 """
 

@@ -2,7 +2,7 @@
 
 `weight=` says what a call costs. The limit holds in any window of a minute, for first
 attempts and retries together, and for all operators whose limits have the same name.
-Answers with "try again later" pause everybody who shares the limit.
+Answers with "try again later" pause all calls that share the limit.
 """
 
 import asyncio

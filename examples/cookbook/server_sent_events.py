@@ -15,7 +15,7 @@ import aiomailbox as am
 
 
 class Broadcast:
-    """Hands each record to everybody who listens."""
+    """Hands each record to all listeners."""
 
     def __init__(self) -> None:
         self.listeners: set[asyncio.Queue[Any]] = set()

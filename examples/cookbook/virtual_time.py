@@ -1,6 +1,6 @@
 """Test a pipeline of hours in milliseconds.
 
-On a loop of virtual time nobody waits: when everybody does, the clock jumps. Timers,
+On a loop of virtual time no wait takes long: when all tasks wait, the clock jumps. Timers,
 timeouts, retries and rate limits of a job all read that clock, so a test of them is
 fast, and the same every time.
 """

@@ -193,7 +193,7 @@ class _Maker:
             reserve=initial + self._price(),
             date_time=now,
             expires=now + 1 + int(self._random() * self._longest_ms),
-            seller=_hot(persons) if is_hot else self._somebody(persons),
+            seller=_hot(persons) if is_hot else self._any_person(persons),
             category=FIRST_CATEGORY + int(self._random() * CATEGORIES),
             extra=self._one_of(self._extras),
         )
@@ -221,7 +221,7 @@ class _Maker:
         extra = self._extras[int(random_() * EXTRAS)]
         return new_tuple(Bid, (auction, bidder, price, channel, url, now, extra))
 
-    def _somebody(self, persons: int) -> int:
+    def _any_person(self, persons: int) -> int:
         return self._recent(persons, self.config.active_people)
 
     def _recent(self, existing: int, newest: int) -> int:

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeAlias, TypeGuard
 
 
 class Person(NamedTuple):
-    """Somebody who registers, to sell or to bid; times are milliseconds (UTC)."""
+    """A person who registers, to sell or to bid; times are milliseconds (UTC)."""
 
     id: int
     name: str
@@ -49,7 +49,7 @@ Event: TypeAlias = Person | Auction | Bid
 
 
 def is_person(event: Event) -> TypeGuard[Person]:
-    """Return whether the event is somebody's registration."""
+    """Return whether the event is a person's registration."""
     return type(event) is Person
 
 

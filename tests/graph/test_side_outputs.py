@@ -111,7 +111,7 @@ def test_dead_letters_that_nobody_reads_are_told() -> None:
     stream = env.from_collection([1]).map(abs, on_error=am.dead_letter(failed))
     stream.sink_to(print)
     assert said(env) == [
-        "Side output 'failed' of 'map' is emitted, and nobody reads it."
+        "Side output 'failed' of 'map' is emitted, and no operator reads it."
     ]
     stream.get_side_output(failed).sink_to(print)
     assert said(env) == []
@@ -125,7 +125,7 @@ def test_late_records_that_nobody_reads_are_told() -> None:
     counts = windows.side_output_late_data(LATE).aggregate(am.count())
     counts.sink_to(print)
     assert said(env) == [
-        "Side output 'late' of 'window aggregate' is emitted, and nobody reads it."
+        "Side output 'late' of 'window aggregate' is emitted, and no operator reads it."
     ]
     counts.get_side_output(LATE).sink_to(print)
     assert said(env) == []

@@ -189,7 +189,7 @@ def test_every_kind_of_fault_comes_up() -> None:
         "while created",
         "while running",
         "while finishing",
-        "found nobody",
+        "got no answer",
         "not confirmed",
         "the sink failed",
     }

@@ -237,7 +237,7 @@ def _private_cache(environ: Mapping[str, str]) -> Path:
 
 
 def _is_private(folder: Path) -> bool:
-    """Say whether a directory exists that nobody but this user can have changed."""
+    """Say whether a directory exists that only this user can have changed."""
     try:
         status = folder.lstat()
     except FileNotFoundError:

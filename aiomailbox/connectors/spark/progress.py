@@ -10,7 +10,7 @@ class ReadProgress:
 
     Attributes:
         rows: Rows that were emitted since the reader began.
-        parts: How many partitions there are; None if nobody knows.
+        parts: How many partitions there are; None if unknown.
         parts_done: Partitions that were read, those before the restart too.
     """
 
@@ -60,8 +60,8 @@ class ReadProgress:
     def eta_s(self, now_s: float) -> float | None:
         """Return how long the rest takes if it goes on like this; None if unknown.
 
-        Where nobody knows how many rows there are, the partitions to come are taken to
-        be as long as those that were read.
+        Where the number of rows is unknown, the partitions to come are taken to be as
+        long as those that were read.
         """
         if self.parts is not None and self.parts_done >= self.parts:
             return 0.0

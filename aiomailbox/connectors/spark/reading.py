@@ -52,7 +52,7 @@ class ReadPlan:
         stage: Where Spark writes all rows first, and how; None to read from Spark.
         by_count: Whether a position is the number of rows before it: where all rows are
             in one order, and Spark may cut it into partitions otherwise each time.
-        checks: Whether Spark says what follows from the values of each row: where nobody
+        checks: Whether Spark says what follows from the values of each row: where no job
             will ever resume from a position, it need not.
         parts: How many partitions were asked for; for progress where Spark does not tell.
     """
@@ -94,7 +94,7 @@ class PartEnd:
 
     Attributes:
         part: Its index.
-        rows: How many it had; None if nobody has counted.
+        rows: How many it had; None if they were not counted.
         check: Sum of the checks of the rows that were passed over.
     """
 
@@ -123,7 +123,7 @@ class Beginning:
     Attributes:
         fingerprint: Tells this DataFrame, as it is read, from others.
         parts: How many partitions it has; None where Spark does not tell.
-        rows: How many rows it has; None where nobody has counted.
+        rows: How many rows it has; None if they were not counted.
     """
 
     fingerprint: str

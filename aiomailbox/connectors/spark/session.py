@@ -18,7 +18,7 @@ __all__ = ["local_session"]
 def local_session(
     app_name: str = "aiomailbox", *, cores: int = 2, **conf: object
 ) -> SparkSession:
-    """Start (or get) a Spark session inside this process, listening to nobody else.
+    """Start (or get) a Spark session inside this process, listening to no other process.
 
     Its clock is UTC, its workers run the interpreter that runs this, and Parquet files
     get timestamps that other readers understand.

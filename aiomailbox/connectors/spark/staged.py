@@ -142,7 +142,7 @@ class Stage:
                 "df", f"nothing is staged in {str(self.directory)!r}", "Give one."
             )
         self.directory.mkdir(parents=True, exist_ok=True)
-        # No manifest names them, so nobody reads them.
+        # No manifest names them, so they are never read.
         for left in self.directory.glob(f"{_ROWS}*"):
             shutil.rmtree(left, ignore_errors=True)
         identity = uuid.uuid4().hex

@@ -256,7 +256,7 @@ class ClientConnection(Connection):
     def _cancel_unasked(self, receiver: bytes) -> None:
         # A peer that sends to unknown receivers makes us answer: not without a bound.
         if len(self._control) > _KINDS * self._options.receivers_max:
-            raise CorruptStreamError("the peer sends to receivers that nobody has")
+            raise CorruptStreamError("the peer sends to receivers that do not exist")
         self._cancel(receiver)
 
     def _cancel(self, receiver: bytes) -> None:

@@ -195,7 +195,7 @@ async def collected(function: Callable[..., Any], result: Any) -> None:
     if result is not None:
         raise BadResultError(
             describe(function),
-            f"{shortened(result)}, which nobody gets",
+            f"{shortened(result)}, which no operator gets",
             "Write out.collect(value) for each result, and return nothing.",
         )
 

@@ -117,7 +117,7 @@ class SourceOperator(Operator):
         self.source = source
         self._mode = SourceMode.READING
         self._end_status = InputStatus.END_OF_DATA
-        self.request_split: Callable[[], None] = _nobody_to_ask
+        self.request_split: Callable[[], None] = _no_coordinator
         self._strategy = strategy or WatermarkStrategy.no_watermarks()
         self._assigner = self._strategy.create_assigner()
         self._records_max = records_max
@@ -434,7 +434,7 @@ class SourceOperator(Operator):
         return self._emit_progress()
 
 
-def _nobody_to_ask() -> None:
+def _no_coordinator() -> None:
     raise IllegalStateError(
         "the reader asked for a split, but nothing answers: set request_split first"
     )

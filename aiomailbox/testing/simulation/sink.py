@@ -113,8 +113,8 @@ class _Committer:
             raise LookupError(f"{wrong} were prepared for another sink")
         life.note(f"{what}: {' '.join(committables)}, final {is_final}")
         if world.chance(world.faults.failing_commit):
-            life.fault(f"the {what} found nobody")
-            raise ConnectionError("simulated: nobody answers")
+            life.fault(f"the {what} got no answer")
+            raise ConnectionError("simulated: no answer")
         for name in committables:
             if name in world.committed:
                 continue

@@ -163,7 +163,7 @@ class BestBidAtClose(am.KeyedCoProcessFunction[int, Auction, Bid, WinningBid]):
         context: am.KeyedProcessContext[int],
         out: am.Collector[WinningBid],
     ) -> None:
-        """Close the auction, or forget bids for which nobody opened one in time."""
+        """Close the auction, or forget bids without an auction opened in time."""
         auction = self.auction.value()
         if auction is None:
             later = [bid for bid in self.early.get() if bid.date_time > timestamp]

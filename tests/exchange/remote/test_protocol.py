@@ -611,7 +611,7 @@ async def test_a_peer_that_sends_to_nobody_is_answered_so_often_and_no_more(
         stranger = number.to_bytes(16, "little")
         feed(client.connection, encode_message(header._replace(receiver=stranger)))
     (failure,) = reader.failures
-    assert "sends to receivers that nobody has" in str(failure)
+    assert "sends to receivers that do not exist" in str(failure)
     assert client.connection.is_ending
 
 

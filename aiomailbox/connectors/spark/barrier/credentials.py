@@ -75,7 +75,7 @@ def security_of(secret: bytes, credentials: Credentials | None) -> Security:
             key=key,
             authority=certificate,
             secret=secret,
-            # Nobody else has this certificate: it says who, wherever that is.
+            # Only workers of this job have the certificate: the host need not be checked.
             check_hostname=False,
         )
     finally:

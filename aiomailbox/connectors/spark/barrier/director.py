@@ -73,7 +73,7 @@ class Arrivals:
             ) from error
 
     def close(self) -> None:
-        """Take nobody any more."""
+        """Accept no more connections."""
         if self._server is not None:
             self._server.close()
 
@@ -107,7 +107,7 @@ class BarrierWorker:
 
     Args:
         peer: Its number, from 1.
-        events: Who is notified.
+        events: Gets the notifications.
         arrivals: Where it comes from.
     """
 

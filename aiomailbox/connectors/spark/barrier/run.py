@@ -226,7 +226,7 @@ class _Job:
             for path in outputs:
                 if path.exists():
                     raise TargetExistsError(f"{str(path)!r} exists already")
-            # What another program has left there, and nobody resumes from.
+            # Left there by another program, and not resumed from.
             shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
         self._frame, self._wrapping = exchange_frame(
@@ -425,7 +425,7 @@ async def _collected(frame: Any) -> list[Any]:
         await outlast(work, cancel)
     finally:
         is_over.set()
-        # Where the caller was cancelled, nobody else asks how it ended.
+        # Where the caller was cancelled, asyncio would log an exception not retrieved.
         failure = work.exception()
     if failure is not None:
         raise failure

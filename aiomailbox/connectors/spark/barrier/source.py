@@ -169,7 +169,7 @@ class PartitionFeed:
         return None
 
     def discard(self) -> None:
-        """Take nothing any more, so that nobody waits behind it."""
+        """Drop all that comes, so that the other inputs of the partition do not wait."""
         self._discards = True
         self._batches.clear()
         self._deal()

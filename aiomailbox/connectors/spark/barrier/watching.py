@@ -30,7 +30,7 @@ async def showing(job: JobMaster, place: Path | None) -> AsyncIterator[None]:
 
     Args:
         job: The job, which has started.
-        place: The directory; None if nobody reads them.
+        place: The directory; None if they are not wanted.
     """
     if place is None:
         yield
@@ -64,7 +64,7 @@ async def watching(
 
     Args:
         place: The directory.
-        tell: Called with each; None for nobody.
+        tell: Called with each; None to tell nothing.
 
     Raises:
         Exception: What ``tell`` raised, at the end of the block.

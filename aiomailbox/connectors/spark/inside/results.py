@@ -82,7 +82,7 @@ class ResultSink:
 
 
 class _ResultWriter(ImmediateWriter):
-    """Makes batches of results: of many, unless somebody waits for few.
+    """Makes batches of results: of many results, unless Spark waits for few.
 
     Attributes:
         accepts: Available while there is room.

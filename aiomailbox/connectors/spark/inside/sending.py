@@ -33,7 +33,7 @@ from aiomailbox.records import (
 __all__ = ["RowWriter", "ShuffleOutput"]
 
 _ROW_BYTES_MAX: Final = 512 * 1024
-# Nobody waits for a frame to be complete: of columns it holds what one run had.
+# No consumer waits for a frame to be complete: of columns it holds what one run had.
 _FRAME_BYTES: Final = 256 * 1024
 # What rows in the making may hold together, of all consumers of an edge.
 _WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -153,7 +153,7 @@ class ShuffleOutput:
     ) -> None:
         self.partition_id = partition_id
         self.availability: Availability = writer.room
-        # Nobody acknowledges: consumers run when this has ended.
+        # Consumers run when this has ended, and acknowledge nothing.
         self.all_data_processed: Availability = Availability(available=True)
         self._pool = pool
         self._target = target
@@ -174,7 +174,7 @@ class ShuffleOutput:
 
     @property
     def is_released(self) -> bool:
-        """Whether nothing is kept for anybody any more."""
+        """Whether nothing is kept for any consumer."""
         return self._is_released
 
     @property
@@ -249,7 +249,7 @@ class ShuffleOutput:
         """Nothing: a stage always ends its data well, or fails."""
 
     def acknowledge_all_data_processed(self, channel: int) -> None:
-        """Nothing: nobody waits for it."""
+        """Nothing: no task waits for it."""
 
     def finish(self) -> None:
         """Send all that waits, and the end. Idempotent."""
@@ -273,7 +273,7 @@ class ShuffleOutput:
         self._refuse_reading()
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back never: nobody here consumes it."""
+        """Never call back: no consumer runs here."""
 
     def close(self) -> None:
         """End the producer's part. Idempotent."""

@@ -56,7 +56,7 @@ class StageInput(FrameSource):
     def create_enumerator(
         self, context: EnumeratorContext[Any], state: list[Any] | None = None
     ) -> StaticEnumerator[Any]:
-        """Refuse: Spark says who reads what.
+        """Refuse: Spark says which task reads what.
 
         Raises:
             IllegalStateError: Always.

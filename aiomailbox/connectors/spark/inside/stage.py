@@ -2,7 +2,7 @@
 
 Theory of operation: Spark calls `run_stage` in the worker's main thread and asks it for
 one batch after the other. The event loop has a thread of its own, so that calls in
-flight and timers go on while nobody asks; a third thread reads what Spark gives. Both
+flight and timers go on between two batches; a third thread reads what Spark gives. Both
 ways are bounded. Everything is made for one Spark task and ends with it: workers are
 used again.
 """

@@ -48,7 +48,7 @@ WIRE_COLUMNS: Final = pa.schema(
     ]
 )
 
-# What says who produces comes before whatever was produced.
+# The row that names the producer comes before all that it produced.
 BEGIN_ORDER: Final = MIN_TIMESTAMP
 DATA_ORDER_MIN: Final = MIN_TIMESTAMP + 1
 
@@ -75,7 +75,7 @@ class WireRow(NamedTuple):
         edge: The edge's number in the job; of a result, the output's.
         part: Spark's partition in the next stage.
         wm: Sorts rows: the producer's watermark when the row began.
-        producer: Who sends, unique in the job.
+        producer: The name of the sender, unique in the job.
         seq: Counts a producer's rows, so that the order of its rows is total.
         kind: See `RowKind`.
         subtask: The consumer's subtask.
