@@ -9,6 +9,7 @@ from typing import Any
 from aiomailbox import connectors
 from aiomailbox.api.build import check_name, key_check, known_fields
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import FunctionInfo, Origin, rows_from
 from aiomailbox.operators import (
     AsyncMapOperator,
@@ -35,6 +36,7 @@ __all__ = [
     "is_expression",
     "keyed_form",
     "projected",
+    "rows_for_times",
     "selected",
     "selected_pairs",
     "window_form",
@@ -60,6 +62,12 @@ def expression_filter(
         "record_fields": fields,
         "takes_columns": True,
     }
+
+
+def rows_for_times(strategy: WatermarkStrategy) -> str:
+    """Return what of a strategy asks for rows; nothing if event times are a field."""
+    assigner = strategy.assigner
+    return describe(assigner) if callable(assigner) else ""
 
 
 def asks_for_rows(key: Any) -> str:

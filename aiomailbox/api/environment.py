@@ -25,6 +25,7 @@ from aiomailbox.api.build import (
     check_source,
     check_strategy,
 )
+from aiomailbox.api.columns import rows_for_times
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient
 from aiomailbox.api.job_progress import progress as showing_progress
@@ -201,6 +202,7 @@ class StreamExecutionEnvironment:
             parallelism_max=getattr(source, "parallelism_max", None),
             record_fields=fields,
             source=source,
+            asks_for_rows=rows_for_times(strategy),
         )
         stream: DataStream[Any] = DataStream(self._definition, [Origin(item)])
         return stream.checked(output_type)

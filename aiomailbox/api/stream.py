@@ -54,6 +54,7 @@ from aiomailbox.api.columns import (
     is_expression,
     keyed_form,
     projected,
+    rows_for_times,
     selected,
     selected_pairs,
     with_field,
@@ -675,11 +676,13 @@ class DataStream(Generic[T]):
         check_strategy(strategy, "strategy", of_source=False)
         policy, fields = check_on_error(on_error), known_fields(self._origins)
         factory = partial(TimestampsAndWatermarksOperator, strategy, on_error=policy)
+        asking = rows_for_times(strategy)
         return self._derive(
             "timestamps",
             factory,
             record_fields=fields,
-            takes_columns=not callable(strategy.assigner),
+            takes_columns=not asking,
+            asks_for_rows=asking,
         )
 
     @overload
@@ -1229,6 +1232,7 @@ class DataStream(Generic[T]):
         check = RecordTypeCheck(output_type, self._origins[0].transformation.name)
         stream = self._stateless(StageKind.MAP, check, fail)
         item = stream._origins[0].transformation
+        item.asks_for_rows = "the check of their type"
         item.record_fields = RecordFields.of_type(output_type)
         item.follows_input = item.is_part_of_input = True
         return stream

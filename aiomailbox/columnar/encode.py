@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 _DECIMAL_DIGITS: Final = 38
+_SCHEMA_ADVICE: Final = (
+    "Without schema= the first records decide the types; give one, or give all records "
+    "the same types."
+)
 
 # What an annotation says about a column in which all values so far are None.
 _TYPES: Final[dict[Any, pa.DataType]] = {
@@ -291,8 +295,15 @@ def _inferred_field(name: str, values: list[Any]) -> pa.Field:
     return pa.field(name, in_micros(kind))
 
 
-def encoded_column(values: list[Any], field: pa.Field) -> pa.Array:
+def encoded_column(
+    values: list[Any], field: pa.Field, advice: str = _SCHEMA_ADVICE
+) -> pa.Array:
     """Return values as a column of a field's type.
+
+    Args:
+        values: One a record, shape ``(n,)``.
+        field: The column's name and type.
+        advice: What an error advises.
 
     Raises:
         RecordTypeError: If one does not fit it; names the field.
@@ -300,8 +311,8 @@ def encoded_column(values: list[Any], field: pa.Field) -> pa.Array:
     try:
         array = _converted(values, field.type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
-        raise _misfit(field, str(error)) from error
-    _check_zones(values, field)
+        raise _misfit(field, str(error), advice) from error
+    _check_zones(values, field, advice)
     return array
 
 
@@ -406,7 +417,7 @@ def hinted_type(hint: Any, otherwise: pa.DataType) -> pa.DataType:
         return otherwise
 
 
-def _check_zones(values: list[Any], field: pa.Field) -> None:
+def _check_zones(values: list[Any], field: pa.Field, advice: str) -> None:
     """Refuse naive datetimes among aware ones: Arrow would take them for UTC."""
     if not pa.types.is_timestamp(field.type):
         return
@@ -414,15 +425,16 @@ def _check_zones(values: list[Any], field: pa.Field) -> None:
     for value in values:
         if isinstance(value, datetime) and (value.utcoffset() is not None) != aware:
             kind = "aware" if aware else "naive"
-            raise _misfit(field, f"{value!r} is not {kind}, as the column is")
+            raise _misfit(field, f"{value!r} is not {kind}, as the column is", advice)
 
 
-def _misfit(field: pa.Field, problem: str) -> RecordTypeError:
+def _misfit(
+    field: pa.Field, problem: str, advice: str = _SCHEMA_ADVICE
+) -> RecordTypeError:
     return RecordTypeError(
         f"column {field.name!r}",
         f"a record does not fit its type, {field.type}: {problem}",
-        "Without schema= the first records decide the types; give one, or give all "
-        "records the same types.",
+        advice,
     )
 
 

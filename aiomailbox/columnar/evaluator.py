@@ -50,6 +50,10 @@ _GUESSES: Final = (
     pa.binary(),
 )
 _GUESSES_MAX: Final = 500
+_TYPE_ADVICE: Final = (
+    "The first values of a field decide its type: declare it in the class of the records, "
+    "or give all records the same types."
+)
 # What Arrow says of a field that is not there, before its name.
 _NO_MATCH: Final = "No match for FieldRef.Name("
 
@@ -242,7 +246,7 @@ class Evaluator:
                 ) from error
             plain = plain_type(own)
             kind = _as_declared(own if plain is None else plain, hint)
-        return encoded_column(values, pa.field(name, kind))
+        return encoded_column(values, pa.field(name, kind), _TYPE_ADVICE)
 
     def _reads_of(self, schema: pa.Schema, names: Sequence[str]) -> _Reads:
         """Return the fields that are read, and in which types.

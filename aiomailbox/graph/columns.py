@@ -33,13 +33,21 @@ def rows_from(origins: list[Origin]) -> Transformation | None:
 def describe_form(item: Transformation) -> str:
     """Say what an operator works on, where it could be columns: these, or whose rows."""
     if not item.inputs:
-        return "; columns" if getattr(item.source, "gives_columns", False) else ""
+        return _form_of_source(item)
     maker = rows_from([each for united in item.inputs for each in united])
     if maker is None:
         return _own_form(item) if item.takes_columns else f"; rows: {_asking(item)}"
     if item.takes_columns or _has_columns(item):
         return f"; rows: {maker.name} makes them"
     return ""
+
+
+def _form_of_source(item: Transformation) -> str:
+    """Say that a source emits columns, and what makes rows of them for event times."""
+    if not getattr(item.source, "gives_columns", False):
+        return ""
+    asking = item.asks_for_rows
+    return f"; columns, and rows: {asking} asks for them" if asking else "; columns"
 
 
 def _own_form(item: Transformation) -> str:

@@ -542,6 +542,14 @@ def by_join(assigner: Any, change: Made = first) -> Made:
     return joined
 
 
+def ms_of(record: Any) -> int:
+    return int(record.ms)
+
+
+BY_FUNCTION = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+    ms_of
+)
+
 ASKING: dict[str, tuple[str, Made]] = {
     "sessions of a join": ("EventTimeSessionWindows", by_join(SESSIONS)),
     "evictor of a join": (
@@ -581,6 +589,15 @@ ASKING: dict[str, tuple[str, Made]] = {
         lambda s: s.key_by("city").window(SIZE).aggregate(am.count(), first),
     ),
     "rate_limit": ("rate_limit", lambda s: s.rate_limit(am.RateLimit(100))),
+    "checked": ("the check of their type", lambda s: s.checked(tuple)),
+    "event times by a function": (
+        "ms_of (",
+        lambda s: s.assign_timestamps_and_watermarks(BY_FUNCTION),
+    ),
+    "an aggregate without columns": (
+        "count_distinct('visits') asks",
+        lambda s: s.key_by("city").aggregate(am.count_distinct("visits")),
+    ),
 }
 
 
@@ -592,6 +609,12 @@ def test_explain_names_what_asks_for_rows(name: str) -> None:
     asking, program = ASKING[name]
     program(stream).sink_to(am.FunctionSink(print))
     assert f"; rows: {asking}" in env.explain()
+
+
+def test_explain_names_the_function_for_which_a_source_makes_rows() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_arrow(TABLE, BY_FUNCTION).sink_to(am.FunctionSink(print))
+    assert "- arrow; columns, and rows: ms_of (" in env.explain()
 
 
 @pytest.mark.parametrize(

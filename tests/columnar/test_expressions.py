@@ -263,8 +263,10 @@ def test_on_error_is_asked_about_each_record_that_fails() -> None:
 
 def test_values_that_do_not_fit_the_first_ones_fail_by_name() -> None:
     rows = [ListRun([{"n": 1}]), ListRun([{"n": "x"}])]
-    with pytest.raises(UserFunctionError, match="column 'n'"):
+    with pytest.raises(UserFunctionError, match="column 'n'") as caught:
         run_through(ExpressionFilter(pc.field("n") > 0), rows)
+    # An expression has no schema= that could be given.
+    assert "declare it in the class" in str(caught.value)
 
 
 def test_lists_that_were_empty_may_have_values_later() -> None:

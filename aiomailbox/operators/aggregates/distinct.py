@@ -8,7 +8,12 @@ from typing import Any
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators.aggregates.undoable import Undoable
 from aiomailbox.operators.core.callables import shortened
-from aiomailbox.operators.core.selectors import Condition, Selector, selector_where
+from aiomailbox.operators.core.selectors import (
+    Condition,
+    Selector,
+    selector_text,
+    selector_where,
+)
 
 __all__ = ["CountDistinct", "count_distinct"]
 
@@ -29,7 +34,7 @@ class CountDistinct(Undoable):
         self.field: Callable[[Any], Any] = selector_where(field, "field", where)
 
     def __repr__(self) -> str:
-        return f"count_distinct({self.field!r})"
+        return f"count_distinct({selector_text(self.field)})"
 
     def create_accumulator(self) -> set[Any]:
         """Return a set of nothing."""

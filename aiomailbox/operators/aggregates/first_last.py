@@ -10,6 +10,7 @@ from aiomailbox.operators.core.selectors import (
     Condition,
     Selector,
     field_or_function,
+    selector_text,
     selector_where,
 )
 
@@ -45,7 +46,8 @@ class FirstLast(UndoableList):
 
     def __repr__(self) -> str:
         name = "last" if self.is_last else "first"
-        return f"{name}({self.field!r}, by={self.by!r})"
+        read = "" if self.field is None else f"{selector_text(self.field)}, "
+        return f"{name}({read}by={selector_text(self.by)})"
 
     def create_accumulator(self) -> Accumulator:
         """Return an accumulator without a record."""

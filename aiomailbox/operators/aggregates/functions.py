@@ -38,6 +38,7 @@ from aiomailbox.operators.core.selectors import (
     Selector,
     SelectorWhere,
     condition,
+    selector_text,
     selector_where,
 )
 from aiomailbox.state import AggregateFunction
@@ -594,17 +595,7 @@ def _text(piece: tuple[str, Any]) -> str:
         return repr(selector)
     if selector is None or selector is _itself:
         return f"{kind}()"
-    if type(selector) is SelectorWhere:
-        read = "" if selector.read is _itself else f"{_name(selector.read)}, "
-        return f"{kind}({read}where={_name(selector.where)})"
-    name = _name(selector)
+    if type(selector) is SelectorWhere and selector.read is _itself:
+        return f"{kind}(where={selector_text(selector.where)})"
+    name = selector_text(selector)
     return f"count(where={name})" if kind == "count_where" else f"{kind}({name})"
-
-
-def _name(selector: Any) -> str:
-    if type(selector) is FieldSelector:
-        return repr(selector.field)
-    if type(selector) is ExpressionSelector:
-        return repr(selector)
-    name: str = getattr(selector, "__qualname__", repr(selector))
-    return name.rpartition(".")[2]

@@ -7,7 +7,12 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
 from aiomailbox.operators.aggregates.undoable import Undoable
-from aiomailbox.operators.core.selectors import Condition, Selector, selector_where
+from aiomailbox.operators.core.selectors import (
+    Condition,
+    Selector,
+    selector_text,
+    selector_where,
+)
 from aiomailbox.policies import check_number
 
 __all__ = ["Quantile", "quantile"]
@@ -56,7 +61,7 @@ class Quantile(Undoable):
         return Quantile, (self.q, self.field, self.accuracy)
 
     def __repr__(self) -> str:
-        return f"quantile({self.q}, {self.field!r})"
+        return f"quantile({self.q}, {selector_text(self.field)})"
 
     def create_accumulator(self) -> Accumulator:
         """Return counts of nothing."""

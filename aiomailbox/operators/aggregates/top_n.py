@@ -7,7 +7,12 @@ from collections.abc import Callable
 from typing import Any, Generic
 
 from aiomailbox.operators.aggregates.undoable import UndoableList
-from aiomailbox.operators.core.selectors import Condition, Selector, selector_where
+from aiomailbox.operators.core.selectors import (
+    Condition,
+    Selector,
+    selector_text,
+    selector_where,
+)
 from aiomailbox.policies import check_count
 from aiomailbox.typevars import InT
 
@@ -30,7 +35,7 @@ class TopN(UndoableList, Generic[InT]):
         self.by: Callable[[Any], Any] = selector_where(by, "by", where)
 
     def __repr__(self) -> str:
-        return f"top_n({self.n}, by={self.by!r})"
+        return f"top_n({self.n}, by={selector_text(self.by)})"
 
     def create_accumulator(self) -> list[InT]:
         """Return an empty list."""

@@ -278,7 +278,7 @@ class SelectorWhere:
         return self.read(record) if self.where(record) else None
 
     def __repr__(self) -> str:
-        return f"{self.read!r}, where={self.where!r}"
+        return selector_text(self)
 
 
 def selector_where(
@@ -299,6 +299,24 @@ def selector_where(
     if where is None:
         return read
     return SelectorWhere(read, condition(where))
+
+
+def selector_text(selector: Any) -> str:
+    """Return what reads a record in the words of its user, for `explain` and messages.
+
+    Example:
+        >>> selector_text(selector_where("price", "field", "is_paid"))
+        "'price', where='is_paid'"
+    """
+    if type(selector) is FieldSelector:
+        return repr(selector.field)
+    if type(selector) is ExpressionSelector:
+        return repr(selector)
+    if type(selector) is SelectorWhere:
+        read, where = selector_text(selector.read), selector_text(selector.where)
+        return f"{read}, where={where}"
+    name: str = getattr(selector, "__qualname__", repr(selector))
+    return name.rpartition(".")[2]
 
 
 def _field_names(record: Any) -> list[str]:
