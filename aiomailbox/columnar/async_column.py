@@ -179,7 +179,7 @@ class AsyncColumnOperator(AsyncMapOperator):
         for start, stop in record_groups(run.values):
             try:
                 values += narrow.rows(run.slice(start, stop), []).values
-            except (RecordTypeError, AttributeError) as error:
+            except RecordTypeError as error:
                 values += [_Unreadable(error)] * (stop - start)
         return values
 

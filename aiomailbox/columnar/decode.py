@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from aiomailbox.columnar.forms import RecordForm
 from aiomailbox.columnar.plain import cast_plain
@@ -26,6 +27,7 @@ __all__ = [
     "Decoder",
     "SpecialColumns",
     "column_decoder",
+    "decoded",
     "epoch_micros",
     "out_of_range",
 ]
@@ -35,6 +37,8 @@ SpecialColumns = Mapping[tuple[str, ...], Callable[[list[Any]], list[Any]]]
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_A_TIME: Final = -(2**63)
+# Texts that are not UTF-8, and intervals that Arrow has no Python value for.
+_UNREADABLE: Final = (KeyError, UnicodeDecodeError, pa.ArrowException)
 # The years 1 to 9999 in microseconds and in days: what Python can say.
 _MICROS_MIN: Final = -62_135_596_800_000_000
 _MICROS_MAX: Final = 253_402_300_799_999_999
@@ -87,7 +91,29 @@ def column_decoder(
         return _maps(field_type, form, path, special)
     if types.is_list(field_type) or types.is_large_list(field_type):
         return _lists(field_type, form, path, special)
+    if types.is_fixed_size_list(field_type):
+        return _fixed_lists(field_type, form, path, special)
+    if types.is_list_view(field_type) or types.is_large_list_view(field_type):
+        return _list_views(field_type, form, path, special)
+    if types.is_run_end_encoded(field_type):
+        inner = column_decoder(field_type.value_type, form, path, special)
+        return lambda array: inner(pc.run_end_decode(array))
     return _plain
+
+
+def decoded(decode: Decoder, column: pa.Array, name: str) -> list[Any]:
+    """Return the values of the column ``name`` as a decoder makes them.
+
+    Raises:
+        UnsupportedColumnError: If Python cannot express one of them.
+    """
+    try:
+        return decode(column)
+    except _UNREADABLE as error:
+        raise UnsupportedColumnError(
+            f"column {name!r} of type {column.type} has a value that Python cannot "
+            f"express: {error!r}. Drop the column, or cast it before."
+        ) from error
 
 
 def epoch_micros(array: pa.Array) -> np.ndarray:
@@ -291,6 +317,40 @@ def _lists(
         # A slice shares the children of all rows, so only its own are decoded.
         items = decoder(array.values.slice(start, stop - start))
         return _cut(array, offsets, lambda low, high: items[low:high])
+
+    return decode
+
+
+def _fixed_lists(
+    field_type: pa.DataType,
+    form: RecordForm,
+    path: tuple[str, ...],
+    special: SpecialColumns | None,
+) -> Decoder:
+    kind = pa.list_(field_type.value_field)
+    decoder = _lists(kind, form, path, special)
+    return _plain if decoder is _plain else lambda array: decoder(array.cast(kind))
+
+
+def _list_views(
+    field_type: pa.DataType,
+    form: RecordForm,
+    path: tuple[str, ...],
+    special: SpecialColumns | None,
+) -> Decoder:
+    decoder = column_decoder(field_type.value_type, form, (*path, "element"), special)
+    if decoder is _plain:
+        return _plain
+
+    def decode(array: pa.Array) -> list[Any]:
+        # Views may overlap, and come in any order. Cast to a list, slices are wrong.
+        items = decoder(array.values)
+        starts, sizes = array.offsets.to_pylist(), array.sizes.to_pylist()
+        there = array.is_valid().to_pylist()
+        return [
+            items[start : start + size] if valid else None
+            for start, size, valid in zip(starts, sizes, there, strict=True)
+        ]
 
     return decode
 

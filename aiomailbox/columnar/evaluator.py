@@ -417,6 +417,15 @@ def _projected(table: pa.Table, expressions: Sequence[pc.Expression]) -> pa.Tabl
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:
+    try:
+        return _in_one(column)
+    except KeyError as error:
+        # Some intervals.
+        problem = f"pyarrow has no arrays of {column.type}; cast it"
+        raise pa.ArrowNotImplementedError(problem) from error
+
+
+def _in_one(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     return pa.concat_arrays(column.chunks) if column.num_chunks else _empty(column)

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.decode import column_decoder
+from aiomailbox.columnar.decode import column_decoder, decoded
 from aiomailbox.columnar.evaluator import (
     EVALUATION_ERRORS,
     Evaluator,
@@ -165,11 +165,11 @@ class ProjectionOperator(ExpressionOperator):
             return self._projector.columns(run, computed)
         form = row_form(run)
         names = list(self.projection.expressions)
-        decoded = [
-            column_decoder(column.type, form, (name,))(column)
+        values = [
+            decoded(column_decoder(column.type, form, (name,)), column, name)
             for name, column in zip(names, computed, strict=True)
         ]
-        return self._projector.rows(run, decoded)
+        return self._projector.rows(run, values)
 
 
 def _record_of(run: Run) -> Any:

@@ -54,11 +54,23 @@ class RecordShape(NamedTuple):
         return class_hints(self.record_type)
 
     def picked(self, names: Iterable[str], records: list[Any]) -> dict[str, list[Any]]:
-        """Return the columns of these fields, as they are in the records."""
+        """Return the columns of these fields, as they are in the records.
+
+        Raises:
+            RecordTypeError: If a record does not have one of them.
+        """
         reader = itemgetter if issubclass(self.record_type, Mapping) else attrgetter
         if issubclass(self.record_type, _SCALARS):
             return dict.fromkeys(names, records)
-        return {name: map_all(reader(name), records) for name in names}
+        try:
+            return {name: map_all(reader(name), records) for name in names}
+        except (AttributeError, KeyError) as error:
+            raise RecordTypeError(
+                "record",
+                f"a record has other fields than the first, {list(self.names)}: "
+                f"{error!r}",
+                "All records must have the same fields.",
+            ) from error
 
 
 @lru_cache(maxsize=256)
@@ -80,10 +92,11 @@ def record_shape(record: Any) -> RecordShape:
             Spark, or a single value, which becomes a column named ``value``.
 
     Raises:
-        RecordTypeError: If its fields have no names.
+        RecordTypeError: If its fields have no names, or names that are not text.
     """
     names = _names(record)
     if names is not None:
+        _check_text(record, names)
         reader = itemgetter if isinstance(record, Mapping) else attrgetter
         return RecordShape(type(record), names, _by_field(names, reader))
     if isinstance(record, _SCALARS):
@@ -108,7 +121,7 @@ def _by_field(
 
 def _names(record: Any) -> tuple[str, ...] | None:
     if isinstance(record, Mapping):
-        return tuple(str(name) for name in record)
+        return tuple(record)
     if isinstance(record, tuple):
         names = getattr(record, "_fields", None) or getattr(record, "__fields__", None)
         return None if names is None else tuple(names)
@@ -117,6 +130,16 @@ def _names(record: Any) -> tuple[str, ...] | None:
     if dataclasses.is_dataclass(record):
         return tuple(field.name for field in dataclasses.fields(record))
     return None
+
+
+def _check_text(record: Any, names: tuple[Any, ...]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise RecordTypeError(
+                "record",
+                f"{record!r} has a field {name!r}, whose name is not a string",
+                "Name the fields of a dict by strings.",
+            )
 
 
 def plain_values(values: list[Any]) -> list[Any]:

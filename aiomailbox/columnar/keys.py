@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiomailbox.columnar.decode import column_decoder
+from aiomailbox.columnar.decode import column_decoder, decoded
 from aiomailbox.columnar.rows import RowMaker
 
 __all__ = ["KEYS_OF_ROWS", "KeyCodes", "KeySlots", "KnownKeys", "key_codes"]
@@ -246,7 +246,7 @@ def _codes_of(batch: Columns, maker: RowMaker, field: str) -> KeyCodes | None:
         if len(pc.unique(values)) < len(values):
             return None
     decode = column_decoder(values.type, maker.form.nested(field), (field,))
-    return KeyCodes(decode(values), codes)
+    return KeyCodes(decoded(decode, values, field), codes)
 
 
 def _has_twins(column: pa.Array) -> bool:

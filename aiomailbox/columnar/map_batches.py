@@ -40,6 +40,8 @@ from aiomailbox.threads import run_in_thread
 
 __all__ = ["MapBatchesOperator"]
 
+_Arrays = dict[str, np.ndarray]
+
 
 class MapBatchesOperator(Operator):
     """Replaces each batch of records by what a function makes of it.
@@ -120,15 +122,19 @@ class MapBatchesOperator(Operator):
     def _process(self, run: Run, batch: pa.RecordBatch) -> Pending:
         self._count += 1
         given = self._given(run, batch)
+        # The function may well put other arrays into its dict.
+        arrays = dict(given) if isinstance(given, dict) else {}
         if self._thread or self._is_async:
-            return self._process_later(run, batch, given)
+            return self._process_later(run, batch, given, arrays)
         try:
             result = self.function(given)
         except USER_ERRORS as error:
             raise_as(self.user_error(error), error)
-        return self.output.emit_run(self._made(run, batch, given, result))
+        return self.output.emit_run(self._made(run, batch, arrays, result))
 
-    async def _process_later(self, run: Run, batch: pa.RecordBatch, given: Any) -> None:
+    async def _process_later(
+        self, run: Run, batch: pa.RecordBatch, given: Any, arrays: _Arrays
+    ) -> None:
         try:
             if self._thread:
                 result = await run_in_thread(self.function, given)
@@ -136,7 +142,7 @@ class MapBatchesOperator(Operator):
                 result = await self.function(given)
         except USER_ERRORS as error:
             raise_as(self.user_error(error), error)
-        pending = self.output.emit_run(self._made(run, batch, given, result))
+        pending = self.output.emit_run(self._made(run, batch, arrays, result))
         if pending is not None:
             await pending
 
@@ -156,14 +162,22 @@ class MapBatchesOperator(Operator):
             )
             raise self._placed(refused, run) from error
 
-    def _made(self, run: Run, batch: pa.RecordBatch, given: Any, result: Any) -> Run:
+    def _made(
+        self, run: Run, batch: pa.RecordBatch, arrays: _Arrays, result: Any
+    ) -> Run:
         """Return what the function returned as a run.
+
+        Args:
+            run: What it was called for.
+            batch: The columns of that.
+            arrays: The arrays of these columns that it was given, by their names.
+            result: What it returned.
 
         Raises:
             RecordTypeError: If it is no batch, or its records have no event times.
         """
         try:
-            made = self._from(result, given, batch)
+            made = self._from(result, arrays, batch)
         except USER_ERRORS as error:
             refused = RecordTypeError(
                 "function",
@@ -177,7 +191,7 @@ class MapBatchesOperator(Operator):
                     "function",
                     f"it returned {type(result).__name__}, which is not a batch of "
                     "its form",
-                    "Return what it is given, or choose another form=.",
+                    f"Return {_RETURNED[self.form]}, or choose another form=.",
                 )
             return self._timed(run, self._unified(made))
         except AioMailboxError as error:
@@ -249,7 +263,7 @@ def _as_it_is(batch: pa.RecordBatch) -> Any:
 
 
 def _of_arrow(
-    result: Any, given: Any = None, batch: Any = None
+    result: Any, arrays: Any = None, batch: Any = None
 ) -> pa.RecordBatch | None:
     if isinstance(result, pa.RecordBatch):
         return result
@@ -283,7 +297,9 @@ def _to_polars(batch: pa.RecordBatch) -> Any:
     return importlib.import_module("polars").from_arrow(batch)
 
 
-def _of_polars(result: Any, given: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+def _of_polars(
+    result: Any, arrays: _Arrays, batch: pa.RecordBatch
+) -> pa.RecordBatch | None:
     return _of_arrow(result.to_arrow()) if hasattr(result, "to_arrow") else None
 
 
@@ -291,14 +307,17 @@ def _to_pandas(batch: pa.RecordBatch) -> Any:
     return batch.to_pandas()
 
 
-def _of_pandas(result: Any, given: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+def _of_pandas(
+    result: Any, arrays: _Arrays, batch: pa.RecordBatch
+) -> pa.RecordBatch | None:
     if not hasattr(result, "iterrows"):
         return None
-    return pa.RecordBatch.from_pandas(result, preserve_index=False)
+    # Arrow would share the memory, which the function may fill again.
+    return pa.RecordBatch.from_pandas(result.copy(), preserve_index=False)
 
 
-def _to_numpy(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
-    columns: dict[str, np.ndarray] = {}
+def _to_numpy(batch: pa.RecordBatch) -> _Arrays:
+    columns: _Arrays = {}
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         columns[name] = column.to_numpy(zero_copy_only=False)
         # Many share the memory of the batch, and what is returned stands for its column.
@@ -306,14 +325,16 @@ def _to_numpy(batch: pa.RecordBatch) -> dict[str, np.ndarray]:
     return columns
 
 
-def _of_numpy(result: Any, given: Any, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+def _of_numpy(
+    result: Any, arrays: _Arrays, batch: pa.RecordBatch
+) -> pa.RecordBatch | None:
     """Return arrays as a batch; those that were given are the columns that they were.
 
     An array has no null, no time zone and no decimals.
     """
     if not isinstance(result, dict):
         return None
-    kept = {id(array): batch.column(name) for name, array in given.items()}
+    kept = {id(array): batch.column(name) for name, array in arrays.items()}
     return pa.RecordBatch.from_pydict(
         {
             name: kept[id(column)] if id(column) in kept else _column_of(column)
@@ -323,9 +344,9 @@ def _of_numpy(result: Any, given: Any, batch: pa.RecordBatch) -> pa.RecordBatch 
 
 
 def _column_of(array: Any) -> pa.Array:
-    # The function may fill the same array again while the batch is waiting.
-    is_kept = isinstance(array, np.ndarray) and array.flags.writeable
-    return pa.array(array.copy() if is_kept else array)
+    # The function may fill the same memory again while the batch is waiting, maybe
+    # by another array than this one.
+    return pa.array(array.copy() if isinstance(array, np.ndarray) else array)
 
 
 # How a batch is given to the function, and made of what it returns.
@@ -336,3 +357,9 @@ _FORMS: Final[dict[str, tuple[Callable[[Any], Any], Callable[..., Any]]]] = {
     "numpy": (_to_numpy, _of_numpy),
 }
 _LIBRARIES: Final = {"polars": "polars", "pandas": "pandas"}
+_RETURNED: Final = {
+    "arrow": "a pyarrow.RecordBatch or Table",
+    "polars": "a polars.DataFrame",
+    "pandas": "a pandas.DataFrame",
+    "numpy": "a dict of arrays",
+}

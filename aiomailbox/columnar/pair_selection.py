@@ -9,7 +9,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.decode import column_decoder
+from aiomailbox.columnar.decode import column_decoder, decoded
 from aiomailbox.columnar.evaluator import record_kind
 from aiomailbox.columnar.expressions import ExpressionOperator
 from aiomailbox.columnar.fields import class_hints, record_shape
@@ -110,7 +110,7 @@ class PairSelection(ExpressionOperator):
         computed = self.evaluator.evaluate(ListRun(records))
         names = [name for name, origin in plan.outputs if isinstance(origin, int)]
         return [
-            column_decoder(column.type, form, (name,))(column)
+            decoded(column_decoder(column.type, form, (name,)), column, name)
             for name, column in zip(names, computed, strict=True)
         ]
 

@@ -9,6 +9,10 @@ import pyarrow as pa
 __all__ = ["cast_plain", "plain_type"]
 
 _DECIMAL_BITS: Final = 128
+_LISTS: Final = (
+    (pa.types.is_list, pa.list_),
+    (pa.types.is_large_list, pa.large_list),
+)
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
@@ -73,14 +77,34 @@ def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
         >>> cast_plain(moments, pa.timestamp("us")).cast(pa.int64()).to_pylist()
         [1]
     """
-    return column.cast(kind, safe=not _is_finer(column.type))
+    coarse = _coarse_type(column.type)
+    if not coarse.equals(column.type):
+        # Only times may lose digits: beside them, integers must not wrap around.
+        column = column.cast(coarse, safe=False)
+    return column.cast(kind)
 
 
-def _is_finer(kind: pa.DataType) -> bool:
-    """Say whether there are times in a type that are finer than Python's."""
-    if pa.types.is_nested(kind):
-        return any(_is_finer(kind.field(at).type) for at in range(kind.num_fields))
-    return getattr(kind, "unit", "") == "ns" or bool(pa.types.is_date64(kind))
+def _coarse_type(kind: pa.DataType) -> pa.DataType:
+    """Return a type whose times, also nested ones, are no finer than Python's."""
+    types = pa.types
+    if types.is_dictionary(kind):
+        coarse = _coarse_type(kind.value_type)
+        return kind if coarse.equals(kind.value_type) else coarse
+    if types.is_struct(kind):
+        fields = [kind.field(at) for at in range(kind.num_fields)]
+        return pa.struct([each.with_type(_coarse_type(each.type)) for each in fields])
+    if types.is_map(kind):
+        return pa.map_(_coarse_type(kind.key_type), _coarse_type(kind.item_type))
+    for is_list, make in _LISTS:
+        if is_list(kind):
+            return make(kind.value_field.with_type(_coarse_type(kind.value_type)))
+    if types.is_date64(kind):
+        return pa.date32()
+    if getattr(kind, "unit", "") != "ns":
+        return kind
+    if types.is_timestamp(kind):
+        return pa.timestamp("us", kind.tz)
+    return pa.duration("us") if types.is_duration(kind) else pa.time64("us")
 
 
 def _plain_struct(kind: pa.DataType) -> pa.DataType | None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.decode import SpecialColumns, column_decoder
+from aiomailbox.columnar.decode import SpecialColumns, column_decoder, decoded
 from aiomailbox.columnar.forms import RecordForm
 from aiomailbox.columnar.ipc import can_travel
 
@@ -97,10 +97,15 @@ class RowMaker:
         return size_bytes
 
     def rows(self, batch: pa.RecordBatch) -> list[Any]:
-        """Return the batch's rows as records, shape ``(n,)``."""
+        """Return the batch's rows as records, shape ``(n,)``.
+
+        Raises:
+            UnsupportedColumnError: If Python cannot express a value; names the column.
+        """
+        names = self.schema.names
         columns = [
-            decode(column)
-            for decode, column in zip(self._decoders, batch.columns, strict=True)
+            decoded(*each)
+            for each in zip(self._decoders, batch.columns, names, strict=True)
         ]
         return self._build(columns, batch.num_rows)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -244,6 +245,75 @@ async def test_rare_types_pass_and_have_rows(column: pa.Array, first: Any) -> No
     for form in (stream, stream.rebalance()):
         records = await form.filter(pc.field("k") < 2).collect()
         assert [record.rare for record in records] == [first]
+
+
+MOMENTS = [datetime(2020, 1, 1, 1, tzinfo=UTC), None]
+BERLIN = pa.timestamp("ns", "Europe/Berlin")
+PAIRS = [MOMENTS, None, MOMENTS[::-1]]
+STRUCTS = [[{"at": each}] for each in [*MOMENTS, None]]
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        (pa.array(PAIRS, pa.list_(BERLIN, 2)), PAIRS),
+        (pa.array(PAIRS, pa.list_view(BERLIN)), PAIRS),
+        (pa.array(PAIRS, pa.large_list_view(BERLIN)), PAIRS),
+        (
+            pa.RunEndEncodedArray.from_arrays([2, 3], pa.array(MOMENTS, BERLIN)),
+            [MOMENTS[0], MOMENTS[0], None],
+        ),
+        (pa.array(STRUCTS, pa.list_(pa.struct({"at": BERLIN}), 1)), STRUCTS),
+    ],
+    ids=lambda value: str(getattr(value, "type", "")),
+)
+async def test_what_is_inside_of_rare_types_is_what_it_is_alone(
+    column: pa.Array, values: Any
+) -> None:
+    table = pa.table({"k": [1, 2, 3], "rare": column})
+    env = am.StreamExecutionEnvironment()
+    for first in (0, 1):
+        rows = env.from_arrow(table.slice(first), records=dict)
+        found = [record["rare"] for record in await rows.collect()]
+        assert repr(found) == repr(values[first:])
+
+
+async def test_values_that_python_cannot_express_name_operator_and_column() -> None:
+    offsets = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]))
+    texts = pa.Array.from_buffers(
+        pa.string(), 2, [None, offsets, pa.py_buffer(b"a\xff")]
+    )
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"k": [1, 2], "text": texts}))
+    verbs: list[Verb] = [
+        lambda s: s.map(lambda record: record),
+        lambda s: s.key_by("text").aggregate(am.count()),
+        lambda s: s.map_async(_one, into="more", concurrency=1),
+    ]
+    for verb in verbs:
+        with pytest.raises(am.JobFailedError, match=r"operator.*column 'text'"):
+            await verb(stream).collect()
+    assert [each.k for each in await stream.select("k").collect()] == [1, 2]
+
+
+async def test_intervals_without_a_form_in_arrow_s_library_name_the_expression() -> (
+    None
+):
+    between = pc.Expression._call(
+        "day_time_interval_between", [pc.field("a"), pc.field("b")]
+    )
+    moments = pa.array([1], pa.timestamp("us"))
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"a": moments, "b": moments}))
+    with pytest.raises(am.JobFailedError, match="day_time_interval_between"):
+        await stream.select(days=between).collect()
+
+
+async def test_a_dict_with_a_key_that_is_no_text_is_named() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([{1: 2, "a": 3}])
+    with pytest.raises(am.JobFailedError, match="field 1, whose name is not a string"):
+        await stream.filter(pc.field("a") > 1).collect()
 
 
 def test_a_name_that_no_record_can_have_is_refused_where_it_is_written() -> None:

@@ -57,6 +57,7 @@ class OrderClass:
     city: str | None
 
 
+_FINE = pa.struct({"t": pa.timestamp("ns"), "n": pa.uint64()})
 SCHEMA = pa.schema(
     [("price", pa.float32()), ("count", pa.int16()), ("city", pa.large_string())]
 )
@@ -305,6 +306,41 @@ def test_nested_fields_moments_and_decimals_are_read() -> None:
     columns = ArrowRun(batch, RowMaker(batch.schema, record_form(dict)))
     for run in (columns, ListRun([row])):
         assert run_through(ProjectionOperator(what), [run])[0] == expected
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([{"t": 1500, "n": 2**63}, {"t": 1500, "n": 7}], _FINE),
+        pa.array([[{"t": 1500, "n": 2**63}], [{"t": 1, "n": 7}]], pa.list_(_FINE)),
+    ],
+    ids=["struct", "list of structs"],
+)
+def test_no_integer_wraps_around_beside_times_that_lose_digits(
+    column: pa.Array,
+) -> None:
+    batch = pa.record_batch({"k": column})
+    run = ArrowRun(batch, RowMaker(batch.schema, record_form(dict)))
+    operator = ProjectionOperator(Select({"k": pc.field("k")}), on_error=skip)
+    for one in (run, ListRun(run.values)):
+        assert run_through(operator, [one])[0] == run.values[1:]
+
+
+def test_moments_finer_than_those_of_python_are_read_from_dictionaries() -> None:
+    moments = pa.array([1500, None, 1500], pa.timestamp("ns", "UTC"))
+    batch = pa.record_batch({"at": moments.dictionary_encode()})
+    run = ArrowRun(batch, RowMaker(batch.schema, record_form(dict)))
+    operator = ProjectionOperator(Select({"us": pc.microsecond(pc.field("at"))}))
+    for one in (run, ListRun(run.values)):
+        assert run_through(operator, [one])[0] == [{"us": 1}, {"us": None}, {"us": 1}]
+
+
+def test_a_record_without_the_field_fails_alone() -> None:
+    broken = OrderClass(2.0, 1, "Oslo")
+    del broken.price
+    rows = [OrderClass(3.0, 1, "Oslo"), broken, OrderClass(4.0, 1, "Rome")]
+    found, _ = run_through(ExpressionFilter(PRICE > 0, skip), [ListRun(rows)])
+    assert found == [rows[0], rows[2]]
 
 
 def test_operators_go_to_other_processes() -> None:

@@ -165,6 +165,25 @@ async def test_arrays_that_are_returned_as_they_were_are_the_columns_they_were()
     assert pa.Table.from_batches(found).equals(expected)
 
 
+@pytest.mark.parametrize("run_in", ["loop", "thread"])
+async def test_the_dict_of_arrays_may_be_changed_and_returned(run_in: Any) -> None:
+    def change(columns: dict[str, Any]) -> dict[str, Any]:
+        columns["n"] = columns["n"] * 2
+        columns["new"] = columns.pop("old")
+        columns["more"] = columns["n"] + 1
+        return columns
+
+    table = pa.table({"n": [1.0, 2.0], "old": ["a", None]})
+    env = am.StreamExecutionEnvironment()
+    changed = env.from_arrow(table, records=dict).map_batches(
+        change, form="numpy", run_in=run_in
+    )
+    assert await changed.collect() == [
+        {"n": 2.0, "new": "a", "more": 3.0},
+        {"n": 4.0, "new": None, "more": 5.0},
+    ]
+
+
 async def test_an_array_cannot_be_changed_in_place() -> None:
     def change(columns: dict[str, Any]) -> dict[str, Any]:
         columns["whole"][0] = 7
@@ -201,17 +220,38 @@ async def test_what_a_form_cannot_hold_names_operator_and_batch(
     assert "operator 'map_batches'" in note
 
 
+def filled_again(columns: dict[str, Any], kept: np.ndarray) -> dict[str, Any]:
+    doubled = kept[: len(columns["n"])]
+    return {"n": np.multiply(columns["n"], 2, out=doubled)}
+
+
+def filled_behind_a_view(columns: dict[str, Any], kept: np.ndarray) -> dict[str, Any]:
+    doubled = filled_again(columns, kept)["n"][:]
+    doubled.flags.writeable = False
+    return {"n": doubled}
+
+
+def filled_frame(frame: Any, kept: np.ndarray) -> Any:
+    doubled = filled_again({"n": frame["n"].to_numpy()}, kept)["n"]
+    return type(frame)({"n": doubled}, copy=False)
+
+
 @pytest.mark.parametrize("run_in", ["loop", "thread"])
-async def test_an_array_may_be_filled_again_for_the_next_batch(run_in: Any) -> None:
+@pytest.mark.parametrize(
+    ("form", "function"),
+    [
+        ("numpy", filled_again),
+        ("numpy", filled_behind_a_view),
+        ("pandas", filled_frame),
+    ],
+)
+async def test_an_array_may_be_filled_again_for_the_next_batch(
+    form: Any, function: Any, run_in: Any
+) -> None:
     kept = np.empty(3000)
-
-    def twice(columns: dict[str, Any]) -> dict[str, Any]:
-        doubled = kept[: len(columns["n"])]
-        return {"n": np.multiply(columns["n"], 2, out=doubled)}
-
     env = am.StreamExecutionEnvironment()
     stream = env.from_arrow(TABLE.to_batches(100)).map_batches(
-        twice, form="numpy", run_in=run_in
+        lambda given: function(given, kept), form=form, run_in=run_in
     )
     batches = [batch async for batch in stream.disable_chaining().arrow_batches()]
     found = pa.Table.from_batches(batches)["n"].to_pylist()
