@@ -234,18 +234,26 @@ class StreamExecutionEnvironment:
         records: Any = "namedtuple",
         name: str = "arrow",
     ) -> DataStream[Any]:
-        """Start a stream of the rows of Arrow data, kept columnar as long as possible.
+        """Start a stream of the rows of Arrow data, as columns.
+
+        Columns stay columns up to the first function of single records. The data is not
+        copied.
 
         Args:
             data: A `pyarrow.Table`, record batches, or anything that exports an Arrow
-                stream, such as a DataFrame of Polars.
-            watermark_strategy: As in `from_source`.
-            records: How functions see a row: ``"namedtuple"``, dict or a class.
+                stream, such as a DataFrame of Polars. Batches may have different columns
+                if their types can be unified; a missing column is null.
+            watermark_strategy: As in `from_source`. A timestamp assigner that is a field's
+                name keeps columns; a function makes rows.
+            records: What functions get for a row: ``"namedtuple"``, ``dict``, or a
+                dataclass, msgspec Struct or NamedTuple class with these fields.
             name: The name of the operator.
 
         Raises:
+            InvalidArgumentError: If ``records`` is none of these.
             MissingExtraError: If pyarrow is not installed.
             RecordTypeError: If the schemas of the batches cannot be unified.
+            UnsupportedColumnError: If a column does not fit the class.
             WrongTypeError: If ``data`` is none of these.
 
         Example:

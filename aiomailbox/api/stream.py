@@ -269,16 +269,26 @@ class DataStream(Generic[T]):
         on_error: OnError = fail,
         run_in: RunIn = "loop",
     ) -> DataStream[Any]:
-        """Keep the records for which ``function`` returns a true value.
+        """Keep the records for which a function or an expression is true.
 
-        ``function`` can also be an expression of `pyarrow.compute` over the
-        records' fields, such as ``pc.field("price") > 3``; columns then stay columns.
-
-        ``run_in="thread"`` is for a function that blocks; see `map`.
+        Args:
+            function: ``function(record)`` → whether to keep it; or an expression of
+                `pyarrow.compute` over the records' fields, with which columns stay
+                columns. Where the expression is null, the record is dropped.
+            on_error: What to do with a record for which it fails.
+            run_in: ``"thread"`` for a function that blocks; see `map`.
 
         Raises:
             InvalidArgumentError: If ``run_in`` is ``"thread"`` for an expression.
             RecordTypeError: If the records are known to have no such field.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> import pyarrow.compute as pc
+            >>> env = am.StreamExecutionEnvironment()
+            >>> orders = env.from_collection([{"price": 2}, {"price": 4}])
+            >>> am.run(orders.filter(pc.field("price") > 3).collect())
+            [{'price': 4}]
         """
         if is_expression(function):
             if run_in != "loop":
@@ -365,19 +375,21 @@ class DataStream(Generic[T]):
     ) -> DataStream[Any]:
         """Replace each batch of records by what a function returns for it.
 
-        Columns stay columns; rows are grouped into batches first. Batch boundaries carry
-        no meaning. Dicts stay dicts, all other records become
-        NamedTuples.
+        Columns stay columns; rows are grouped into batches first. Batches have up to
+        16,384 records, and their boundaries carry no meaning. Dicts stay dicts, all other
+        records become NamedTuples. If the function raises, the job fails.
 
         Args:
             function: ``function(batch)`` → a batch, sync or ``async def``. Batches are
                 processed one at a time, before the watermark or checkpoint that follows.
-            form: The type of the batches: a pyarrow RecordBatch (or Table), a DataFrame
-                of Polars or pandas, or a dict of numpy arrays.
+            form: What the function gets and returns: ``"arrow"`` is a pyarrow RecordBatch
+                (it may return a Table), ``"polars"`` and ``"pandas"`` are DataFrames,
+                ``"numpy"`` is a dict of arrays of shape ``(n,)`` that are read-only.
             run_in: ``"thread"`` for a sync function that blocks: the event loop stays
                 responsive.
-            timestamps: The column of the result that holds event times; the result may then
-                have a different number of records. None keeps the records' event times.
+            timestamps: The column of the result that holds event times: a timestamp with
+                a time zone, or integers in milliseconds. None keeps the records' event
+                times: if they have any, the function returns as many records as it got.
 
         Raises:
             InvalidArgumentError: If ``form`` is unknown, or an ``async def`` function is
@@ -582,12 +594,13 @@ class DataStream(Generic[T]):
             id: What identifies the call for a record, in the journal and in
                 `current_call().idempotency_key <current_call>`: a field's name or a
                 function. It gives a str, int, bytes or UUID, or a tuple of these.
-            into: Keep the record, and add the result as a field of this name;
-                columns stay columns. Dicts stay dicts, other records become NamedTuples.
+            into: Keep the record, and add the result as a field of this name. Columns
+                stay columns, except where no column can hold the results. Dicts stay
+                dicts, other records become NamedTuples.
             columns: With ``into``, the fields that the function needs; it gets a record
-                of these only. By default, those of the record class that it declares, or
-                else all. Include the fields for ``key``, ``id`` and ``cache``; otherwise
-                whole rows are built from the columns.
+                of these only. By default, those of the record class that its type hint
+                names, or else all. Include the fields that ``key``, ``id``, ``weight``
+                and ``cache`` read; otherwise whole rows are made of the columns.
 
         Raises:
             RecordTypeError: If the records are known to have a field ``into`` already, or
@@ -755,8 +768,15 @@ class DataStream(Generic[T]):
     def join(self, other: DataStream[U]) -> JoinedStreams[T, U, JoinedWindows[T, U]]:
         """Join two streams: each pair of records that share a key and a window.
 
+        Next are ``where(...)``, ``equal_to(...)`` and ``window(...)``, then ``select(...)``
+        with fields of both sides, which leaves columns what they are, or ``apply(...)``
+        with a function.
+
         Args:
             other: The second stream, possibly of another type.
+
+        Concept:
+            Flink, ``DataStream.join``.
 
         Example:
             >>> import aiomailbox as am
@@ -1433,14 +1453,28 @@ class DataStream(Generic[T]):
         show_records(await self.take(count), count, truncate)
 
     def arrow_batches(self) -> Pulled[Any]:
-        """Run the stream and yield the results as Arrow record batches, one per run.
+        """Run the stream and yield the results as Arrow record batches, as they come.
 
-        Needs pyarrow. Records are NamedTuples, dicts, dataclasses or msgspec Structs;
-        records that are batches already are passed on.
+        All batches have one schema, that of the first: dictionaries become plain values,
+        and times are in microseconds, in UTC if they have a zone. Rows are NamedTuples,
+        dicts, dataclasses or msgspec Structs; records that are batches already are yielded
+        themselves, with this schema.
 
         Raises:
             MissingExtraError: If pyarrow is not installed.
             JobFailedError: If the job failed.
+            RecordTypeError: If a record does not fit the schema.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> import pyarrow as pa
+            >>> async def main():
+            ...     env = am.StreamExecutionEnvironment()
+            ...     cities = env.from_arrow(pa.table({"city": ["Oslo", "Rome"]}))
+            ...     async for batch in cities.arrow_batches():
+            ...         print(batch.num_rows, batch.schema)
+            >>> am.run(main())
+            2 city: string
         """
         from aiomailbox.connectors import record_batches
 
@@ -1965,6 +1999,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
 
     def interval_join(self, other: KeyedStream[Any, U]) -> IntervalJoin[T, U]:
         """Join two keyed streams: pairs with equal keys and event times near each other.
+
+        Next is ``between(...)``, then ``select(...)`` with fields of both sides, which
+        leaves columns what they are, or ``process(...)`` with a function.
 
         Args:
             other: The right stream, which must be keyed too.

@@ -31,8 +31,8 @@ __all__ = [
 
 _DECIMAL_DIGITS: Final = 38
 _SCHEMA_ADVICE: Final = (
-    "Without schema= the first records decide the types; give one, or give all records "
-    "the same types."
+    "The first records decide the types where no schema= is given. Give all records the "
+    "same types."
 )
 
 # What an annotation says about a column in which all values so far are None.
