@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import sys
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.connectors.spark.lost import lost_session_error
 from aiomailbox.errors import AioMailboxError, SparkJobError
@@ -91,8 +93,21 @@ def spark_job_error(error: BaseException) -> SparkJobError:
     )
 
 
+# What a Python worker of Spark says that is not the Python of this program.
+_OTHER_PYTHON: Final = re.compile(
+    "No module named 'pyarrow'|PYTHON_VERSION_MISMATCH"
+)
+
+
 def _remedy(text: str) -> str:
     """Return what can be done about a failure that is of no program, "" for others."""
+    if _OTHER_PYTHON.search(text):
+        return (
+            "\nSpark's Python workers run a Python that is not that of this program, or "
+            "has no pyarrow. Set PYSPARK_PYTHON before the session is made, e.g. to "
+            f"{sys.executable}, or use aiomailbox.connectors.spark.local_session, which "
+            "does so; executors on other machines need pyarrow."
+        )
     if "decommission" in text.lower():
         return (
             "\nAn executor was taken away while it had a task. Run again: what a "
