@@ -323,7 +323,8 @@ class JobClient:
         """Stop the job gracefully, with a savepoint from which another job can resume.
 
         Its sources stop reading; the records read so far are processed, the savepoint is
-        taken, and what the sinks have received is committed.
+        taken, and what the sinks have received is committed. A job that is starting, or
+        starting again, does so once all of its tasks run.
 
         Args:
             path: As in `trigger_savepoint`.

@@ -220,6 +220,8 @@ class CheckpointCoordinator:
         self._is_over = False
         # Asked for before the tasks run, or while they start again.
         self._early: deque[_Asked] = deque()
+        # For those who wait until the tasks run; None if nobody does.
+        self._all_run: asyncio.Future[None] | None = None
         self._final: asyncio.Future[CompletedCheckpoint] | None = None
         self._final_retry: asyncio.TimerHandle | None = None
         # The savepoint that ends the job, while sources come to their end.
@@ -331,6 +333,15 @@ class CheckpointCoordinator:
         self._end_timers()
         while self._early:
             self._refuse(self._early.popleft().future, "the job has ended")
+        self._wake()
+
+    async def until_running(self) -> None:
+        """Wait until all tasks run, or the job has ended."""
+        while not self._is_over and not self._has_started:
+            if self._all_run is None:
+                self._all_run = asyncio.get_running_loop().create_future()
+            # All wait for one: who is cancelled cancels only itself.
+            await asyncio.shield(self._all_run)
 
     async def settle(self) -> None:
         """Wait until nothing is being written or committed."""
@@ -402,7 +413,7 @@ class CheckpointCoordinator:
         asked = _Asked(kind, location, self._new_future())
         if self._is_over:
             self._refuse(asked.future, "the job has ended")
-        elif self._is_active and not self._is_starting:
+        elif self._has_started:
             self._ask(asked)
         elif len(self._early) == _EARLY_MAX:
             self._refuse(asked.future, FailureReason.TOO_MANY_REQUESTS.value)
@@ -423,7 +434,9 @@ class CheckpointCoordinator:
             else SnapshotType.SUSPEND_CANONICAL
         )
         asked = _Asked(kind, location, self._new_future())
-        if not self._is_active or self._is_starting:
+        if self._is_over:
+            self._refuse(asked.future, "the job has ended")
+        elif not self._has_started:
             self._refuse(asked.future, FailureReason.NOT_RUNNING.value)
         elif self._stopping is not None:
             self._refuse(asked.future, "the job is being stopped already")
@@ -438,6 +451,10 @@ class CheckpointCoordinator:
     def _is_starting(self) -> bool:
         # One that starts would take its barrier before it has its state.
         return SubtaskState.STARTING in self._states.values()
+
+    @property
+    def _has_started(self) -> bool:
+        return self._is_active and not self._is_starting
 
     def _ask(self, asked: _Asked) -> None:
         request, actions = self._planner.request(
@@ -463,6 +480,12 @@ class CheckpointCoordinator:
             self._do(self._planner.start_periodic())
             while self._early:
                 self._ask(self._early.popleft())
+            self._wake()
+
+    def _wake(self) -> None:
+        all_run, self._all_run = self._all_run, None
+        if all_run is not None:
+            all_run.set_result(None)
 
     def _look_at_ends(self) -> None:
         """Ask for the checkpoint that tasks wait for, once all of them do."""
@@ -476,8 +499,7 @@ class CheckpointCoordinator:
         # Once all have come to their end: an earlier one would be without the rest.
         elif (
             self._settings.after_tasks_finish
-            and self._is_active
-            and not self._is_starting
+            and self._has_started
             and running
             and running <= self._data_ended
             and self._final is None

@@ -244,11 +244,14 @@ class JobMaster:
     ) -> CompletedCheckpoint:
         """Let the sources read no more, and end the job with a savepoint.
 
+        A job that is starting does so once all of its tasks run.
+
         Raises:
             CheckpointFailedError: If it did not complete; the job then continues.
         """
         coordinator = self.coordinator
         assert coordinator is not None, "the job takes checkpoints"
+        await coordinator.until_running()
         savepoint = coordinator.stop_with_savepoint(location, mode)
         # An attempt that is just beginning is notified when it has been deployed.
         if not savepoint.done() and self._attempt is not None:

@@ -198,6 +198,56 @@ async def test_a_job_is_stopped_with_one_savepoint(tmp_path: Path) -> None:
     assert not (tmp_path / "second").exists()
 
 
+async def test_a_job_that_is_starting_is_stopped_with_a_savepoint_once_it_runs(
+    tmp_path: Path,
+) -> None:
+    env = environment(None)
+    endless(env).sink_to(lambda _: None)
+    async with env.start() as job:
+        impatient = asyncio.create_task(job.stop_with_savepoint(tmp_path / "first"))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        await job.stop_with_savepoint(tmp_path / "second")
+        assert job.state is am.JobState.FINISHED
+        with pytest.raises(CheckpointFailedError, match="the job has ended"):
+            await job.stop_with_savepoint(tmp_path / "third")
+    assert am.Savepoint(tmp_path / "second").operators()
+    assert not (tmp_path / "first").exists()
+
+
+async def test_a_job_that_ends_before_it_runs_takes_no_savepoint(
+    tmp_path: Path,
+) -> None:
+    env = environment(None)
+    endless(env).sink_to(lambda _: None)
+    async with env.start() as job:
+        stopping = asyncio.create_task(job.stop_with_savepoint(tmp_path / "place"))
+        await asyncio.sleep(0)
+        await job.cancel()
+        with pytest.raises(CheckpointFailedError, match="the job has ended"):
+            await stopping
+
+
+async def test_a_job_that_starts_again_is_stopped_with_a_savepoint_once_it_runs(
+    tmp_path: Path,
+) -> None:
+    env = environment(None)
+    env.set_restart_strategy(am.restart.fixed_delay(3, 5))
+    trouble = [ConnectionError("once")]
+
+    def stumble(number: int) -> int:
+        if trouble:
+            raise trouble.pop()
+        return number
+
+    endless(env).map(stumble).sink_to(lambda _: None)
+    async with env.start() as job:
+        while job.state is not am.JobState.RESTARTING:
+            await asyncio.sleep(0.01)
+        await job.stop_with_savepoint(tmp_path / "place")
+    assert am.Savepoint(tmp_path / "place").operators()
+
+
 @pytest.mark.parametrize("drain", [False, True])
 async def test_who_drains_has_no_windows_left_and_who_does_not_goes_on_with_them(
     tmp_path: Path, drain: bool

@@ -94,9 +94,7 @@ def spark_job_error(error: BaseException) -> SparkJobError:
 
 
 # What a Python worker of Spark says that is not the Python of this program.
-_OTHER_PYTHON: Final = re.compile(
-    "No module named 'pyarrow'|PYTHON_VERSION_MISMATCH"
-)
+_OTHER_PYTHON: Final = re.compile("No module named 'pyarrow'|PYTHON_VERSION_MISMATCH")
 
 
 def _remedy(text: str) -> str:

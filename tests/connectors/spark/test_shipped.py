@@ -67,5 +67,8 @@ def test_workers_of_another_python_are_told_from_a_fault_of_the_program() -> Non
     ]
     for text in foreign:
         said = str(spark_job_error(RuntimeError(text)))
-        assert f"Set PYSPARK_PYTHON before the session is made, e.g. to {sys.executable}" in said
+        assert (
+            f"Set PYSPARK_PYTHON before the session is made, e.g. to {sys.executable}"
+            in said
+        )
     assert "PYSPARK" not in str(spark_job_error(RuntimeError("No module named 'shop'")))
