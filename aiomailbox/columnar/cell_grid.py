@@ -228,6 +228,11 @@ class CellGrid:
         np.minimum.at(self._seen, cells, np.arange(self._clock, last))
         self._clock = last
 
+    def expect(self, cells: np.ndarray) -> None:
+        """Do as `see` for records that are about to be added in another order."""
+        self.cells.will_change(cells)
+        self.see(cells)
+
     def merge(self, start: int, other: CellGrid, source: int) -> None:
         """Put what a row of another grid holds into a row that there is.
 

@@ -162,6 +162,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
             mine = [each.at(on_time) for each in values]
             self._check_and_add(mine, panes[on_time], slots[on_time], late[on_time])
         places = np.flatnonzero(late)
+        self._expect(panes[places], slots[places])
         changes: list[_Change] = []
         groups = Groups(slots[places], len(self._slots.places))
         for chosen in groups.rounds():
@@ -180,6 +181,14 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         times = len(cells) * (2 + self._size // self._pane)
         grid.cells.check(values, cells, times)
         self._pane_merge.make_room(keys)
+
+    def _expect(self, panes: np.ndarray, slots: np.ndarray) -> None:
+        """Let keys be in the order of these records, which are added in another one."""
+        grid, merge = self._pane_grid, self._pane_merge
+        cells, _ = grid.place(panes, slots, len(self._slots.places))
+        grid.expect(cells)
+        for _, into in merge.late_cells(panes, slots):
+            merge.grid.expect(into)
 
     def _changes(
         self, records: np.ndarray, panes: np.ndarray, slots: np.ndarray

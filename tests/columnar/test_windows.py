@@ -197,6 +197,24 @@ def test_a_snapshot_of_one_form_is_restored_in_the_other(
     assert resumed(first, second) == resumed(False, False)
 
 
+def test_keys_of_late_records_keep_the_order_of_these_in_windows_that_end_later() -> (
+    None
+):
+    def both() -> Any:
+        return am.aggregates(n=am.count())
+
+    # The first and the second are of one key, in two panes.
+    late = [
+        ({"key": key, "n": 1}, time) for key, time in (("a", 1), ("a", 6), ("b", 6))
+    ]
+    some = [[({"key": "c", "n": 1}, 8)], 72, late, 3, 60]
+    found = [
+        outcome(operator(columns, 25, aggregate=both(), kind="panes"), columns, some)
+        for columns in (True, False)
+    ]
+    assert found[0] == found[1]
+
+
 def test_keys_of_several_fields_and_many_windows_in_a_run() -> None:
     fields = FieldsSelector((FieldSelector("key", "key"), FieldSelector("n", "key")))
     record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
