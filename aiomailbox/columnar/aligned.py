@@ -130,7 +130,8 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
     def _fire_some(self, count: int) -> Firing | None:
         rows: list[DetachedRow | KeptRow] = []
         grid = self._grid
-        for start in grid.waiting_until(self.watermark_ms - self._size + 1):
+        limit = self.watermark_ms - self._size + 1
+        while count > 0 and (start := grid.first_waiting(limit)) is not None:
             keys, is_kept = grid.count_unfired(start), self._is_kept(start)
             # What is kept at once: a part that was emitted would look like the rest.
             if keys > count and not is_kept:
@@ -143,8 +144,6 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
                 grid.mark_fired(start)
             else:
                 grid.forget(start)
-            if count <= 0:
-                break
         return rows_firing(rows, self._size) if rows else None
 
     def _is_kept(self, start: int) -> bool:
@@ -152,11 +151,12 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         return start + self._size - 1 + self._lateness > self.watermark_ms
 
     def _forget_idle(self) -> None:
-        grid = self._grid
+        # What has ended has been emitted.
         over = self.watermark_ms - self._lateness - self._size + 1
-        for start in grid:
-            if start <= over and start not in grid.waiting:
-                grid.forget(start)
+        self._grid.forget_until(over)
+
+    def _kept_cells(self) -> int:
+        return self._grid.size
 
     def _used_slots(self) -> np.ndarray:
         return self._grid.used_slots()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import pyarrow as pa
 from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.pieces import reshaped
 from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.starts import Starts
 from aiomailbox.columnar.values import Values
 from aiomailbox.operators import Aggregate
 
@@ -99,6 +101,7 @@ class CellGrid:
         self.cells: Cells = Cells(aggregate)
         self._offset, self._step = 0, 1
         self._rows: dict[int, int] = {}
+        self._starts = Starts(self._rows)
         self._free: list[int] = []
         self._height = self._width = 0
         # When the first record of a cell came, or absent.
@@ -180,8 +183,16 @@ class CellGrid:
 
     def _cells_at(self, starts: list[int], keys: int) -> np.ndarray:
         """Return the first cells of rows for these starts, which have room then."""
-        rows = self.make_rows(starts, keys)
+        rows = self._begin_rows(starts, keys)
         rows *= self._width
+        return rows
+
+    def _begin_rows(self, starts: list[int], keys: int) -> np.ndarray:
+        """Do as `make_rows` for rows that `forget_until` forgets."""
+        before = len(self._rows)
+        rows = self.make_rows(starts, keys)
+        if new := len(self._rows) - before:
+            self._starts.add(islice(reversed(self._rows), new))
         return rows
 
     def make_rows(self, starts: list[int], keys: int) -> np.ndarray:
@@ -293,9 +304,15 @@ class CellGrid:
         self._clear_row(self._cells_in(start))
         self._free.append(self._rows.pop(start))
 
-    def rename(self, start: int, new: int) -> None:
-        """Let a row stand for another stretch of time, which has none."""
-        self._rows[new] = self._rows.pop(start)
+    def forget_until(self, limit: int) -> None:
+        """Forget all rows that begin at or before a time."""
+        while (start := self._starts.first_until(limit)) is not None:
+            self.forget(start)
+
+    @property
+    def size(self) -> int:
+        """How many cells there are, used or not."""
+        return len(self._seen)
 
     def kept(self, start: int, slots: np.ndarray | None = None) -> KeptRow:
         """Return a copy of what a row holds, of some keys or of all."""
@@ -324,7 +341,7 @@ class CellGrid:
         Raises:
             RowsNeededError: If one does not fit; none of them is there then.
         """
-        self.make_rows([start], keys)
+        self._begin_rows([start], keys)
         cells = self.cells_of(start, slots)
         self.cells.load(cells, accumulators)
         self.see(cells)

@@ -271,10 +271,11 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
 
     def _forget_over(self, count: int) -> bool:
         last = self._next_start(self._over) - 1
-        for pane in self._pane_grid:
-            if pane <= last:
-                self._pane_grid.forget(pane)
+        self._pane_grid.forget_until(last)
         return super()._forget_over(count)
+
+    def _kept_cells(self) -> int:
+        return self._pane_grid.size + self._pane_merge.grid.size
 
     def _used_slots(self) -> np.ndarray:
         used: np.ndarray = np.union1d(

@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from aiomailbox.columnar.cells import Cells, FrozenCells
+from aiomailbox.columnar.dues import Dues
 from aiomailbox.columnar.groups import distinct
-from aiomailbox.columnar.pieces import reshaped
+from aiomailbox.columnar.pieces import reshaped, resized
 from aiomailbox.operators import Aggregate
-from aiomailbox.windowing import OPEN
+from aiomailbox.windowing import FIRED, OPEN
 
 __all__ = ["KeptSessions", "SessionCells"]
 
@@ -19,6 +20,8 @@ _NONE: Final = -1
 # Neither open nor fired.
 _FREE: Final = 2
 _PLACES_MIN: Final = 64
+# A gap is so many stretches of time in which sessions come up.
+_STRETCHES: Final = 256
 
 
 class KeptSessions(NamedTuple):
@@ -44,6 +47,8 @@ class SessionCells:
 
     Args:
         aggregate: What is computed.
+        gap_ms: How long after a record its session ends.
+        lateness_ms: How long after their end sessions take late records.
 
     Attributes:
         cells: The accumulators, at the places of the sessions.
@@ -54,10 +59,14 @@ class SessionCells:
 
     Invariants:
         From ``_latest[slot]`` on, ``_earlier`` leads to each session of a key once, the
-        latest first.
+        latest first. Sessions only grow, so that none is due before ``_dues`` says.
     """
 
-    def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
+    def __init__(
+        self, aggregate: Aggregate[Any, Any], gap_ms: int, lateness_ms: int
+    ) -> None:
+        self._lateness_ms = lateness_ms
+        self._dues = Dues(max(1, gap_ms // _STRETCHES))
         self.cells: Cells = Cells(aggregate)
         self.slots: np.ndarray = np.zeros(0, np.int64)
         self.starts: np.ndarray = np.zeros(0, np.int64)
@@ -65,10 +74,12 @@ class SessionCells:
         self.stages: np.ndarray = np.zeros(0, np.int8)
         self._earlier: np.ndarray = np.zeros(0, np.int64)
         self._latest: np.ndarray = np.zeros(0, np.int64)
+        # As many as there are places; those up to the count are free.
         self._free: np.ndarray = np.zeros(0, np.int64)
+        self._free_count = 0
 
     def __len__(self) -> int:
-        return len(self.stages) - len(self._free)
+        return len(self.stages) - self._free_count
 
     def of_keys(self, slots: np.ndarray) -> np.ndarray:
         """Return the sessions of keys, given the places of these, each once."""
@@ -91,7 +102,7 @@ class SessionCells:
 
     def free_places(self, count: int) -> np.ndarray:
         """Return so many places without a session, which `begin` may take."""
-        missing = count - len(self._free)
+        missing = count - self._free_count
         if missing > 0:
             old = len(self.stages)
             size = max(old + missing, 2 * old, _PLACES_MIN)
@@ -102,8 +113,20 @@ class SessionCells:
             self.ends = reshaped(self.ends, chosen, size, 0)
             self.stages = reshaped(self.stages, chosen, size, _FREE)
             self._earlier = reshaped(self._earlier, chosen, size, _NONE)
-            self._free = np.concatenate([self._free, np.arange(old, size)])
-        return self._free[:count]
+            self._free = resized(self._free, size, 0)
+            self._release(np.arange(old, size)[::-1])
+        return self._next_free(count)
+
+    def _next_free(self, count: int) -> np.ndarray:
+        last = self._free_count
+        found: np.ndarray = self._free[last - count : last][::-1].copy()
+        return found
+
+    def _release(self, places: np.ndarray) -> None:
+        """Let places be free."""
+        first = self._free_count
+        self._free_count = last = first + len(places)
+        self._free[first:last] = places
 
     def begin(
         self,
@@ -115,11 +138,36 @@ class SessionCells:
         """Let sessions be at the places that `free_places` returned for as many."""
         if not len(slots):
             return
-        places, self._free = self._free[: len(slots)], self._free[len(slots) :]
+        places = self._next_free(len(slots))
+        self._free_count -= len(slots)
         others = self.of_keys(distinct(slots))
         self.slots[places], self.starts[places] = slots, starts
         self.ends[places], self.stages[places] = ends, stages
         self._link(np.concatenate([places, others]))
+        self._dues.note(places, self._last(places))
+
+    def take_due(self, now: int) -> np.ndarray:
+        """Return the sessions whose stage is over by now, ascending.
+
+        The caller forgets each, or lets it fire.
+        """
+        places = self._dues.take(now)
+        places = places[self.stages[places] != _FREE]
+        last = self._last(places)
+        over = last <= now
+        self._dues.note(places[~over], last[~over])
+        return places[over]
+
+    def fire(self, places: np.ndarray) -> None:
+        """Let sessions have fired and take late records."""
+        self.stages[places] = FIRED
+        self._dues.note(places, self._last(places))
+
+    def _last(self, places: np.ndarray) -> np.ndarray:
+        """Return at which watermarks the stages of sessions are over."""
+        late = np.where(self.stages[places] == FIRED, self._lateness_ms, 0)
+        last: np.ndarray = self.ends[places] - 1 + late
+        return last
 
     def end(self, places: np.ndarray) -> None:
         """Forget sessions."""
@@ -129,7 +177,7 @@ class SessionCells:
         others = self.of_keys(slots)
         self.cells.clear(places)
         self.stages[places] = _FREE
-        self._free = np.concatenate([self._free, places])
+        self._release(places)
         self._latest[slots] = _NONE
         self._link(others[self.stages[others] != _FREE])
 

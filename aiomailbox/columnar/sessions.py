@@ -55,7 +55,9 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
 
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__(spec, aggregate)
-        self._kept = SessionCells(aggregate)
+        self._kept = SessionCells(aggregate, self._gap, self._lateness)
+        # What the watermark has ended and has not been emitted, in this order.
+        self._ending: np.ndarray | None = None
         self._changes: list[_Change] = []
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
@@ -201,26 +203,36 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
 
     def _fire_some(self, count: int) -> Firing | None:
         kept, now = self._kept, self.watermark_ms
-        ended = np.flatnonzero((kept.stages == OPEN) & (kept.ends - 1 <= now))
+        ending = self._take_ended_sessions() if self._ending is None else self._ending
+        ended, self._ending = ending[:count], ending[count:]
         if not len(ended):
+            self._ending = None
             return None
-        ended = ended[np.argsort(kept.ends[ended], kind="stable")][:count]
         starts, ends, slots = kept.starts[ended], kept.ends[ended], kept.slots[ended]
         results: list[pa.Array] = kept.cells.results(ended)
         over = ends - 1 + self._lateness <= now
-        kept.stages[ended[~over]] = FIRED
+        kept.fire(ended[~over])
         kept.end(ended[over])
         return Fired(starts, ends, slots, results).firing()
 
-    def _forget_idle(self) -> None:
+    def _take_ended_sessions(self) -> np.ndarray:
+        """Return what the watermark has ended, the earliest first; forget what is over."""
         kept = self._kept
-        last: np.ndarray = kept.ends - 1 + self._lateness
-        over = (kept.stages == FIRED) & (last <= self.watermark_ms)
-        kept.end(np.flatnonzero(over))
+        due = kept.take_due(self.watermark_ms)
+        is_open = kept.stages[due] == OPEN
+        kept.end(due[~is_open])
+        ended = due[is_open]
+        in_order: np.ndarray = ended[np.argsort(kept.ends[ended], kind="stable")]
+        return in_order
+
+    def _kept_cells(self) -> int:
+        return len(self._kept.stages)
 
     def _used_slots(self) -> np.ndarray:
-        used: np.ndarray = distinct(self._kept.slots[self._kept.all()])
-        return used
+        kept = self._kept
+        used: np.ndarray = np.zeros(len(self._slots.places), np.bool_)
+        used[kept.slots[kept.all()]] = True
+        return np.flatnonzero(used)
 
     def _keep_slots(self, slots: np.ndarray) -> None:
         self._kept.keep_slots(slots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pyarrow as pa
 from aiomailbox.columnar.cell_grid import ABSENT, CellGrid, KeptRow
 from aiomailbox.columnar.groups import Groups, distinct
 from aiomailbox.columnar.pieces import reshaped
+from aiomailbox.columnar.starts import Starts
 from aiomailbox.columnar.values import Values
 from aiomailbox.operators import Aggregate
 
@@ -32,6 +34,9 @@ class WindowGrid(CellGrid):
     def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
         super().__init__(aggregate)
         self.waiting: set[int] = set()
+        self._first_waiting = Starts(self.waiting)
+        # The window that is being taken out, and what is left of it.
+        self._leaving: tuple[int, np.ndarray] | None = None
         self._fired: np.ndarray = np.zeros(0, np.bool_)
         self._may_revive = False
 
@@ -50,7 +55,13 @@ class WindowGrid(CellGrid):
             used = set(distinct(cells // self._width).tolist())
             starts = [start for start in starts if self._rows[start] in used]
         self.add(values, cells)
-        self.waiting.update(starts)
+        self._wait(starts)
+
+    def _wait(self, starts: Iterable[int]) -> None:
+        """Let windows wait for their end, which may do so already."""
+        new = [start for start in starts if start not in self.waiting]
+        self.waiting.update(new)
+        self._first_waiting.add(new)
 
     def add_late(self, values: list[Values], cells: np.ndarray) -> list[pa.Array]:
         """Add records to windows that have fired, after `check`; return each result."""
@@ -60,9 +71,9 @@ class WindowGrid(CellGrid):
         self._fired[mine] = True
         return made
 
-    def waiting_until(self, limit: int) -> list[int]:
-        """Return the starts up to a limit of windows that have not fired, ascending."""
-        return sorted([start for start in self.waiting if start <= limit])
+    def first_waiting(self, limit: int) -> int | None:
+        """Return the start of the first window that has not fired, up to a limit."""
+        return self._first_waiting.first_until(limit)
 
     def unfired(self, start: int) -> np.ndarray:
         """Return the places of keys whose content has not been emitted."""
@@ -72,6 +83,8 @@ class WindowGrid(CellGrid):
 
     def count_unfired(self, start: int) -> int:
         """Return of how many keys a window has what has not been emitted."""
+        if self._leaving is not None and self._leaving[0] == start:
+            return len(self._leaving[1])
         mine = self._cells_in(start)
         unfired = (self._seen[mine] != ABSENT) > self._fired[mine]
         return int(np.count_nonzero(unfired))
@@ -89,8 +102,14 @@ class WindowGrid(CellGrid):
         self.waiting.discard(start)
 
     def take(self, start: int, count: int) -> KeptRow:
-        """Take out the first contents of a window that have not been emitted."""
-        slots = self.unfired(start)[:count]
+        """Take out the first contents of a window that have not been emitted.
+
+        No records are added to it until all are taken.
+        """
+        if self._leaving is None or self._leaving[0] != start:
+            self._leaving = start, self.unfired(start)
+        left = self._leaving[1]
+        slots, self._leaving = left[:count], (start, left[count:])
         taken = self.kept(start, slots)
         self.take_out(start, slots)
         return taken
@@ -99,6 +118,7 @@ class WindowGrid(CellGrid):
         """Forget a window."""
         super().forget(start)
         self.waiting.discard(start)
+        self._leaving = None
 
     def _marks(self) -> tuple[np.ndarray, ...]:
         return (*super()._marks(), self._fired)
@@ -130,7 +150,7 @@ class WindowGrid(CellGrid):
             self._fired[cells] = True
             self._may_revive = True
         else:
-            self.waiting.add(start)
+            self._wait([start])
 
     def _revive(self, cells: np.ndarray) -> None:
         """Let what had fired before a restore be emitted once more."""

@@ -10,12 +10,14 @@ from typing import Any, Final
 import numpy as np
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.columnar_join import ColumnarJoin
+from aiomailbox.columnar.columnar_join import PAIRS_MAX, ColumnarJoin
 from aiomailbox.columnar.join_side import recast, run_of_rows
 from aiomailbox.columnar.joined_rows import FrozenWindow, JoinedRows, JoinedTimers
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.starts import Starts
 from aiomailbox.columnar.window_pairs import (
+    Ending,
     EndingPairs,
     Groups,
     LatePairs,
@@ -80,6 +82,30 @@ class _Window:
         return of_keys(self.parts, self.silent, are_others=True)
 
 
+class _Windows(dict[int, _Window]):
+    """Windows by where they begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._starts = Starts(self)
+
+    def of(self, start: int) -> _Window:
+        """Return the window that begins there; it may be new."""
+        found = self.get(start)
+        if found is None:
+            found = self[start] = _Window([])
+            self._starts.add([start])
+        return found
+
+    def first_until(self, limit: int) -> int | None:
+        """Return the start of the first window if it is not after a limit."""
+        return self._starts.first_until(limit)
+
+    def take(self, limit: int) -> int | None:
+        """Return the same, which is not the first any more from now on."""
+        return self._starts.take(limit)
+
+
 class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
     """Does what `WindowJoinOperator` does, on columns as long as both sides have them.
 
@@ -99,9 +125,9 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         self._lateness: int = self._spec.allowed_lateness_ms
         # By where they begin: those that wait for their end, and those that have ended
         # and still take late records.
-        self._open: dict[int, _Window] = {}
-        self._ended: dict[int, _Window] = {}
-        self._ending: tuple[int, EndingPairs] | None = None
+        self._open = _Windows()
+        self._ended = _Windows()
+        self._ending: EndingPairs | None = None
 
     def open(self) -> Pending:
         """Bind the state."""
@@ -115,8 +141,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         return then(self._pieces.run(self._emit_some), self._fired, timestamp_ms)
 
     def _fired(self, timestamp_ms: int) -> Pending:
-        last = self._over
-        for start in [start for start in self._ended if start <= last]:
+        while (start := self._ended.first_until(self._over)) is not None:
             del self._ended[start]
         self._forget_keys()
         return super().fire(timestamp_ms)
@@ -148,11 +173,9 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             for start, window in self._open.items()
         ]
         if self._ending is not None:
-            start, ending = self._ending
+            start, emitted = self._ending.half_emitted()
             place = list(self._open).index(start)
-            frozen[place] = self._half_emitted(
-                frozen[place], ending.keys[: ending.emitted]
-            )
+            frozen[place] = self._half_emitted(frozen[place], emitted)
         frozen += [
             FrozenWindow(start, list(window.parts), None, _NO_KEYS)
             for start, window in self._ended.items()
@@ -213,7 +236,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
 
     def _put(
         self,
-        windows: dict[int, _Window],
+        windows: _Windows,
         side: int,
         run: ArrowRun,
         starts: np.ndarray,
@@ -228,7 +251,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         for mine in np.split(order, borders):
             part = Part(side, run, records[mine], slots[mine])
             start = int(starts[mine[0]])
-            windows.setdefault(start, _Window([])).add(part)
+            windows.of(start).add(part)
 
     def _late(self, side: int, starts: np.ndarray, slots: np.ndarray) -> LatePairs:
         """Return what records lead to that were put into windows after their end.
@@ -269,28 +292,39 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         return np.nonzero(there)[0], starts[there]
 
     def _emit_some(self, count: int) -> bool | Awaitable[bool]:
-        """Emit the pairs of some keys of a window that has ended."""
+        """Emit the pairs of some keys of windows that have ended."""
         if self._ending is None:
-            start = min(self._open, default=None)
-            if start is None or start + self._size - 1 > self.watermark_ms:
+            ended = self._next_ended()
+            if not ended:
                 return True
-            due = self._open[start].due()
-            if not due:
-                self._end(start)
-                return False
-            self._ending = start, EndingPairs(due)
-        start, ending = self._ending
-        pairs = ending.pairs(start + self._size - 1)
-        if ending.emitted == len(ending.keys):
+            keys = len(self._slots.places)
+            self._ending = EndingPairs(ended, self._size, keys)
+        ending = self._ending
+        pairs = ending.pairs()
+        for start in ending.done():
             self._end(start)
+        if ending.is_done:
+            self._ending = None
         pending = in_turn(self.output.emit_run, ((each,) for each in pairs))
         return False if pending is None else _false_after(pending)
 
+    def _next_ended(self) -> list[Ending]:
+        """Return the next windows that the watermark has ended, several if they are small."""
+        limit, count = self.watermark_ms - self._size + 1, 0
+        found: list[Ending] = []
+        while count < PAIRS_MAX and (start := self._open.take(limit)) is not None:
+            due = self._open[start].due()
+            count += sum(len(part.places) for part in due)
+            if due:
+                found.append(Ending(start, due))
+            else:
+                self._end(start)
+        return found
+
     def _end(self, start: int) -> None:
-        self._ending = None
         window = self._open.pop(start)
         if start > self._over:
-            self._ended[start] = _Window(window.parts)
+            self._ended.of(start).parts = window.parts
 
     def _used_slots(self) -> np.ndarray:
         parts = [part.slots for window in self._all() for part in window.parts]
@@ -366,7 +400,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         for key, window, timestamp in rows.timers():
             store.set_current_key(key)
             self._timers.register_event_time_timer(key, window, timestamp)
-        self._open, self._ended, self._ending = {}, {}, None
+        self._open, self._ended, self._ending = _Windows(), _Windows(), None
         return had
 
 

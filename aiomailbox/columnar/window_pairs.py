@@ -12,7 +12,7 @@ from aiomailbox.columnar.columnar_join import PAIRS_MAX
 from aiomailbox.columnar.kept_columns import spread
 from aiomailbox.columnar.pair_run import PairRun, Picked
 
-__all__ = ["EndingPairs", "Groups", "LatePairs", "Part", "of_keys"]
+__all__ = ["Ending", "EndingPairs", "Groups", "LatePairs", "Part", "of_keys"]
 
 
 class Part(NamedTuple):
@@ -32,13 +32,13 @@ class Part(NamedTuple):
 
 
 class _Side(NamedTuple):
-    """The records of a side of a window that ends, those of a key together.
+    """The records of a side of windows, those of a group together.
 
     Attributes:
         runs: Have them.
         which: The run of each.
         places: Its place there.
-        counts: How many each key has, in the order of `Groups.keys`.
+        counts: How many each group has, in the order of `Groups.keys`.
         starts: Where those of each begin.
     """
 
@@ -86,38 +86,86 @@ class Groups:
         return groups
 
 
-class EndingPairs:
-    """A window that is being emitted, key by key in the order in which they came.
-
-    Args:
-        parts: Its records in the order in which they came.
+class Ending(NamedTuple):
+    """A window that ends.
 
     Attributes:
-        keys: Its keys.
-        emitted: How many of them have been emitted.
+        start: Where it begins.
+        parts: What its end emits, in the order in which it came; not empty.
     """
 
-    __slots__ = ("_ends", "_groups", "emitted", "keys")
+    start: int
+    parts: list[Part]
 
-    def __init__(self, parts: list[Part]) -> None:
+
+class EndingPairs:
+    """Windows that are being emitted, key by key in the order in which they came.
+
+    Several at once: a window of a record or two would take as long as one of a hundred.
+
+    Args:
+        windows: At least one, in order.
+        size: How long they are, milliseconds.
+        keys: How many keys have a place.
+    """
+
+    __slots__ = ("_done", "_emitted", "_ends", "_groups", "_keys", "_size", "_starts")
+
+    def __init__(self, windows: list[Ending], size: int, keys: int) -> None:
+        parts = [
+            part._replace(slots=part.slots + place * keys)
+            for place, window in enumerate(windows)
+            for part in window.parts
+        ]
         self._groups = groups = Groups(parts)
-        self.keys: np.ndarray = groups.keys
+        self._size = size
+        self._keys = keys
+        self._starts = [window.start for window in windows]
         self._ends = np.cumsum(groups.left.counts * groups.right.counts)
-        self.emitted: int = 0
+        # How many keys, and how many windows.
+        self._emitted = 0
+        self._done = 0
 
-    def pairs(self, stamp: int) -> Iterator[PairRun]:
-        """Return pairs of the next keys, with an event time."""
-        before = int(self._ends[self.emitted - 1]) if self.emitted else 0
+    def pairs(self) -> Iterator[PairRun]:
+        """Return pairs of the next keys, at the last milliseconds of their windows."""
+        first = self._emitted
+        before = int(self._ends[first - 1]) if first else 0
         fitting = int(np.searchsorted(self._ends, before + PAIRS_MAX, side="right"))
-        first, self.emitted = self.emitted, max(fitting, self.emitted + 1)
+        self._emitted = max(fitting, first + 1)
         left, right = self._groups.left, self._groups.right
-        there = slice(first, self.emitted)
-        lefts = np.arange(left.counts[there].sum()) + left.counts[:first].sum()
+        there = slice(first, self._emitted)
+        counts = left.counts[there]
+        lefts = np.arange(counts.sum()) + left.counts[:first].sum()
         # Of each left record, where its partners begin, and how many there are.
-        begin = np.repeat(right.starts[there], left.counts[there])
-        counts = np.repeat(right.counts[there], left.counts[there])
-        stamps: np.ndarray = np.full(len(lefts), stamp, np.int64)
-        return _in_parts(left, right, lefts, begin, counts, stamps)
+        begin = np.repeat(right.starts[there], counts)
+        partners = np.repeat(right.counts[there], counts)
+        places = self._groups.keys[there] // self._keys
+        stamps = np.array(self._starts, np.int64)[places] + (self._size - 1)
+        return _in_parts(left, right, lefts, begin, partners, np.repeat(stamps, counts))
+
+    def done(self) -> list[int]:
+        """Return where windows begin of which all has been emitted; once for each."""
+        keys, emitted = self._groups.keys, self._emitted
+        there = len(self._starts)
+        if emitted < len(keys):
+            there = int(keys[emitted]) // self._keys
+        done, self._done = self._starts[self._done : there], there
+        return done
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all windows have been emitted."""
+        return self._emitted == len(self._groups.keys)
+
+    def half_emitted(self) -> tuple[int, np.ndarray]:
+        """Return where the window begins of which some was emitted, and these keys.
+
+        Not after all was.
+        """
+        keys, emitted = self._groups.keys, self._emitted
+        place = int(keys[emitted]) // self._keys
+        mine = keys[:emitted]
+        return self._starts[place], mine[mine // self._keys == place] % self._keys
 
 
 class LatePairs(NamedTuple):
@@ -225,10 +273,14 @@ def _side(parts: list[Part], distinct: np.ndarray, ranks: np.ndarray) -> _Side:
     ranked = ranks[np.searchsorted(distinct, slots)]
     order = np.argsort(ranked, kind="stable")
     sizes = [len(part.places) for part in parts]
+    # Small windows share runs, of which each is looked at once.
+    runs = {id(part.run): part.run for part in parts}
+    numbers = {run: number for number, run in enumerate(runs)}
+    which = np.array([numbers[id(part.run)] for part in parts], np.int64)
     counts = np.bincount(ranked, minlength=len(distinct))
     return _Side(
-        [part.run for part in parts],
-        np.repeat(np.arange(len(parts)), sizes)[order],
+        list(runs.values()),
+        np.repeat(which, sizes)[order],
         np.concatenate([part.places for part in parts])[order],
         counts,
         np.cumsum(counts) - counts,

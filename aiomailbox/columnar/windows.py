@@ -37,6 +37,8 @@ _DATE_MIN: Final = -62_135_596_800_000
 _DATE_MAX: Final = 253_402_300_799_999
 # Keys without a window are forgotten when they are so many more than the others.
 _IDLE_KEYS: Final = 4096
+# To look whether a cell is used takes this part of what it takes to add a record.
+_LOOKED_AT: Final = 16
 _WINDOW_FIELDS: Final = ("window_start", "window_end")
 
 
@@ -107,6 +109,8 @@ class ColumnarWindows(AggregateWindowsOperator):
         self._key_types = KeyTypes()
         # Whether the columns of any results have been read.
         self._are_read = False
+        # How many records have come since all cells were looked at.
+        self._since_look = 0
         self.rows_note: RowsNote = RowsNote()
 
     def setup(self, context: Any, output: Output) -> None:
@@ -130,6 +134,7 @@ class ColumnarWindows(AggregateWindowsOperator):
     def process_run(self, run: Run) -> Pending:
         """Add each record to its window."""
         if self._is_columnar and len(run):
+            self._since_look += len(run)
             try:
                 return self._add_columns(*self._timed(run))
             except RowsNeededError as reason:
@@ -176,6 +181,10 @@ class ColumnarWindows(AggregateWindowsOperator):
 
     def _forget_idle(self) -> None:
         """Forget what is over, which a watermark has said."""
+
+    def _kept_cells(self) -> int:
+        """Return how many cells there are, used or not."""
+        raise TypeError(f"{type(self).__name__} defines no _kept_cells")
 
     def _used_slots(self) -> np.ndarray:
         """Return the places of keys that there is something of, ascending."""
@@ -282,6 +291,10 @@ class ColumnarWindows(AggregateWindowsOperator):
         # Few keys cost little, and none is looked at for them.
         if len(places) < _IDLE_KEYS:
             return
+        # Not at each of many watermarks: it would take longer than the records do.
+        if self._since_look * _LOOKED_AT < self._kept_cells():
+            return
+        self._since_look = 0
         used = self._used_slots()
         # Only if most are idle: moving the others costs as much as they are.
         if len(places) < _IDLE_KEYS + 2 * len(used):

@@ -645,6 +645,52 @@ def test_a_window_that_is_half_emitted_is_in_a_snapshot_with_the_other_half(
     assert sorted(emitted) == sorted(t for t in whole if t.startswith("StreamRecord"))
 
 
+@pytest.mark.parametrize("second", [True, False])
+@pytest.mark.parametrize("kind", ["sliding", "sliding kept 25"])
+def test_several_windows_of_which_some_are_emitted_are_in_a_snapshot_with_the_rest(
+    kind: str, second: bool
+) -> None:
+    record = {"x": 0.5, "small": 1, "ok": True}
+    part = [({**record, "key": f"{i % 7}", "n": i}, -(i % 60)) for i in range(900)]
+    made = join(kind, True)
+    one = Driven(made, True)
+    with one.harness:
+        one.run([(0, part, "plain"), (1, part, "plain")])
+        # As a watermark does before a pause.
+        made.watermark_ms, made._is_firing = 2**40, True
+        assert made._emit_some(1) is False
+        emitted = list(map(repr, one.harness.values))
+        assert len(made._open) > 2
+        snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
+    two = Driven(join(kind, second), second, snapshot)
+    with two.harness:
+        emitted += list(map(repr, two.harness.values))
+    three = Driven(join("sliding", False), False)
+    with three.harness:
+        three.run([(0, part, "plain"), (1, part, "plain"), 2**40])
+        whole = list(map(repr, three.harness.values))
+    assert len(whole) > 16_000
+    assert sorted(emitted) == sorted(whole)
+
+
+def test_windows_of_few_records_are_emitted_together() -> None:
+    record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
+    part = [(record, 10 * i) for i in range(2000)]
+    some = [(0, part, "plain"), (1, part[::-1], "plain"), 2**40]
+    by_columns, by_rows = (
+        Driven(join("tumbling", columns), columns) for columns in (True, False)
+    )
+    for driven in (by_columns, by_rows):
+        with driven.harness:
+            driven.run(some)
+    assert list(map(repr, by_columns.harness.output)) == list(
+        map(repr, by_rows.harness.output)
+    )
+    assert len(by_columns.harness.values) == 2000
+    # A run a window took twenty times as long as rows do.
+    assert len(by_columns.harness.recorded.runs) < 10
+
+
 @each_join
 async def test_explain_says_afterwards_what_only_rows_could_do(kind: str) -> None:
     env = am.StreamExecutionEnvironment(parallelism=1)

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
@@ -238,6 +239,54 @@ def test_keys_that_come_once_do_not_stay() -> None:
         assert made._is_columnar
         assert len(made._slots.places) < 10_000
         assert len(driven.harness.values) == 24_000
+
+
+class Counted(np.ndarray):
+    """An array that counts how many elements functions are computed of."""
+
+    computed = 0
+
+    def __array_ufunc__(
+        self, ufunc: Any, method: str, *inputs: Any, **named: Any
+    ) -> Any:
+        # Of `at`, the first is the array in which some are changed.
+        sizes = map(np.size, inputs[1:] if method == "at" else inputs)
+        Counted.computed += max(sizes)
+        plain = [np.asarray(x) if isinstance(x, Counted) else x for x in inputs]
+        if "out" in named:
+            named["out"] = tuple(map(np.asarray, named["out"]))
+        return getattr(ufunc, method)(*plain, **named)
+
+
+def test_a_watermark_looks_only_at_sessions_that_may_end() -> None:
+    made = operator(True, 5, aggregate=am.sum_("n"), kind="sessions")
+    driven = Driven(made, True)
+    with driven.harness:
+        driven.run([[({"key": f"{i}", "n": 1}, 10 * i) for i in range(8000)]])
+        driven.run([[({"key": "0", "n": 1}, 90_000)], 0])
+        kept = made._kept
+        kept.ends, kept.stages = kept.ends.view(Counted), kept.stages.view(Counted)
+        Counted.computed = 0
+        for place in range(100):
+            driven.run([[({"key": "0", "n": 1}, 90_001 + place)], 10])
+        assert len(driven.harness.values) == 94
+        assert Counted.computed < 100 * 100
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "panes", "sessions"])
+def test_few_of_many_watermarks_look_for_keys_that_may_be_forgotten(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = operator(True, 5, aggregate=am.sum_("n"), kind=kind)
+    looks: list[int] = []
+    used = made._used_slots
+    monkeypatch.setattr(made, "_used_slots", lambda: looks.append(1) or used())
+    driven = Driven(made, True)
+    with driven.harness:
+        driven.run([[({"key": f"{i}", "n": 1}, 900) for i in range(8000)]])
+        for _ in range(100):
+            driven.run([[({"key": "0", "n": 1}, 900)], 1])
+    assert len(looks) <= 2
 
 
 def test_few_keys_in_each_of_many_windows_become_rows() -> None:
