@@ -150,10 +150,11 @@ class ArrowForm:
             # Whose pieces would all carry the whole of it.
             return None
         form = maker.form
-        if type(form) is NamedTupleForm:
-            return bytes([_NAMED_TUPLES])
-        if type(form) is DictForm:
-            return bytes([_DICTS])
+        if isinstance(form, NamedTupleForm | DictForm):
+            # What its structs are cannot be said.
+            if form.inner:
+                return None
+            return bytes([_DICTS if isinstance(form, DictForm) else _NAMED_TUPLES])
         if type(form) is ValueForm:
             return bytes([_VALUES])
         kind = getattr(form, "record_type", None)

@@ -23,12 +23,9 @@ from aiomailbox.columnar.evaluator import record_groups
 from aiomailbox.columnar.fields import plain_values, record_shape
 from aiomailbox.columnar.forms import (
     ClassForm,
-    DictForm,
-    NamedTupleForm,
-    RecordForm,
     class_fields,
+    form_of_class,
     is_record_type,
-    record_form,
 )
 from aiomailbox.columnar.projection import Plan, Projection, Select, WithColumns
 from aiomailbox.columnar.projector import Projector
@@ -55,7 +52,6 @@ from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.queues import Ready
 from aiomailbox.operators.async_io.rows import RowFlow
 from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run, take_records
-from aiomailbox.records.named_tuples import record_class
 from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["AsyncColumnOperator", "check_into"]
@@ -435,23 +431,16 @@ def _restored(
         return ListRun(records, times)
     try:
         shape = record_shape(records[0])
+        form = form_of_class(type(records[0]), tuple(schema.names))
         picked = shape.picked(schema.names, records)
         arrays = [
             encoded_column(plain_values(picked[each.name]), each) for each in schema
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
-        run = ArrowRun(batch, RowMaker(schema, _form_of(records[0], schema)), times)
+        run = ArrowRun(batch, RowMaker(schema, form), times)
         # Of a run that came before, columns may have had other types.
         found = shape.picked(schema.names, run.values)
     except USER_ERRORS:
         return ListRun(records, times)
     same = all(repr(found[name]) == repr(picked[name]) for name in schema.names)
     return run if same else ListRun(records, times)
-
-
-def _form_of(record: Any, schema: pa.Schema) -> RecordForm:
-    if isinstance(record, dict):
-        return DictForm()
-    if type(record) is record_class(tuple(schema.names)):
-        return NamedTupleForm()
-    return record_form(type(record))

@@ -15,7 +15,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.fields import RecordShape, record_shape
 from aiomailbox.columnar.ipc import types_in
 from aiomailbox.columnar.plain import cast_plain
-from aiomailbox.columnar.unify import spelled
+from aiomailbox.columnar.unify import unencoded_type
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.records import Run
 
@@ -266,7 +266,7 @@ def plain_in_micros(kind: pa.DataType) -> pa.DataType:
 
     A dictionary of one batch may have no room for the values of all, nor any reader.
     """
-    return in_micros(spelled(kind))
+    return in_micros(unencoded_type(kind))
 
 
 def _in_micros(schema: pa.Schema) -> pa.Schema:

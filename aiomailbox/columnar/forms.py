@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import repeat
 from typing import Any, NamedTuple, Protocol, TypeGuard
@@ -26,7 +26,9 @@ __all__ = [
     "NamedTupleForm",
     "RecordForm",
     "StructBuilder",
+    "changed_form",
     "class_fields",
+    "form_of_class",
     "is_record_type",
     "record_form",
 ]
@@ -57,7 +59,17 @@ class RecordForm(Protocol):
 
 
 class NamedTupleForm:
-    """Records as NamedTuples: the default."""
+    """Records as NamedTuples: the default.
+
+    Args:
+        inner: What structs inside of some fields are; all others are NamedTuples, too.
+
+    Attributes:
+        inner: As given.
+    """
+
+    def __init__(self, inner: Mapping[str, RecordForm] | None = None) -> None:
+        self.inner: Mapping[str, RecordForm] = inner or {}
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
         """Return the function that makes NamedTuples with these fields."""
@@ -80,12 +92,22 @@ class NamedTupleForm:
         return build
 
     def nested(self, name: str) -> RecordForm:
-        """Return this form."""
-        return self
+        """Return what structs inside of a field are."""
+        return self.inner.get(name) or NamedTupleForm()
 
 
 class DictForm:
-    """Records as dicts from column name to value."""
+    """Records as dicts from column name to value.
+
+    Args:
+        inner: What structs inside of some fields are; all others are dicts, too.
+
+    Attributes:
+        inner: As given.
+    """
+
+    def __init__(self, inner: Mapping[str, RecordForm] | None = None) -> None:
+        self.inner: Mapping[str, RecordForm] = inner or {}
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
         """Return the function that makes dicts with these keys."""
@@ -102,8 +124,8 @@ class DictForm:
         return build
 
     def nested(self, name: str) -> RecordForm:
-        """Return this form."""
-        return self
+        """Return what structs inside of a field are."""
+        return self.inner.get(name) or DictForm()
 
 
 class ClassForm:
@@ -174,6 +196,35 @@ class ClassForm:
                     f"{class_name}; the columns are {list(names)}. Add the column, or "
                     "give the field a default."
                 )
+
+
+def changed_form(form: RecordForm, inner: Mapping[str, RecordForm]) -> RecordForm:
+    """Return what records become whose fields change: dicts stay dicts, else NamedTuples.
+
+    Args:
+        form: What they were.
+        inner: What structs inside of the new fields were.
+    """
+    plain = DictForm if isinstance(form, DictForm) else NamedTupleForm
+    others = {
+        name: each
+        for name, each in inner.items()
+        if not isinstance(each, plain) or each.inner
+    }
+    return plain(others)
+
+
+def form_of_class(kind: type, names: tuple[str, ...]) -> RecordForm:
+    """Return what makes records of a class that rows have, with these fields.
+
+    Raises:
+        InvalidArgumentError: If it is no class of records.
+    """
+    if kind is dict:
+        return DictForm()
+    if kind is record_class(names):
+        return NamedTupleForm()
+    return record_form(kind)
 
 
 def record_form(records: object, parameter: str = "records") -> RecordForm:

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.fields import record_shape
-from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm, record_form
+from aiomailbox.columnar.forms import RecordForm, form_of_class
 from aiomailbox.columnar.plain import plain_type
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
@@ -18,7 +18,6 @@ from aiomailbox.errors import (
     RecordTypeError,
     UnsupportedColumnError,
 )
-from aiomailbox.records.named_tuples import record_class
 
 __all__ = ["JoinSide", "recast", "run_of_rows"]
 
@@ -157,7 +156,7 @@ def run_of_rows(rows: list[Any]) -> ArrowRun:
         raise RowsNeededError("the state has records of several classes")
     try:
         shape = record_shape(rows[0])
-        form = _form_of(kind, shape.names)
+        form = form_of_class(kind, shape.names)
         if kind is dict and any(len(row) != len(shape.names) for row in rows):
             raise RowsNeededError("the state has records with different fields")
         columns = shape.picked(shape.names, rows)
@@ -174,20 +173,11 @@ def run_of_rows(rows: list[Any]) -> ArrowRun:
     return run
 
 
-def _form_of(kind: type, names: tuple[str, ...]) -> RecordForm:
-    if kind is dict:
-        return DictForm()
-    if kind is record_class(names):
-        return NamedTupleForm()
-    return record_form(kind)
-
-
 def _kind(form: RecordForm) -> tuple[Any, ...]:
     """Return what forms have in common that make the same records."""
     record_type = getattr(form, "record_type", None)
     if record_type is not None:
         return (record_type,)
-    for plain in (DictForm, NamedTupleForm):
-        if isinstance(form, plain):
-            return (plain,)
-    return (type(form),)
+    inner = getattr(form, "inner", {})
+    parts = [(name, _kind(inner[name])) for name in sorted(inner)]
+    return (type(form), *parts)

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.records import ListRun
 
 __all__ = ["PairRun", "Picked"]
 
@@ -128,10 +127,6 @@ class PairRun:
             self.right.slice(start, stop),
             self.times[start:stop],
         )
-
-    def as_rows(self) -> ListRun:
-        """Return the same pairs as a run of rows."""
-        return ListRun(self.values, self.timestamps)
 
 
 def _picked(run: ArrowRun, places: np.ndarray) -> ArrowRun:

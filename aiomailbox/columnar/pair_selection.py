@@ -18,10 +18,11 @@ from aiomailbox.columnar.forms import (
     NamedTupleForm,
     RecordForm,
     StructBuilder,
+    changed_form,
 )
+from aiomailbox.columnar.forwarding import ForwardingOutput
 from aiomailbox.columnar.pair_run import PairRun
 from aiomailbox.columnar.pairing import PairFields, PairPlan, Place
-from aiomailbox.columnar.passed_on import PassedOn
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.operators import OnError, Operator, Output, Pending, fail, then
 from aiomailbox.records import ListRun, Run
@@ -242,51 +243,28 @@ class _ReadForm:
         return NamedTupleForm()
 
 
-class _JoinedForm(NamedTupleForm):
-    """NamedTuples whose inner structs are what they were."""
-
-    def __init__(
-        self, makers: tuple[RowMaker, RowMaker], origins: dict[str, Place]
-    ) -> None:
-        self._makers = makers
-        self._origins = origins
-
-    def nested(self, name: str) -> Any:
-        place = self._origins.get(name)
-        if place is None:
-            return super().nested(name)
-        return self._makers[place[0]].form.nested(place[1])
-
-
-class _JoinedDictForm(DictForm):
-    """Dicts whose inner structs are what they were."""
-
-    __init__ = _JoinedForm.__init__
-    nested = _JoinedForm.nested
-
-
 def _joined_form(
     makers: tuple[RowMaker, RowMaker], origins: dict[str, Place], schema: pa.Schema
 ) -> RecordForm:
-    is_dict = isinstance(makers[0].form, DictForm)
-    if not any(pa.types.is_nested(field.type) for field in schema):
-        return DictForm() if is_dict else NamedTupleForm()
-    return (_JoinedDictForm if is_dict else _JoinedForm)(makers, origins)
+    inner = {
+        name: makers[side].form.nested(field)
+        for name, (side, field) in origins.items()
+        if pa.types.is_nested(schema.field(name).type)
+    }
+    return changed_form(makers[0].form, inner)
 
 
 def _special(
     makers: tuple[RowMaker, RowMaker], origins: dict[str, Place]
 ) -> dict[tuple[str, ...], Any]:
     """Return the functions for columns whose plain values mean something else."""
-    return {
-        (name, *path[1:]): convert
-        for name, (side, field) in origins.items()
-        for path, convert in makers[side].special.items()
-        if path[0] == field
-    }
+    special: dict[tuple[str, ...], Any] = {}
+    for name, (side, field) in origins.items():
+        special |= makers[side].special_of(field, name)
+    return special
 
 
-class SelectedOutput(PassedOn):
+class SelectedOutput(ForwardingOutput):
     """An operator's output to which pairs are given, and that gets joined records.
 
     Args:

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiomailbox.columnar.forms import (
-    DictForm,
-    NamedTupleForm,
-    RecordForm,
-    StructBuilder,
-)
+from aiomailbox.columnar.forms import RecordForm, changed_form
 from aiomailbox.errors import RecordTypeError
 
 __all__ = ["Drop", "Plan", "Projection", "Rename", "Select", "WithColumns", "form_for"]
@@ -123,30 +117,12 @@ def form_for(form: RecordForm, plan: Plan, schema: pa.Schema) -> RecordForm:
         plan: The fields that they get.
         schema: The columns of these fields.
     """
-    plain = DictForm() if isinstance(form, DictForm) else NamedTupleForm()
-    if type(form) in {DictForm, NamedTupleForm}:
-        return plain
-    if not any(pa.types.is_nested(each.type) for each in schema):
-        return plain
-    return _OtherFields(form, plain, dict(plan))
-
-
-class _OtherFields:
-    """Records with other fields, whose inner structs stay what they were."""
-
-    def __init__(
-        self, form: RecordForm, plain: RecordForm, origins: dict[str, str | int]
-    ) -> None:
-        self._form = form
-        self._plain = plain
-        self._origins = origins
-
-    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
-        return self._plain.builder(names, where)
-
-    def nested(self, name: str) -> RecordForm:
-        origin: Any = self._origins.get(name)
-        return self._form.nested(origin) if isinstance(origin, str) else self._plain
+    inner = {
+        name: form.nested(origin)
+        for name, origin in plan
+        if isinstance(origin, str) and pa.types.is_nested(schema.field(name).type)
+    }
+    return changed_form(form, inner)
 
 
 def _check_names(asked: Sequence[str], names: Sequence[str]) -> None:

@@ -79,12 +79,10 @@ class Projector:
     def _maker_for(self, run: ArrowRun, plan: Plan, schema: pa.Schema) -> RowMaker:
         maker, source = self._maker, run.row_maker
         if maker is None or source is not self._from or maker.schema != schema:
-            special = {
-                (name, *path[1:]): convert
-                for name, origin in plan
-                for path, convert in source.special.items()
-                if path[0] == origin
-            }
+            special: dict[tuple[str, ...], Any] = {}
+            for name, origin in plan:
+                if isinstance(origin, str):
+                    special |= source.special_of(origin, name)
             form = self._form or form_for(source.form, plan, schema)
             maker = RowMaker(schema, form, special)
             self._maker, self._from = maker, source

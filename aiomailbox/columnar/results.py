@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import NamedTupleForm, RecordForm, StructBuilder
-from aiomailbox.columnar.passed_on import PassedOn
+from aiomailbox.columnar.forwarding import ForwardingOutput
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.operators import Output, Pending, result_type
 from aiomailbox.records import ListRun, Run
@@ -119,7 +119,7 @@ class ResultMaker:
         return pa.StructArray.from_arrays(parts, list(self._key_fields))
 
 
-class NamedResultsOutput(PassedOn):
+class NamedResultsOutput(ForwardingOutput):
     """An operator's output that makes columns of results whose rows lack names.
 
     Of a tuple, or of one that is a key, expressions and sinks would not know the fields.

@@ -81,6 +81,14 @@ class RowMaker:
         """Say whether plain values in this column mean something else."""
         return any(path[0] == name for path in self.special)
 
+    def special_of(self, field: str, name: str) -> SpecialColumns:
+        """Return the functions for a column, for the same one under another name."""
+        return {
+            (name, *path[1:]): convert
+            for path, convert in self.special.items()
+            if path[0] == field
+        }
+
     def size_bytes(self, batch: pa.RecordBatch) -> int:
         """Return the bytes of a batch's columns, without where values are null.
 

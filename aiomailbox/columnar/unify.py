@@ -7,7 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-__all__ = ["promoted", "spelled", "unified_schema", "without_views"]
+__all__ = ["promoted", "unencoded_type", "unified_schema", "without_views"]
 
 _TEXTS: Final = (pa.types.is_string, pa.types.is_large_string)
 
@@ -64,20 +64,20 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch if plain.equals(schema) else promoted(batch, plain)
 
 
-def spelled(kind: pa.DataType) -> pa.DataType:
+def unencoded_type(kind: pa.DataType) -> pa.DataType:
     """Return a type of the same values, without dictionaries, views and zones."""
     if pa.types.is_dictionary(kind):
-        return spelled(kind.value_type)
+        return unencoded_type(kind.value_type)
     if pa.types.is_timestamp(kind) and kind.tz:
         return pa.timestamp(kind.unit, "UTC")
-    return _with_inner(kind, spelled)
+    return _with_inner(kind, unencoded_type)
 
 
 def _unified_field(one: pa.Field, other: pa.Field) -> pa.Field:
     first = _merged(one, other)
     if first is not None:
         return first
-    plain = [field.with_type(spelled(field.type)) for field in (one, other)]
+    plain = [field.with_type(unencoded_type(field.type)) for field in (one, other)]
     merged = _merged(*plain)
     if merged is None:
         raise pa.ArrowTypeError(

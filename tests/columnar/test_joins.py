@@ -774,3 +774,57 @@ async def test_dictionaries_that_cannot_be_one_are_joined_all_the_same(
     found = await joined(as_rows=False)
     assert len(found) == 6 * 60 * 60
     assert found == await joined(as_rows=True)
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+async def test_joined_dicts_with_structs_stay_dicts_however_often_fields_change(
+    as_rows: bool,
+) -> None:
+    time = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+        "at"
+    )
+    table = pa.table({"id": [1], "at": [0], "place": [{"x": 1}]})
+    stream = am.StreamExecutionEnvironment().from_arrow(table, time, records=dict)
+    if as_rows:
+        stream = stream.map(lambda record: record)
+    changed = (
+        stream.key_by("id")
+        .interval_join(stream.key_by("id"))
+        .between(0, 0)
+        .select("id", "left.place", other="right.place")
+        .with_columns(next=pc.field("id") + 1)
+        .drop("other")
+    )
+    assert ("map makes them" in changed.explain()) is as_rows
+    assert await changed.collect() == [{"id": 1, "place": {"x": 1}, "next": 2}]
+
+
+async def test_structs_of_a_class_stay_so_beside_dicts() -> None:
+    @dataclasses.dataclass
+    class Place:
+        x: int
+
+    @dataclasses.dataclass
+    class Order:
+        id: int
+        at: int
+        place: Place
+
+    # A local class cannot be looked up by its annotation.
+    Order.__annotations__["place"] = Place
+    time = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
+        "at"
+    )
+    table = pa.table({"id": [1], "at": [0], "place": [{"x": 1}]})
+    env = am.StreamExecutionEnvironment()
+    dicts = env.from_arrow(table, time, records=dict)
+    orders = env.from_arrow(table, time, records=Order)
+    joined = (
+        dicts.key_by("id")
+        .interval_join(orders.key_by("id"))
+        .between(0, 0)
+        .select("left.place", other="right.place")
+        .with_columns(again=pc.field("other"))
+    )
+    (found,) = await joined.drop("again").collect()
+    assert found == {"place": {"x": 1}, "other": Place(1)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from aiomailbox.operators import Output, Pending
 from aiomailbox.records import LatencyMarker, OutputTag, Run, WatermarkStatus
 
-__all__ = ["PassedOn"]
+__all__ = ["ForwardingOutput"]
 
 
-class PassedOn:
-    """Passes on all but runs; what becomes of these a subclass says, by ``emit_run``.
+class ForwardingOutput:
+    """Passes on all but runs; a subclass says by ``emit_run`` what becomes of these.
 
     Args:
         output: The output.
