@@ -764,13 +764,15 @@ class JournalError(WorldError):
     """What calls came to cannot be kept, or not be read again.
 
     Args:
-        operator: The operator whose calls they are, with its uid.
+        operator: The name of the operator whose calls they are.
+        uid: Its uid.
         problem: What went wrong.
     """
 
-    def __init__(self, operator: str, problem: str) -> None:
+    def __init__(self, operator: str, uid: str | None, problem: str) -> None:
         self.operator: str = operator
-        super().__init__(f"the journal of {operator}: {problem}")
+        self.uid = uid
+        super().__init__(f"the journal of {named_operator(operator, uid)}: {problem}")
 
 
 class FinishedCallError(WorldError):
@@ -790,15 +792,17 @@ class RecordIdReusedError(UsageError):
     """Two records have one id and differ, so that one would get the other's result.
 
     Args:
-        operator: The operator whose ``id=`` it is, with its uid.
+        operator: The name of the operator whose ``id=`` it is.
+        uid: Its uid.
         identity: The id.
     """
 
-    def __init__(self, operator: str, identity: object) -> None:
+    def __init__(self, operator: str, uid: str | None, identity: object) -> None:
         self.operator: str = operator
+        self.uid = uid
         self.identity = identity
         super().__init__(
-            f"{operator}: two records with the id {safe_repr(identity)} differ. An "
+            f"{named_operator(operator, uid)}: two records with the id {safe_repr(identity)} differ. An "
             "id stands for one call, so different records need different ids; "
             "leave what changes from run to run, such as the time of reading, out "
             "of the record."

@@ -344,6 +344,12 @@ def field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
                 f"{name!r} is an expression without a name",
                 "Give it one: total=...",
             )
+        if isinstance(name, list | tuple | set | frozenset):
+            raise WrongTypeError(
+                "names",
+                f"{name!r} is a {type(name).__name__} and not a name",
+                'Write the names one by one: "user", "price".',
+            )
         check_name(name, "names")
         if names.count(name) > 1:
             raise InvalidArgumentError(

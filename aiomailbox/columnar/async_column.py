@@ -333,9 +333,11 @@ def _projection(
     if names is None:
         return None
     if record_type is None:
-        return Select(names=names)
+        return Select(names=names, parameter="columns")
     fields = class_fields(record_type)
-    return _ClassFields(fields={name: fields[name] for name in names})
+    return _ClassFields(
+        fields={name: fields[name] for name in names}, kind=record_type.__qualname__
+    )
 
 
 def check_into(into: str, names: Sequence[str]) -> None:
@@ -357,9 +359,18 @@ class _ClassFields(Projection):
     """The fields of a class; those with defaults may be missing."""
 
     fields: dict[str, bool] = field(default_factory=dict)
+    kind: str = ""
 
     def plan(self, names: Sequence[str]) -> Plan:
         needed = [one for one in self.fields if self.fields[one] or one in names]
+        for name in needed:
+            if name not in names:
+                raise RecordTypeError(
+                    "function",
+                    f"it takes records of {self.kind}, and there is no field {name!r} "
+                    "for them",
+                    f"The fields are: {', '.join(names)}.",
+                )
         return Select(names=tuple(needed)).plan(names)
 
 

@@ -48,16 +48,18 @@ class Select(Projection):
         names: The fields to keep.
         named: New names in order, each with the name of a field, or None for the next of
             what is computed; None for all that is computed.
+        parameter: Where the fields to keep were named, for errors.
     """
 
     names: tuple[str, ...] = ()
     named: Mapping[str, str | None] | None = None
+    parameter: str = "names"
 
     def plan(self, names: Sequence[str]) -> Plan:
         """Return the fields that are named, then those that are renamed or computed."""
         named = dict.fromkeys(self.expressions) if self.named is None else self.named
         renamed = [old for old in named.values() if old is not None]
-        _check_names([*self.names, *renamed], names)
+        _check_names([*self.names, *renamed], names, self.parameter)
         numbers = dict(self.computed())
         kept: Plan = [(name, name) for name in self.names]
         return kept + [(name, old or numbers[name]) for name, old in named.items()]
@@ -125,11 +127,13 @@ def form_for(form: RecordForm, plan: Plan, schema: pa.Schema) -> RecordForm:
     return changed_form(form, inner)
 
 
-def _check_names(asked: Sequence[str], names: Sequence[str]) -> None:
+def _check_names(
+    asked: Sequence[str], names: Sequence[str], parameter: str = "names"
+) -> None:
     for name in asked:
         if name not in names:
             raise RecordTypeError(
-                "names",
+                parameter,
                 f"there is no field {name!r}",
                 f"The fields are: {', '.join(names)}.",
             )

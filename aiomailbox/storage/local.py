@@ -26,6 +26,7 @@ __all__ = [
     "LocalClaim",
     "LocalStorage",
     "check_name",
+    "holder",
     "make_directories",
     "sync_directory",
 ]
@@ -164,6 +165,11 @@ class LocalStorage:
             directory = directory.parent
 
 
+def holder(owner: str) -> str:
+    """Return how an owner in this process is named to others."""
+    return f"{owner} (process {os.getpid()})"
+
+
 class LocalClaim:
     """A lock on a file; the system releases it when the process ends, however it does.
 
@@ -184,7 +190,7 @@ class LocalClaim:
         self._descriptor = descriptor
         self._close = weakref.finalize(self, _unlock, descriptor)
         keep_from_forks(self)
-        text = f"{owner} (process {os.getpid()})\n".encode()
+        text = f"{holder(owner)}\n".encode()
         # In this order: a reader meanwhile finds a name, and not nothing.
         os.pwrite(descriptor, text, 0)
         os.ftruncate(descriptor, len(text))

@@ -24,7 +24,7 @@ from typing import Final
 
 from aiomailbox.errors import SinkError, StorageClaimedError, TargetExistsError
 from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
-from aiomailbox.storage.local import LocalClaim
+from aiomailbox.storage.local import LocalClaim, holder
 
 __all__ = ["SUCCESS", "Workplace", "staging_directory"]
 
@@ -261,9 +261,14 @@ class Workplace:
                 # The owner before has removed it meanwhile.
                 continue
             except StorageClaimedError as error:
+                by = f"{str(self.target)!r} is being written by {error.owner}"
+                if error.owner == holder(owner):
+                    raise SinkError(
+                        f"{by}: by another sink of this job, or another job of the same "
+                        "name. Give each sink a path of its own."
+                    ) from None
                 raise SinkError(
-                    f"{str(self.target)!r} is being written by {error.owner}. Wait for "
-                    "it to end, or choose another path."
+                    f"{by}. Wait for it to end, or choose another path."
                 ) from None
 
     def _exists(self) -> TargetExistsError:

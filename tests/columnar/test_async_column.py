@@ -404,7 +404,7 @@ async def test_a_field_that_is_there_already_is_refused_where_it_is_written() ->
 
 
 async def test_a_field_that_no_column_has_is_refused_where_it_is_written() -> None:
-    with pytest.raises(am.RecordTypeError, match="no field 'country'"):
+    with pytest.raises(am.RecordTypeError, match=r"^columns: .*no field 'country'"):
         source().map_async(half, into="x", columns=["country"])
     for hidden in (source().map_batches(lambda batch: batch), source(as_rows=True)):
         with pytest.raises(am.JobFailedError) as caught:
@@ -413,6 +413,21 @@ async def test_a_field_that_no_column_has_is_refused_where_it_is_written() -> No
         assert "no field 'country'" in text
         assert "n, city, ms, deep" in text
         assert "'map_async'" in text
+
+
+class Nation(NamedTuple):
+    country: str
+
+
+def test_a_class_of_records_that_the_stream_does_not_have_is_named() -> None:
+    async def measure(nation: Nation) -> int:
+        return 1
+
+    with pytest.raises(
+        am.RecordTypeError,
+        match=r"^function: .*records of Nation, .*no field 'country'",
+    ):
+        source().map_async(measure, into="x")
 
 
 def test_wrong_arguments_are_refused_where_they_are_written() -> None:

@@ -430,6 +430,22 @@ def test_what_makes_no_sense_is_refused_where_it_is_written(
         write(stream)
 
 
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda s: s.select(["price", "n"]),
+        lambda s: s.drop(("price",)),
+        lambda s: s.key_by(["price", "n"]),
+    ],
+)
+def test_names_in_a_list_are_refused_with_what_to_write(
+    write: Callable[[Any], Any],
+) -> None:
+    stream = am.StreamExecutionEnvironment().from_collection([{"price": 1, "n": 2}])
+    with pytest.raises(WrongTypeError, match="one by one"):
+        write(stream)
+
+
 def test_a_missing_column_is_named_in_a_running_job() -> None:
     run = run_of([Order(1.0, 1, "")], "namedtuple")
     for each in (run, as_rows([run])[0]):

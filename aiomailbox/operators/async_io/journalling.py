@@ -79,8 +79,8 @@ class RowJournal:
         self._actions = actions
         self._done = actions.done
         self._journal = context.journal()
-        self._name = f"{named_operator(context.operator_name, context.uid)}"
-        self._results = ResultCodec(f"results of {self._name}", self._journal.classes)
+        name = named_operator(context.operator_name, context.uid)
+        self._results = ResultCodec(f"results of {name}", self._journal.classes)
         self._read_failure = msgspec.msgpack.Decoder(Failure).decode
         # By key the first row with it that is not done, and those that came after it.
         self._flying: dict[bytes, Entry] = {}
@@ -279,7 +279,9 @@ class RowJournal:
                     self._actions.call(follower)
 
     def _refuse(self, identity: Identity) -> None:
-        self._fail(RecordIdReusedError(self._name, identity.id), is_named=True)
+        context = self._context
+        error = RecordIdReusedError(context.operator_name, context.uid, identity.id)
+        self._fail(error, is_named=True)
 
     async def _keep_doing(self, rounds: Rounds) -> None:
         try:
@@ -302,7 +304,8 @@ class RowJournal:
     def _error(self, error: BaseException, what: str = "") -> BaseException:
         if isinstance(error, CorruptStreamError | StateError):
             what = what or "a result that was kept: "
-        return JournalError(self._name, f"{what}{error}")
+        context = self._context
+        return JournalError(context.operator_name, context.uid, f"{what}{error}")
 
 
 def _identity(entry: Entry) -> Identity:

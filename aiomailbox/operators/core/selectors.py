@@ -193,7 +193,9 @@ def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:
         raise WrongTypeError(
             parameter,
             f"{selector!r} is neither a field name nor a function",
-            'Write "name" or lambda record: record[0].',
+            'Write "name" or lambda record: record[0].'
+            if not isinstance(selector, list | tuple)
+            else 'Write "name"; key_by("a", "b") takes several, one by one.',
         )
     refuse_generator(selector, parameter, "Return one value.")
     return check_sync_function(selector, parameter, arity=1)

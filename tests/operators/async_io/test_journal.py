@@ -16,6 +16,7 @@ from aiomailbox.errors import (
     FencedError,
     IllegalStateError,
     InvalidArgumentError,
+    JobFailedError,
     JournalError,
     RecordIdReusedError,
     UserFunctionError,
@@ -288,6 +289,9 @@ async def test_the_same_id_with_other_content_is_an_error(attempts: Attempts) ->
             "operator 'enrich' (uid 'enrich-1'): two records with the id 'a' "
             in str(caught.value)
         )
+        assert (caught.value.operator, caught.value.uid) == ("enrich", "enrich-1")
+        # A job's error names the operator once.
+        assert "in operator" not in str(JobFailedError("j", caught.value))
         await driven.close()
     # Also when the first one was finished in an earlier attempt.
     driven = await attempts.start(service, **by_first)
