@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -327,9 +327,18 @@ def _fixed_lists(
     path: tuple[str, ...],
     special: SpecialColumns | None,
 ) -> Decoder:
-    kind = pa.list_(field_type.value_field)
-    decoder = _lists(kind, form, path, special)
-    return _plain if decoder is _plain else lambda array: decoder(array.cast(kind))
+    decoder = column_decoder(field_type.value_type, form, (*path, "element"), special)
+    if decoder is _plain:
+        return _plain
+    size = field_type.list_size
+
+    def decode(array: pa.Array) -> list[Any]:
+        # Without those of null lists. Cast to lists, some slices are wrong.
+        items = iter(decoder(array.flatten()))
+        there = array.is_valid().to_pylist()
+        return [list(islice(items, size)) if valid else None for valid in there]
+
+    return decode
 
 
 def _list_views(
@@ -343,7 +352,7 @@ def _list_views(
         return _plain
 
     def decode(array: pa.Array) -> list[Any]:
-        # Views may overlap, and come in any order. Cast to a list, slices are wrong.
+        # Views may overlap, and come in any order. Cast to lists, some slices are wrong.
         items = decoder(array.values)
         starts, sizes = array.offsets.to_pylist(), array.sizes.to_pylist()
         there = array.is_valid().to_pylist()

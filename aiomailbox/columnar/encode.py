@@ -14,6 +14,7 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.fields import RecordShape, record_shape
 from aiomailbox.columnar.ipc import types_in
+from aiomailbox.columnar.meaning import check_type, check_values
 from aiomailbox.columnar.plain import cast_plain
 from aiomailbox.columnar.unify import unencoded_type
 from aiomailbox.errors import RecordTypeError
@@ -309,17 +310,12 @@ def encoded_column(
         RecordTypeError: If one does not fit it; names the field.
     """
     try:
-        array = _converted(values, field.type)
+        return _converted(values, field.type)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
         raise _misfit(field, str(error), advice) from error
-    _check_zones(values, field, advice)
-    return array
 
 
 def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
-    # Asked for integers, Arrow silently truncates floats; casting checks them.
-    if pa.types.is_integer(kind) and float in set(map(type, values)):
-        return pa.array(values).cast(kind)
     if pa.types.is_struct(kind):
         # A key of several fields, which was a struct as long as there were columns.
         names = [kind.field(index).name for index in range(kind.num_fields)]
@@ -327,79 +323,18 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
             dict(zip(names, value, strict=True)) if isinstance(value, list) else value
             for value in values
         ]
-    if pa.types.is_nested(kind):
-        try:
-            made = pa.array(values)
-            _check_fields(made.type, kind)
-            return made.cast(kind)
-        except (NotImplementedError, TypeError):
-            return pa.array(values, kind)
+    check_values(values, kind)
     return pa.array(values, kind)
-
-
-def _check_fields(kind: pa.DataType, wanted: pa.DataType) -> None:
-    """Refuse fields of inner records that a type has not: Arrow would drop them.
-
-    Raises:
-        ValueError: If there is one.
-    """
-    if pa.types.is_struct(kind) and pa.types.is_struct(wanted):
-        for field in kind:
-            place = wanted.get_field_index(field.name)
-            if place < 0:
-                raise ValueError(f"it has no field {field.name!r}")
-            _check_fields(field.type, wanted.field(place).type)
-    elif _is_list(kind) and _is_list(wanted):
-        _check_fields(kind.value_type, wanted.value_type)
 
 
 def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
     try:
-        _check_meaning(column.type, field.type)
-        _check_fields(column.type, field.type)
+        check_type(column.type, field.type)
         return cast_plain(column, field.type)
     except (pa.ArrowException, ValueError) as error:
         raise _misfit(field, str(error)) from error
-
-
-def _check_meaning(kind: pa.DataType, wanted: pa.DataType) -> None:
-    """Refuse to read texts as numbers, moments without a zone as UTC, and the like.
-
-    Raises:
-        ValueError: If Arrow would do that.
-    """
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    found, asked = _family(kind), _family(wanted)
-    is_time_of_number = (found, asked) == ("number", "time")
-    if found and asked and found != asked and not is_time_of_number:
-        raise ValueError(f"it is {kind}")
-    are_moments = pa.types.is_timestamp(kind) and pa.types.is_timestamp(wanted)
-    if are_moments and (kind.tz is None) != (wanted.tz is None):
-        raise ValueError(f"it is {kind}, which is {'not ' if wanted.tz else ''}aware")
-
-
-def _family(kind: pa.DataType) -> str:
-    found = (
-        name for name, tests in _FAMILIES.items() if any(is_(kind) for is_ in tests)
-    )
-    return next(found, "")
-
-
-_FAMILIES: Final = {
-    "text": (
-        *(pa.types.is_string, pa.types.is_large_string),
-        *(pa.types.is_binary, pa.types.is_large_binary),
-    ),
-    "truth": (pa.types.is_boolean,),
-    "number": (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal),
-    "time": (
-        *(pa.types.is_date, pa.types.is_time),
-        *(pa.types.is_timestamp, pa.types.is_duration),
-    ),
-}
 
 
 def _no_column(field: pa.Field, names: list[str]) -> NoReturn:
@@ -415,17 +350,6 @@ def hinted_type(hint: Any, otherwise: pa.DataType) -> pa.DataType:
         return _TYPES.get(hint, otherwise)
     except TypeError:
         return otherwise
-
-
-def _check_zones(values: list[Any], field: pa.Field, advice: str) -> None:
-    """Refuse naive datetimes among aware ones: Arrow would take them for UTC."""
-    if not pa.types.is_timestamp(field.type):
-        return
-    aware = field.type.tz is not None
-    for value in values:
-        if isinstance(value, datetime) and (value.utcoffset() is not None) != aware:
-            kind = "aware" if aware else "naive"
-            raise _misfit(field, f"{value!r} is not {kind}, as the column is", advice)
 
 
 def _misfit(

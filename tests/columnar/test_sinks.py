@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -391,6 +392,21 @@ MOMENT = datetime(2013, 1, 1)
         (MOMENT, MOMENT.replace(tzinfo=UTC)),
         (1, MOMENT),
         (2.5, timedelta(1)),
+        (MOMENT.date(), MOMENT),
+        (MOMENT, MOMENT.date()),
+        (MOMENT.time(), MOMENT),
+        (timedelta(1), 2.5),
+        ("a", b"a"),
+        (b"a", "a"),
+        (1, Decimal("2.5")),
+        (2.5, Decimal("0.1")),
+        (2.5, True),
+        ([1], ["2"]),
+        (["a"], [2]),
+        ([True], [1]),
+        ([MOMENT.replace(tzinfo=UTC)], [MOMENT]),
+        ({"at": MOMENT.date()}, {"at": MOMENT}),
+        ({"n": [1]}, {"n": [2.5]}),
     ],
     ids=str,
 )
@@ -405,6 +421,34 @@ def test_values_never_become_others_to_be_written(
     run: Any = ArrowRun(batch, maker_of_rows) if as_columns else ListRun([{"v": later}])
     with pytest.raises(RecordTypeError, match="column 'v': a record does not fit"):
         maker.batches(run)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [MOMENT.date(), MOMENT],
+        [MOMENT, 1],
+        [timedelta(1), 1],
+        ["a", b"a"],
+        [UUID(int=1), 1],
+        [[MOMENT], [MOMENT.date()]],
+        [MOMENT.time(), MOMENT.time().replace(tzinfo=UTC)],
+    ],
+    ids=str,
+)
+def test_first_records_of_several_types_are_refused(values: list[Any]) -> None:
+    for some in (values, values[::-1]):
+        with pytest.raises(RecordTypeError, match="column 'v': a record does not fit"):
+            BatchMaker().batches(ListRun([{"v": value} for value in some]))
+
+
+def test_values_of_a_map_never_become_others() -> None:
+    schema = pa.schema([("m", pa.map_(pa.string(), pa.int64()))])
+    for wrong in ({"a": 2.5}, {"a": "1"}, {b"a": 1}):
+        with pytest.raises(RecordTypeError, match="column 'm': a record does not fit"):
+            BatchMaker(schema).batches(ListRun([{"m": wrong}]))
+    (batch,) = BatchMaker(schema).batches(ListRun([{"m": {"a": 2.0}}, {"m": None}]))
+    assert batch.column("m").to_pylist() == [[("a", 2)], None]
 
 
 def test_a_field_that_the_first_records_had_not_is_not_lost() -> None:
