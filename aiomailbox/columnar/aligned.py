@@ -14,13 +14,12 @@ import numpy as np
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import DetachedRow, FrozenGrid, KeptRow, contents_of
 from aiomailbox.columnar.groups import distinct
+from aiomailbox.columnar.stretches import beginning, beginnings, overlapping
 from aiomailbox.columnar.window_grid import WindowGrid
 from aiomailbox.columnar.windows import (
     ColumnarWindows,
     Fired,
     Firing,
-    beginning,
-    beginnings,
     rows_firing,
 )
 from aiomailbox.operators import Pending, then
@@ -92,7 +91,7 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         lowest = _least(times_in) if span is None else span[0]
         if beginning(lowest, self._offset, self._step) > self._ended:
             cells, begun = grid.place(times_in, slots, keys, span)
-            grid.check(values, cells)
+            grid.cells.check_records(values, cells)
             grid.add_waiting(values, begun, cells)
             if records is None:
                 return None
@@ -106,7 +105,7 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         values = [each.at(kept) for each in values]
         starts, slots = starts[kept], slots[kept]
         cells, _ = grid.place(starts, slots, keys)
-        grid.check(values, cells)
+        grid.cells.check_records(values, cells)
         pending: Pending = None
         if len(waits):
             mine = [each.at(waits) for each in values]
@@ -168,7 +167,7 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         for fired, windows in ((False, self._open), (True, self._fired)):
             self._to_load += [(fired, start) for start in windows.contents]
 
-    def _load_next(self) -> int:
+    def _load_next(self, count: int) -> int:
         if not self._to_load:
             return 0
         fired, start = self._to_load[-1]
@@ -208,12 +207,7 @@ class ColumnarSlidingOperator(ColumnarTumblingOperator, SlidingAggregateOperator
         return self._slide
 
     def _windows(self, times: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
-        slide, size = self._slide, self._size
-        last = beginnings(times, self._offset, slide)
-        # The latest window comes first, as in rows.
-        starts = last[:, np.newaxis] - np.arange(-(-size // slide)) * slide
-        there = starts > (times - size)[:, np.newaxis]
-        return np.nonzero(there)[0], starts[there]
+        return overlapping(times, self._offset, self._size, self._slide)
 
 
 def _least(times: np.ndarray) -> int:

@@ -209,23 +209,8 @@ class CellGrid:
         rows: np.ndarray = np.array([self._rows[each] for each in starts], np.int64)
         return rows
 
-    def check(self, values: list[Values], cells: np.ndarray) -> None:
-        """Raise if only rows give the right result of adding records to these cells.
-
-        Raises:
-            RowsNeededError: If they do.
-        """
-        if not len(cells):
-            return
-        try:
-            self.cells.check(values, cells, len(cells))
-        except RowsNeededError:
-            # It may have been too careful.
-            _, counts = np.unique(cells, return_counts=True)
-            self.cells.check(values, cells, int(counts.max()))
-
     def add(self, values: list[Values], cells: np.ndarray) -> None:
-        """Add records to their cells, in their order, after `check`."""
+        """Add records to their cells, in their order, after `Cells.check_records`."""
         self.cells.add(values, cells)
         self.see(cells)
 

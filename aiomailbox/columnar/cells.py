@@ -107,6 +107,25 @@ class Cells:
         """
         return [piece.read(run) for piece in self._pieces]
 
+    def check_records(self, values: list[Values], cells: np.ndarray) -> None:
+        """Raise if only rows give the right result of adding records.
+
+        Args:
+            values: What is to be added.
+            cells: The cell of each record.
+
+        Raises:
+            RowsNeededError: If they do.
+        """
+        if not len(cells):
+            return
+        try:
+            # As if all went into each cell: that takes no count.
+            self.check(values, cells, len(cells))
+        except RowsNeededError:
+            _, counts = np.unique(cells, return_counts=True)
+            self.check(values, cells, int(counts.max()))
+
     def check(self, values: list[Values], cells: np.ndarray, most: int) -> None:
         # Before anything is changed: rows must find all cells as they were.
         """Raise if only rows give the right result.
@@ -125,7 +144,7 @@ class Cells:
     def add(
         self, values: list[Values], cells: np.ndarray, among: int | None = None
     ) -> None:
-        """Add records to their cells, in their order, after `check`.
+        """Add records to their cells, in their order, after `check_records`.
 
         Args:
             values: What is to be added.

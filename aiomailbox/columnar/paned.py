@@ -14,13 +14,12 @@ from aiomailbox.columnar.cells import Cells
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.pane_merge import PaneMerge
 from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.stretches import beginning, beginnings
 from aiomailbox.columnar.values import Values
 from aiomailbox.columnar.windows import (
     ColumnarWindows,
     Fired,
     Firing,
-    beginning,
-    beginnings,
     rows_firing,
 )
 from aiomailbox.operators import Pending, then
@@ -68,7 +67,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         panes = _PaneSnapshot(self._pane_grid.frozen(), self._slots.keys)
         return [self._snapshot_with(panes)]
 
-    def _load_next(self) -> int:
+    def _load_next(self, count: int) -> int:
         return 0
 
     def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
@@ -113,14 +112,14 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         """
         grid, keys = self._pane_grid, len(self._slots.places)
         cells, panes = grid.place(times, slots, keys)
-        grid.check(values, cells)
+        grid.cells.check_records(values, cells)
         if late is not None and late.any():
             places = np.flatnonzero(late)
             merge, mine = self._pane_merge, [each.at(places) for each in values]
             merge.make_room(keys)
             merged = merge.late_cells(times[places], slots[places])
             for chosen, into in merged:
-                merge.grid.check([each.at(chosen) for each in mine], into)
+                merge.grid.cells.check_records([each.at(chosen) for each in mine], into)
             merge.add(mine, merged)
         self._begin_windows(panes)
         grid.add(values, cells)

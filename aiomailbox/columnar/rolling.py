@@ -11,24 +11,23 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cells import Cells, FrozenCells
+from aiomailbox.columnar.columnar_operator import ColumnarOperator
 from aiomailbox.columnar.groups import Groups
 from aiomailbox.columnar.key_types import KeyTypes
-from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
+from aiomailbox.columnar.keys import KeySlots
 from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
-from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
+from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.values import Values
 from aiomailbox.operators import (
     KeyedAggregateOperator,
     OnError,
     Output,
     Pending,
-    RowsNote,
     fail,
 )
 from aiomailbox.records import Run
 from aiomailbox.state import (
     GroupedEntries,
-    HeapStateStore,
     KeyedStateSnapshot,
     ValueStateDescriptor,
     state_meta,
@@ -39,7 +38,7 @@ __all__ = ["ColumnarAggregateOperator"]
 _ROLLING: Final = ValueStateDescriptor("rolling")
 
 
-class ColumnarAggregateOperator(KeyedAggregateOperator):
+class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
     """Does what `KeyedAggregateOperator` does, on columns as long as it gets any.
 
     The accumulators of keys that columns came for are in arrays; a snapshot has them in
@@ -66,8 +65,6 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         [2, 3, 6]
     """
 
-    takes_columns = True
-
     def __init__(
         self,
         key: Any,
@@ -90,22 +87,12 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         self._key_types = KeyTypes()
         # Whether the columns of any results have been read.
         self._are_read = False
-        self.rows_note: RowsNote = RowsNote()
 
     def setup(self, context: Any, output: Output) -> None:
         """Take the context, and an output that keeps the names of fields."""
         if self._maker.rows_lack_names:
             output = NamedResultsOutput(output, self._maker)
         super().setup(context, output)
-
-    def open(self) -> Pending:
-        """Bind the state."""
-        pending = super().open()
-        # What another backend keeps is there because it does not fit into memory.
-        self._is_columnar = isinstance(self.context.keyed_state, HeapStateStore)
-        self.context.metrics.gauge("columnar", lambda: int(self._is_columnar))
-        self.rows_note.reason = "" if self._is_columnar else NOT_ON_THE_HEAP
-        return pending
 
     def process_run(self, run: Run) -> Pending:
         """Update the content of each record's key and emit the results as one run."""
@@ -135,11 +122,7 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         """
         if type(run) is not ArrowRun:
             raise RowsNeededError("records came as rows")
-        slots = self._slots.of_batch(
-            run, run.row_maker, self._key_fields.fields, self._key_fields.is_alone
-        )
-        if slots is None:
-            raise RowsNeededError(KEYS_OF_ROWS)
+        slots = self._slots_by(self._key_fields, run)
         if not self._key_fields.is_alone:
             kinds = [run.schema.field(each).type for each in self._key_fields.fields]
             self._key_types.add(kinds, self._slots.keys, alone=False)
@@ -218,17 +201,16 @@ class ColumnarAggregateOperator(KeyedAggregateOperator):
         named = [keys[slot] for slot in slots.tolist()]
         return self._maker.key_column(named, self._key_types.types)
 
-    def _go_to_rows(self, reason: str) -> None:
-        """Give all accumulators to the table, and leave columns alone from now on."""
-        self._is_columnar = False
-        self.rows_note.take(reason)
+    def _load_next(self, count: int) -> int:
+        # Accumulators are taken over with the first record of their key.
+        return 0
+
+    def _give_back(self) -> int:
         keys = self._slots.keys
         found = self._cells.accumulators(np.arange(len(keys)))
         for key, accumulator in zip(keys, found, strict=True):
             self._table.put(key, accumulator)
-        self._slots.clear()
-        if keys:
-            self.context.log.info("works on rows from now on", reason=reason)
+        return len(keys)
 
 
 class _SlotRows:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-__all__ = ["NOT_ON_THE_HEAP", "RowsNeededError"]
-
-NOT_ON_THE_HEAP: Final = "its state is not kept on the heap"
+__all__ = ["RowsNeededError"]
 
 
 class RowsNeededError(Exception):

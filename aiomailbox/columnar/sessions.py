@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -37,8 +37,6 @@ from aiomailbox.windowing import (
 )
 
 __all__ = ["ColumnarSessionOperator"]
-
-_LOADED_AT_ONCE: Final = 1024
 
 # What a late record has made of its session: the key, start, end, accumulator.
 _Change = tuple[Any, int, int, list[Any]]
@@ -79,7 +77,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
             inside &= kept.starts.take(places) <= times
             inside &= times <= kept.ends.take(places)
         if inside.all():
-            self._check(values, places)
+            kept.cells.check_records(values, places)
             self._prolong(values, places, times)
             return None
         others: np.ndarray = np.zeros(len(self._slots.places), np.bool_)
@@ -97,7 +95,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         places[rest] = stretches[found.of_records]
         fast = np.flatnonzero(places >= 0)
         values = [each.at(fast) for each in values]
-        self._check(values, places[fast])
+        kept.cells.check_records(values, places[fast])
         kept.begin(found.slots[new], found.starts[new], found.ends[new])
         longer = stretches[used]
         kept.starts[longer], kept.ends[longer] = found.starts[used], found.ends[used]
@@ -119,15 +117,6 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         found.simple[found.of_records[ends - 1 <= self.watermark_ms]] = False
         found.simple[found.of_others[kept.stages[mine] == FIRED]] = False
         return found, mine
-
-    def _check(self, values: list[Values], cells: np.ndarray) -> None:
-        if not len(cells):
-            return
-        try:
-            self._kept.cells.check(values, cells, len(cells))
-        except RowsNeededError:
-            # It may have been too careful.
-            self._kept.cells.check(values, cells, int(np.bincount(cells).max()))
 
     def _prolong(
         self, values: list[Values], places: np.ndarray, times: np.ndarray
@@ -237,8 +226,8 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
     def _keep_slots(self, slots: np.ndarray) -> None:
         self._kept.keep_slots(slots)
 
-    def _load_next(self) -> int:
-        keys = list(islice(self._sessions.by_key, _LOADED_AT_ONCE))
+    def _load_next(self, count: int) -> int:
+        keys = list(islice(self._sessions.by_key, count))
         if keys:
             self._load_sessions(keys)
         return len(keys)

@@ -43,7 +43,7 @@ class WindowGrid(CellGrid):
     def add_waiting(
         self, values: list[Values], starts: list[int], cells: np.ndarray
     ) -> None:
-        """Add records to windows that have not ended, after `check`.
+        """Add records to windows that have not ended, after `Cells.check_records`.
 
         Args:
             values: What is to be added.
@@ -64,7 +64,7 @@ class WindowGrid(CellGrid):
         self._first_waiting.add(new)
 
     def add_late(self, values: list[Values], cells: np.ndarray) -> list[pa.Array]:
-        """Add records to windows that have fired, after `check`; return each result."""
+        """Add records to windows that have fired, once checked; return each result."""
         mine, codes = np.unique(cells, return_inverse=True)
         made = self.cells.roll(values, Groups(codes, len(mine)), mine)
         self.see(cells)

@@ -16,6 +16,7 @@ from aiomailbox.columnar.joined_rows import FrozenWindow, JoinedRows, JoinedTime
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.starts import Starts
+from aiomailbox.columnar.stretches import beginnings, overlapping
 from aiomailbox.columnar.window_pairs import (
     Ending,
     EndingPairs,
@@ -24,13 +25,13 @@ from aiomailbox.columnar.window_pairs import (
     Part,
     of_keys,
 )
-from aiomailbox.columnar.windows import beginnings
 from aiomailbox.eventtime import event_timers
 from aiomailbox.operators import (
     OperatorSnapshot,
     Pending,
     Pieces,
     in_turn,
+    more_after,
     then,
 )
 from aiomailbox.state import (
@@ -282,14 +283,10 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
 
     def _windows(self, times: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the records that have windows, and where each of these begins."""
-        slide, size = self._slide, self._size
-        last = beginnings(times, self._assigner.offset_ms, slide)
-        if slide == size:
-            return np.arange(len(times)), last
-        # The latest window comes first, as in rows.
-        starts = last[:, np.newaxis] - np.arange(-(-size // slide)) * slide
-        there = starts > (times - size)[:, np.newaxis]
-        return np.nonzero(there)[0], starts[there]
+        slide, offset = self._slide, self._assigner.offset_ms
+        if slide == self._size:
+            return np.arange(len(times)), beginnings(times, offset, slide)
+        return overlapping(times, offset, self._size, slide)
 
     def _emit_some(self, count: int) -> bool | Awaitable[bool]:
         """Emit the pairs of some keys of windows that have ended."""
@@ -306,7 +303,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         if ending.is_done:
             self._ending = None
         pending = in_turn(self.output.emit_run, ((each,) for each in pairs))
-        return False if pending is None else _false_after(pending)
+        return more_after(pending)
 
     def _next_ended(self) -> list[Ending]:
         """Return the next windows that the watermark has ended, several if they are small."""
@@ -413,8 +410,3 @@ def window_join_asking(operator: Any) -> str:
     spec: WindowSpec = operator._spec
     known = type(spec.assigner) in {TumblingEventTimeWindows, SlidingEventTimeWindows}
     return "" if known and spec.is_plain else spec.peculiarity
-
-
-async def _false_after(pending: Awaitable[None]) -> bool:
-    await pending
-    return False

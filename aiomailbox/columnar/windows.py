@@ -1,4 +1,4 @@
-"""What windows over columns have in common: keys, results, and the way back to rows."""
+"""What windows over columns have in common: keys, results and late records."""
 
 from __future__ import annotations
 
@@ -11,27 +11,23 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
+from aiomailbox.columnar.columnar_operator import ColumnarOperator
 from aiomailbox.columnar.key_types import KeyTypes
-from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
+from aiomailbox.columnar.keys import KeySlots, KnownKeys
 from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
-from aiomailbox.columnar.rows_needed import NOT_ON_THE_HEAP, RowsNeededError
-from aiomailbox.operators import Output, Pending, RowsNote, in_pieces, then
+from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.operators import Output, Pending, more_after, then
 from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
-from aiomailbox.state import HeapStateStore
 from aiomailbox.windowing import AggregateWindowsOperator, WindowSpec, key_function
 
 __all__ = [
     "ColumnarWindows",
     "Fired",
     "Firing",
-    "beginning",
-    "beginnings",
     "moments",
     "rows_firing",
 ]
 
-# Beyond it, the arithmetic of times might leave 64 bits.
-_TIME_MAX: Final = 2**61
 # The years 1 to 9999, which datetimes have.
 _DATE_MIN: Final = -62_135_596_800_000
 _DATE_MAX: Final = 253_402_300_799_999
@@ -74,19 +70,13 @@ class Firing(NamedTuple):
     make: Callable[[], Fired]
 
 
-class ColumnarWindows(AggregateWindowsOperator):
-    """Lets an operator of windows work on columns as long as it gets any.
-
-    With the first run of rows, or the first value for which only Python has the right
-    result, all becomes rows, for good. It stands before the operator of rows among the
-    bases of a class.
+class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
+    """Lets an operator of windows work on columns; see `ColumnarOperator`.
 
     Args:
         spec: Key (a selector of fields, or none), windows, lateness and errors.
         aggregate: One for which `needs_rows` returns nothing.
     """
-
-    takes_columns = True
 
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__(spec, aggregate)
@@ -111,25 +101,12 @@ class ColumnarWindows(AggregateWindowsOperator):
         self._are_read = False
         # How many records have come since all cells were looked at.
         self._since_look = 0
-        self.rows_note: RowsNote = RowsNote()
 
     def setup(self, context: Any, output: Output) -> None:
         """Take the context, and an output that keeps the names of fields."""
         if self._maker.rows_lack_names:
             output = NamedResultsOutput(output, self._maker)
         super().setup(context, output)
-
-    def open(self) -> Pending:
-        """Bind the state."""
-        return then(super().open(), self._open_columns)
-
-    def _open_columns(self) -> Pending:
-        # What another backend keeps is there because it does not fit into memory.
-        self._is_columnar = isinstance(self.context.keyed_state, HeapStateStore)
-        self.context.metrics.gauge("columnar", lambda: int(self._is_columnar))
-        self.rows_note.reason = "" if self._is_columnar else NOT_ON_THE_HEAP
-        self._begin_load()
-        return in_pieces(self._load_some)
 
     def process_run(self, run: Run) -> Pending:
         """Add each record to its window."""
@@ -164,21 +141,6 @@ class ColumnarWindows(AggregateWindowsOperator):
         """
         raise TypeError(f"{type(self).__name__} defines no _fire_some")
 
-    def _begin_load(self) -> None:
-        """Note what a restore has put into rows."""
-
-    def _load_next(self) -> int:
-        """Take some of that over and return how much it was; 0 for nothing left.
-
-        Raises:
-            RowsNeededError: If it has to stay rows.
-        """
-        raise TypeError(f"{type(self).__name__} defines no _load_next")
-
-    def _give_back(self) -> int:
-        """Give all that is kept to the state of rows; return how much it was."""
-        raise TypeError(f"{type(self).__name__} defines no _give_back")
-
     def _forget_idle(self) -> None:
         """Forget what is over, which a watermark has said."""
 
@@ -194,26 +156,12 @@ class ColumnarWindows(AggregateWindowsOperator):
         """Keep the places of these keys only; they get new ones, in their order."""
         raise TypeError(f"{type(self).__name__} defines no _keep_slots")
 
-    def _timed(self, run: Run) -> tuple[ArrowRun, np.ndarray]:
-        times = run.event_times if type(run) is ArrowRun else None
-        if times is None or type(run) is not ArrowRun:
-            raise RowsNeededError("records came as rows, or without event times")
-        lowest, highest = run.span_ms()
-        if lowest < -_TIME_MAX or highest > _TIME_MAX:
-            raise RowsNeededError("an event time is at the limits of 64 bits")
-        return run, times
-
     def _slots_of(self, run: ArrowRun) -> np.ndarray:
         if self._selector is None:
             self._slots.place([0])
             return np.zeros(len(run), np.int64)
-        fields = self._selector.fields
-        slots = self._slots.of_batch(
-            run, run.row_maker, fields, self._selector.is_alone
-        )
-        if slots is None:
-            raise RowsNeededError(KEYS_OF_ROWS)
-        kinds = [run.schema.field(field).type for field in fields]
+        slots = self._slots_by(self._selector, run)
+        kinds = [run.schema.field(field).type for field in self._selector.fields]
         alone = self._selector.is_alone
         self._key_types.add(kinds, self._slots.keys, alone=alone)
         return slots
@@ -241,7 +189,7 @@ class ColumnarWindows(AggregateWindowsOperator):
         if firing is None:
             return True
         pending = self._emit_firing(firing)
-        return False if pending is None else _false_after(pending)
+        return more_after(pending)
 
     def _emit_results(self, fired: Fired) -> Pending:
         """Emit results with their windows, at the end of each."""
@@ -304,29 +252,6 @@ class ColumnarWindows(AggregateWindowsOperator):
         self._slots.clear()
         self._slots.place([keys[slot] for slot in used.tolist()])
 
-    def _load_some(self, count: int) -> bool:
-        """Take over about so many contents that a restore has put into rows."""
-        while self._is_columnar and count > 0:
-            try:
-                loaded = self._load_next()
-            except RowsNeededError as reason:
-                self._go_to_rows(str(reason))
-                return True
-            if not loaded:
-                return True
-            count -= loaded
-        return not self._is_columnar
-
-    def _go_to_rows(self, reason: str) -> None:
-        """Give all windows to the state of rows, and leave columns alone from now on."""
-        # For good: going back and forth would cost more than either.
-        self._is_columnar = False
-        self.rows_note.take(reason)
-        had = self._give_back()
-        self._slots.clear()
-        if had:
-            self.context.log.info("works on rows from now on", reason=reason)
-
 
 def moments(times: np.ndarray) -> pa.Array:
     """Return milliseconds as moments; null where a datetime has no year for them."""
@@ -337,23 +262,6 @@ def moments(times: np.ndarray) -> pa.Array:
         return pa.array(times).view(kind)
     beyond = (times < _DATE_MIN) | (times > _DATE_MAX)
     return pa.array(np.where(beyond, 0, times), mask=beyond).cast(kind)
-
-
-def beginnings(times: np.ndarray, offset: int, size: int) -> np.ndarray:
-    """Return where stretches begin, milliseconds, that these times are in.
-
-    A division by one number is a multiplication; a remainder would not be.
-    """
-    starts: np.ndarray = times - offset
-    starts //= size
-    starts *= size
-    starts += offset
-    return starts
-
-
-def beginning(time: int, offset: int, size: int) -> int:
-    """Return where the stretch begins that a time is in; see `beginnings`."""
-    return time - (time - offset) % size
 
 
 def rows_firing(rows: Sequence[DetachedRow | KeptRow], size: int) -> Firing:
@@ -375,8 +283,3 @@ def _fired_of(
     slots, columns = zip(*[row.results() for row in rows], strict=True)
     results = [pa.concat_arrays(parts) for parts in zip(*columns, strict=True)]
     return Fired(starts, starts + size, np.concatenate(slots), results)
-
-
-async def _false_after(pending: Awaitable[None]) -> bool:
-    await pending
-    return False

@@ -18,7 +18,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending
 from aiomailbox.records import RUN_LENGTH_MAX
 
-__all__ = ["Pieces", "in_pieces"]
+__all__ = ["Pieces", "in_pieces", "more_after"]
 
 _PIECE_S: Final = 0.000_25
 # Of `in_pieces`: some milliseconds.
@@ -110,6 +110,20 @@ def in_pieces(piece: Callable[[int], bool]) -> Pending:
         None if little was left, else an awaitable that does the rest.
     """
     return None if piece(_STEPS) or piece(_STEPS) else _rest_in_pieces(piece)
+
+
+def more_after(pending: Pending) -> bool | Awaitable[bool]:
+    """Return what a piece of `Pieces` returns that leaves something to do.
+
+    Args:
+        pending: What has to be awaited before, or None.
+    """
+    return False if pending is None else _false_after(pending)
+
+
+async def _false_after(pending: Awaitable[None]) -> bool:
+    await pending
+    return False
 
 
 async def _rest_in_pieces(piece: Callable[[int], bool]) -> None:
