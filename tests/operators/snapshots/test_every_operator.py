@@ -44,6 +44,7 @@ BASES = {
     "CoFunctionOperator",
     "CoInputsOperator",
     "ColumnarJoin",
+    "ColumnarOperator",
     "ColumnarWindows",
     "ElementOperator",
     "FunctionOperator",
