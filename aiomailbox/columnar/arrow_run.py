@@ -350,32 +350,38 @@ class ArrowRun:
                 f"an event time cannot be None: column {name!r} is null in record "
                 f"{self.slice(row, row + 1).values[0]!r}."
             )
-        times: np.ndarray
-        if pa.types.is_timestamp(column.type) and column.type.tz:
-            if column.type.unit in {"s", "ms"}:
-                try:
-                    column = column.cast(pa.timestamp("ms", column.type.tz))
-                except pa.ArrowInvalid as error:
-                    raise TimestampError(
-                        f"column {name!r} has an event time that 64 bits of "
-                        f"milliseconds cannot hold: {error}"
-                    ) from error
-                times = column.cast(pa.int64()).to_numpy()
-            else:
-                times = epoch_micros(column) // 1000
-        elif pa.types.is_integer(column.type):
-            if pa.types.is_uint64(column.type):
-                check_before_end_of_time(max(column.to_pylist(), default=0))
-            if not pa.types.is_int64(column.type):
-                column = column.cast(pa.int64())
-            times = column.to_numpy()
-        else:
+        return _millis(column, name)
+
+
+def _millis(column: pa.Array, name: str) -> np.ndarray:
+    """Return event times without null as milliseconds, int64 of shape ``(n,)``.
+
+    Raises:
+        TimestampError: If they are neither integers nor moments with a time zone, or
+            do not fit into 64 bits.
+    """
+    kind, times = column.type, column
+    if pa.types.is_timestamp(kind) and kind.tz:
+        if kind.unit not in {"s", "ms"}:
+            return epoch_micros(column) // 1000
+        try:
+            times = column.cast(pa.timestamp("ms", kind.tz))
+        except pa.ArrowInvalid as error:
             raise TimestampError(
-                f"column {name!r} of type {column.type} cannot be an event time. "
-                "Use a timestamp with a time zone, or int milliseconds since the "
-                "epoch."
-            )
-        return times
+                f"column {name!r} has an event time that 64 bits of milliseconds "
+                f"cannot hold: {error}"
+            ) from error
+    elif not pa.types.is_integer(kind):
+        raise TimestampError(
+            f"column {name!r} of type {kind} cannot be an event time. Use a timestamp "
+            "with a time zone, or int milliseconds since the epoch."
+        )
+    elif pa.types.is_uint64(kind):
+        check_before_end_of_time(max(column.to_pylist(), default=0))
+    if not pa.types.is_int64(times.type):
+        times = times.cast(pa.int64())
+    millis: np.ndarray = times.to_numpy()
+    return millis
 
 
 def as_bools(mask: pa.BooleanArray) -> np.ndarray:

@@ -198,7 +198,7 @@ def _check_zones(values: Iterable[Any], kind: pa.DataType) -> None:
 
 @lru_cache(maxsize=256)
 def _meaning(kind: pa.DataType) -> str:
-    """Return what values of a type are, empty if nobody needs to know."""
+    """Return what values of a type are, empty if it does not matter."""
     found = (name for name, tests in _KINDS.items() if any(is_(kind) for is_ in tests))
     return next(found, "")
 

@@ -30,8 +30,8 @@ from aiomailbox.operators import (
     OperatorSnapshot,
     Pending,
     Pieces,
+    done_after,
     in_turn,
-    more_after,
     then,
 )
 from aiomailbox.state import (
@@ -303,7 +303,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         if ending.is_done:
             self._ending = None
         pending = in_turn(self.output.emit_run, ((each,) for each in pairs))
-        return more_after(pending)
+        return done_after(pending, done=False)
 
     def _next_ended(self) -> list[Ending]:
         """Return the next windows that the watermark has ended, several if they are small."""

@@ -16,7 +16,7 @@ from aiomailbox.columnar.key_types import KeyTypes
 from aiomailbox.columnar.keys import KeySlots, KnownKeys
 from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators import Output, Pending, more_after, then
+from aiomailbox.operators import Output, Pending, done_after, then
 from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
 from aiomailbox.windowing import AggregateWindowsOperator, WindowSpec, key_function
 
@@ -189,7 +189,7 @@ class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
         if firing is None:
             return True
         pending = self._emit_firing(firing)
-        return more_after(pending)
+        return done_after(pending, done=False)
 
     def _emit_results(self, fired: Fired) -> Pending:
         """Emit results with their windows, at the end of each."""

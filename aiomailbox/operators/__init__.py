@@ -97,7 +97,7 @@ from aiomailbox.operators.core.on_error import (
     skip,
 )
 from aiomailbox.operators.core.open_calls import OpenCall, OpenCalls
-from aiomailbox.operators.core.pieces import Pieces, in_pieces, more_after
+from aiomailbox.operators.core.pieces import Pieces, done_after, in_pieces
 from aiomailbox.operators.core.record_fields import RecordFields
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.operators.core.resources import FunctionLife
@@ -395,6 +395,7 @@ __all__ = [
     "describe",
     "describe_replay",
     "describe_snapshot",
+    "done_after",
     "encode_snapshot",
     "fail",
     "field_or_function",
@@ -418,7 +419,6 @@ __all__ = [
     "max_",
     "mean",
     "min_",
-    "more_after",
     "naming_hook",
     "noting",
     "owner_of",

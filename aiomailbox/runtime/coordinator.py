@@ -220,7 +220,7 @@ class CheckpointCoordinator:
         self._is_over = False
         # Asked for before the tasks run, or while they start again.
         self._early: deque[_Asked] = deque()
-        # For those who wait until the tasks run; None if nobody does.
+        # What is awaited until the tasks run; None if nothing waits.
         self._all_run: asyncio.Future[None] | None = None
         self._final: asyncio.Future[CompletedCheckpoint] | None = None
         self._final_retry: asyncio.TimerHandle | None = None

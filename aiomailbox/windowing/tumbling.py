@@ -23,6 +23,7 @@ from aiomailbox.operators import (
     Pieces,
     StatefulOperator,
     collector_for,
+    done_after,
     in_pieces,
     raise_as,
     then,
@@ -155,7 +156,7 @@ class AggregateWindowsOperator(StatefulOperator):
         if len(results) < RUN_LENGTH_MAX and not self._failures.waiting:
             return done
         pending = self.emit_collected()
-        return done if pending is None else _after(pending, done)
+        return done_after(pending, done=done)
 
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
@@ -412,8 +413,3 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
     def _forget_over(self, count: int) -> bool:
         over = self.watermark_ms - self._lateness - self._size + 1
         return self._fired.forget_until(over, count)
-
-
-async def _after(pending: Awaitable[None], done: bool) -> bool:
-    await pending
-    return done

@@ -270,7 +270,7 @@ def test_columns_that_mean_something_else_go_as_rows() -> None:
     ]
 
 
-def test_a_class_that_nobody_declared_is_refused_at_both_ends() -> None:
+def test_a_class_that_was_not_declared_is_refused_at_both_ends() -> None:
     run = run_of(pa.record_batch({"name": ["Oslo"]}), ClassForm(City))
     with pytest.raises(
         WrongTypeError, match="City cannot be sent, for its class is not declared"

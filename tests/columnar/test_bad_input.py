@@ -38,7 +38,7 @@ READERS: dict[str, Verb] = {
 
 
 def hidden() -> Any:
-    """Return columns of which nobody knows the fields before there are any."""
+    """Return columns whose fields are unknown before there are any."""
     env = am.StreamExecutionEnvironment()
     return env.from_arrow(TABLE).map_batches(lambda batch: batch)
 
@@ -61,7 +61,7 @@ def test_a_field_that_no_column_has_is_refused_where_it_is_written(verb: Verb) -
 
 
 @pytest.mark.parametrize("name", READERS)
-async def test_a_field_that_nobody_knew_of_is_named_with_those_that_there_are(
+async def test_an_unknown_field_is_named_with_those_that_there_are(
     name: str,
 ) -> None:
     with pytest.raises(am.JobFailedError) as caught:
@@ -188,7 +188,7 @@ async def test_a_moment_that_python_cannot_express_is_an_error_and_no_other_mome
     for stream in (env.from_arrow(table), latest):
         with pytest.raises(AioMailboxError, match="outside the years 1 to 9999"):
             await stream.collect()
-    # Columns that nobody reads as moments pass.
+    # Columns that are not read as moments pass.
     assert await env.from_arrow(table).filter(pc.field("k") > 1).count() == 1
 
 

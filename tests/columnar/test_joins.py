@@ -390,7 +390,7 @@ def test_a_wrong_name_is_refused_where_it_is_written(kind: str, what: str) -> No
 
 @each_join
 @pytest.mark.parametrize("what", ["ambiguous", "missing", "expression"])
-async def test_a_wrong_name_that_nobody_knew_of_names_the_operator(
+async def test_a_wrong_name_that_shows_late_names_the_operator(
     kind: str, what: str
 ) -> None:
     left, right = streams(am.StreamExecutionEnvironment(), "columns")

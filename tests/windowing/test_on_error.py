@@ -357,7 +357,7 @@ def test_a_record_that_fails_merges_no_sessions() -> None:
                 assert harness.values in ([1, 2], [(1,), (2,)])
 
 
-def test_a_skipped_record_leaves_no_session_that_nobody_ends() -> None:
+def test_a_skipped_record_leaves_no_session_that_never_ends() -> None:
     sessions = EventTimeSessionWindows.with_gap(10)
     with OneInputHarness(
         general(assigner=sessions, on_error=skip), keyed=True

@@ -18,7 +18,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending
 from aiomailbox.records import RUN_LENGTH_MAX
 
-__all__ = ["Pieces", "in_pieces", "more_after"]
+__all__ = ["Pieces", "done_after", "in_pieces"]
 
 _PIECE_S: Final = 0.000_25
 # Of `in_pieces`: some milliseconds.
@@ -112,18 +112,19 @@ def in_pieces(piece: Callable[[int], bool]) -> Pending:
     return None if piece(_STEPS) or piece(_STEPS) else _rest_in_pieces(piece)
 
 
-def more_after(pending: Pending) -> bool | Awaitable[bool]:
-    """Return what a piece of `Pieces` returns that leaves something to do.
+def done_after(pending: Pending, *, done: bool) -> bool | Awaitable[bool]:
+    """Return what a piece of `Pieces` returns.
 
     Args:
         pending: What has to be awaited before, or None.
+        done: Whether there is nothing left.
     """
-    return False if pending is None else _false_after(pending)
+    return done if pending is None else _after(pending, done=done)
 
 
-async def _false_after(pending: Awaitable[None]) -> bool:
+async def _after(pending: Awaitable[None], *, done: bool) -> bool:
     await pending
-    return False
+    return done
 
 
 async def _rest_in_pieces(piece: Callable[[int], bool]) -> None:
