@@ -240,9 +240,10 @@ class StreamExecutionEnvironment:
         copied.
 
         Args:
-            data: A `pyarrow.Table`, record batches, or anything that exports an Arrow
-                stream, such as a DataFrame of Polars. Batches may have different columns
-                if their types can be unified; a missing column is null.
+            data: A `pyarrow.Table`, a record batch, or anything that exports an Arrow
+                stream, such as a DataFrame of Polars, or several of these. Batches may
+                have different columns if their types can be unified; a missing column is
+                null.
             watermark_strategy: As in `from_source`. A timestamp assigner that is a field's
                 name keeps columns; a function makes rows.
             records: What functions get for a row: ``"namedtuple"``, ``dict``, or a

@@ -56,6 +56,7 @@ _TYPE_ADVICE: Final = (
 )
 # What Arrow says of a field that is not there, before its name.
 _NO_MATCH: Final = "No match for FieldRef.Name("
+_NO_INNER: Final = "No match for FieldRef.Nested(FieldRef.Name("
 
 
 def check_expression(value: Any, parameter: str) -> pc.Expression:
@@ -99,8 +100,16 @@ def check_reads(expression: pc.Expression, names: Sequence[str]) -> None:
         _projected(schema.empty_table(), [expression])
     except pa.ArrowException as error:
         # Functions may want to know types, and inner fields a struct.
-        if str(error).startswith(_NO_MATCH):
+        if _is_missing(str(error), names):
             raise _no_fit(str(expression), error, names) from error
+
+
+def _is_missing(error: str, names: Sequence[str]) -> bool:
+    """Say whether Arrow misses a field, or one of whose fields one is read."""
+    if not error.startswith(_NO_INNER):
+        return error.startswith(_NO_MATCH)
+    path = error.removeprefix(_NO_INNER)
+    return not any(path.startswith(f"{name}) FieldRef") for name in names)
 
 
 class _Reads(NamedTuple):
@@ -393,6 +402,9 @@ def _reason(error: Exception) -> str:
     if first.startswith(_NO_MATCH):
         name = first.removeprefix(_NO_MATCH).partition(") in ")[0]
         return f"there is no field {name!r}"
+    if first.startswith(_NO_INNER):
+        path = first.removeprefix(_NO_INNER).partition(")) in ")[0]
+        return f"there is no field {path.replace(') FieldRef.Name(', '.')!r}"
     return first.partition(" in ")[0] if first.startswith("No match") else first
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import groupby
 from typing import Any, Final
 
 import numpy as np
@@ -21,16 +22,20 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     MissingExtraError,
     RecordTypeError,
+    WrongTypeError,
     add_note,
     named_operator,
 )
 from aiomailbox.operators import (
     USER_ERRORS,
+    CallableKind,
     Operator,
     Pending,
+    callable_kind,
     check_function,
     check_run_in,
     describe,
+    in_turn,
     is_async_callable,
     raise_as,
     refuse_generator,
@@ -63,10 +68,11 @@ class MapBatchesOperator(Operator):
         form: What was given.
 
     Raises:
-        InvalidArgumentError: If there is no such form, ``run_in`` is not known, or an
-            ``async def`` function is to run in a thread.
+        InvalidArgumentError: If there is no such form, ``run_in`` is not known, an
+            ``async def`` function is to run in a thread, or it is a generator.
         MissingExtraError: If the form's library is not installed.
-        WrongTypeError: If the function cannot be called with a batch.
+        WrongTypeError: If the function cannot be called with a batch, or ``timestamps``
+            is no name.
 
     Example:
         >>> from aiomailbox.testing import OneInputHarness
@@ -92,6 +98,18 @@ class MapBatchesOperator(Operator):
             function, "function", arity=1
         )
         refuse_generator(function, "function", "Return one batch.")
+        if callable_kind(function) is CallableKind.ASYNC_GENERATOR:
+            raise InvalidArgumentError(
+                "function",
+                f"{describe(function)} is an asynchronous generator",
+                "Return one batch.",
+            )
+        if not isinstance(timestamps, str | None):
+            raise WrongTypeError(
+                "timestamps",
+                f"{timestamps!r} is not the name of a column",
+                'Write timestamps="ms".',
+            )
         if form not in _FORMS:
             raise InvalidArgumentError(
                 "form", f"{form!r} is unknown", f"Use one of {', '.join(_FORMS)}."
@@ -116,8 +134,11 @@ class MapBatchesOperator(Operator):
             return self._process(run, run.batch) if len(run) else None
         if not len(run):
             return None
-        (batch,) = self._batch_maker.batches(run)
-        return self._process(run, batch)
+        return in_turn(self._process_rows, ((part,) for part in _parts(run)))
+
+    def _process_rows(self, run: Run) -> Pending:
+        batches = self._batch_maker.batches(run)
+        return in_turn(self._process, ((run, batch) for batch in batches))
 
     def _process(self, run: Run, batch: pa.RecordBatch) -> Pending:
         self._count += 1
@@ -256,6 +277,21 @@ class MapBatchesOperator(Operator):
             form: RecordForm = DictForm() if are_dicts else NamedTupleForm()
             maker = self._makers[are_dicts] = RowMaker(schema, form)
         return maker
+
+
+def _parts(run: Run) -> Iterator[Run]:
+    """Yield records together, but batches that are records one by one."""
+    stop = 0
+    for is_batch, group in groupby(run.values, _is_batch):
+        start, stop = stop, stop + len(list(group))
+        ends = range(start + 1, stop + 1) if is_batch else (stop,)
+        for end in ends:
+            yield run.slice(start, end)
+            start = end
+
+
+def _is_batch(value: Any) -> bool:
+    return isinstance(value, pa.RecordBatch | pa.Table)
 
 
 def _as_it_is(batch: pa.RecordBatch) -> Any:

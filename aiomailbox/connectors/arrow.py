@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -33,6 +33,9 @@ from aiomailbox.operators import (
 
 __all__ = ["ArrowSource"]
 
+# What gives parts that nobody means.
+_ALONE: Final = (str, bytes, Mapping, pa.ChunkedArray, pa.Array)
+
 
 class ArrowSource:
     """Reads the rows of Arrow data, in order; operators given by fields get columns.
@@ -41,9 +44,9 @@ class ArrowSource:
     snapshot was taken.
 
     Args:
-        data: A `pyarrow.Table` or `RecordBatch`, several batches, or anything that exports
-            an Arrow stream, such as a DataFrame of Polars or a relation of DuckDB. It
-            stays in memory.
+        data: A `pyarrow.Table` or `RecordBatch`, or anything that exports an Arrow
+            stream, such as a DataFrame of Polars or a relation of DuckDB, or several of
+            these. It stays in memory.
         records: How functions see a row: ``"namedtuple"``, dict or a class, as in
             `SparkSource`.
 
@@ -153,21 +156,39 @@ class _ArrowReader(SplitReader):
 
 
 def _batches(data: Any) -> list[pa.RecordBatch]:
+    batches = _exported(data)
+    if batches is not None:
+        return batches
+    parts = (
+        data if isinstance(data, Iterable) and not isinstance(data, _ALONE) else [data]
+    )
+    batches = []
+    for part in parts:
+        found = _exported(part)
+        if found is None:
+            raise WrongTypeError(
+                "data",
+                f"{type(part).__name__} is neither an Arrow table nor a record batch",
+                "Use pa.table(...), record batches, or a DataFrame of Polars; "
+                "env.from_async_iterable(...) takes what has to be awaited.",
+            )
+        batches += found
+    return batches
+
+
+def _exported(data: Any) -> list[pa.RecordBatch] | None:
+    """Return the batches of a table or of what exports a stream; None if it is neither."""
     if isinstance(data, pa.RecordBatch):
         return [data]
     if isinstance(data, pa.Table):
         return list(data.to_batches())
-    if hasattr(data, "__arrow_c_stream__"):
+    if not hasattr(data, "__arrow_c_stream__"):
+        return None
+    try:
         return list(pa.RecordBatchReader.from_stream(data))
-    batches = list(data) if isinstance(data, Iterable) else [data]
-    for batch in batches:
-        if not isinstance(batch, pa.RecordBatch):
-            raise WrongTypeError(
-                "data",
-                f"{type(batch).__name__} is neither an Arrow table nor a record batch",
-                "Use pa.table(...), record batches, or a DataFrame of Polars.",
-            )
-    return batches
+    except pa.ArrowInvalid:
+        # A stream of values without names.
+        return None
 
 
 def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:

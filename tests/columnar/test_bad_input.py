@@ -278,6 +278,19 @@ async def test_what_is_inside_of_rare_types_is_what_it_is_alone(
         assert repr(found) == repr(values[first:])
 
 
+@pytest.mark.parametrize("path", [("zz",), ("zz", "a"), ("place", "zz")])
+async def test_an_inner_field_that_is_missing_is_named(path: tuple[str, ...]) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_arrow(pa.table({"place": [{"city": "Oslo"}]}))
+    said = f"there is no field '{'.'.join(path)}'"
+    if path[0] == "zz":
+        with pytest.raises(am.UsageError, match=said):
+            stream.filter(pc.field(path).is_valid())
+    else:
+        with pytest.raises(am.JobFailedError, match=said):
+            await stream.filter(pc.field(path).is_valid()).collect()
+
+
 async def test_values_that_python_cannot_express_name_operator_and_column() -> None:
     offsets = pa.py_buffer(bytes([0, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0]))
     texts = pa.Array.from_buffers(

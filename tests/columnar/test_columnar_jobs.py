@@ -149,8 +149,17 @@ def test_batches_whose_schemas_can_be_unified_are_one_source() -> None:
     other = pa.record_batch({"a": ["text"]})
     with pytest.raises(RecordTypeError, match="batch 1"):
         env.from_arrow([first, other])
-    with pytest.raises(WrongTypeError, match="neither an Arrow table"):
-        env.from_arrow([{"a": 1}])
+    for wrong in ([{"a": 1}], {"a": [1]}, "a.parquet", pa.chunked_array([[1]])):
+        with pytest.raises(WrongTypeError, match="neither an Arrow table"):
+            env.from_arrow(wrong)
+
+
+def test_several_tables_are_one_source() -> None:
+    env = am.StreamExecutionEnvironment()
+    tables = [pa.table({"a": [1]}), pa.record_batch({"a": [2]}), pa.table({"a": [3]})]
+    for data in (tables, iter(tables)):
+        values = am.run(env.from_arrow(data).collect())
+        assert [value.a for value in values] == [1, 2, 3]
 
 
 async def test_columns_cross_an_exchange_in_large_runs() -> None:

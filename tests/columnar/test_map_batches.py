@@ -258,6 +258,34 @@ async def test_an_array_may_be_filled_again_for_the_next_batch(
     assert found == [2.0 * n for n in range(3000)]
 
 
+@pytest.mark.parametrize("run_in", ["loop", "thread"])
+async def test_batches_that_are_records_are_processed_one_by_one(run_in: Any) -> None:
+    seen: list[int] = []
+
+    def note(batch: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(batch.num_rows)
+        return batch
+
+    parts = [pa.record_batch({"n": [1, 2]}), pa.table({"n": [3]}), {"n": 4}, {"n": 5}]
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection(parts).map_batches(note, run_in=run_in)
+    found = [each async for each in stream.select("n").arrow_batches()]
+    assert pa.Table.from_batches(found)["n"].to_pylist() == [1, 2, 3, 4, 5]
+    assert seen[:2] == [2, 1]
+    assert sum(seen) == 5
+
+
+async def test_what_is_no_function_of_a_batch_is_refused_where_it_is_written() -> None:
+    async def several(batch: Any) -> Any:
+        yield batch
+
+    stream = am.StreamExecutionEnvironment().from_arrow(TABLE)
+    with pytest.raises(am.UsageError, match=r"several .* is an asynchronous generator"):
+        stream.map_batches(several)
+    with pytest.raises(am.UsageError, match="timestamps: 3 is not the name"):
+        stream.map_batches(by_arrow, timestamps=3)  # type: ignore[arg-type]
+
+
 async def test_polars_makes_no_moments_of_dates() -> None:
     dates = pa.array([-86_400_000, None, 5], pa.date64())
     env = am.StreamExecutionEnvironment()
