@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from aiomailbox.checkpoint.handles import PreparedData, Section, SectionKind, TaskHandle
-from aiomailbox.errors import CorruptStreamError, DamagedFileError
+from aiomailbox.errors import CorruptStreamError, DamagedFileError, StateError
 from aiomailbox.eventtime import ValveSnapshot
 from aiomailbox.ids import OperatorId
 from aiomailbox.operators import (
@@ -75,7 +75,8 @@ class TaskBytes:
         size: The bytes of these.
 
     Raises:
-        StateError: While it is iterated, if something cannot be kept as bytes.
+        StateError: While it is iterated, if something cannot be kept as bytes; its
+            ``operator`` is the id of whose it is.
     """
 
     def __init__(
@@ -95,7 +96,11 @@ class TaskBytes:
         snapshot = self._snapshot
         for operator, one in snapshot.operators.items():
             chunks = snapshot_chunks(one, self._classes, with_files=self._with_files)
-            yield from self._section(SectionKind.OPERATOR, operator, chunks)
+            try:
+                yield from self._section(SectionKind.OPERATOR, operator, chunks)
+            except StateError as error:
+                error.operator = str(operator)
+                raise
         for operator, times in snapshot.inputs.items():
             encoded = msgspec.msgpack.encode(times)
             yield from self._section(SectionKind.INPUTS, operator, [encoded])

@@ -48,6 +48,7 @@ from aiomailbox.checkpoint import (
     plan_checkpoint,
 )
 from aiomailbox.errors import (
+    AioMailboxError,
     CheckpointFailedError,
     InFlightRecordsError,
     RemoteTaskError,
@@ -388,9 +389,11 @@ class CheckpointCoordinator:
         self, task: SubtaskId, checkpoint_id: int, error: BaseException
     ) -> None:
         """Be notified that a task takes no part in a checkpoint."""
+        self._name_operator(error)
         self._services.log.warning(
             "a task declined a checkpoint",
             task=str(task),
+            operator=getattr(error, "operator", None),
             checkpoint_id=checkpoint_id,
             reason=safe_str(error),
         )
@@ -566,11 +569,9 @@ class CheckpointCoordinator:
             case FailRequest(request=request, reason=reason, error=error):
                 self._fail_request(request, reason, error)
             case FailJob(checkpoint_id=checkpoint_id, reason=reason, error=error):
-                failure = CheckpointFailedError(
-                    f"checkpoint {checkpoint_id}: {reason.value}"
+                self._owner.fail_attempt(
+                    _failure(f"checkpoint {checkpoint_id}: {reason.value}", error)
                 )
-                failure.__cause__ = error
-                self._owner.fail_attempt(failure)
             case SetPeriodicTimer(delay_ms=delay_ms):
                 if self._timer is not None:
                     self._timer.cancel()
@@ -723,9 +724,17 @@ class CheckpointCoordinator:
         future = self._requests.pop(request.number, None)
         if future is None or future.done():
             return
-        failure = CheckpointFailedError(reason.value)
-        failure.__cause__ = error
-        future.set_exception(failure)
+        future.set_exception(_failure(reason.value, error))
+
+    def _name_operator(self, error: BaseException) -> None:
+        """Give an error the name of the operator whose id it has."""
+        if not isinstance(error, AioMailboxError) or error.operator is None:
+            return
+        for vertex in self._graph.vertices:
+            for node in vertex.nodes:
+                if node.operator_id == error.operator:
+                    error.operator, error.uid = node.name, node.transformation.uid
+                    return
 
     def _take_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
         self._steps.append((work, what))
@@ -783,6 +792,16 @@ def _statistics(by_task: Mapping[SubtaskId, TaskStatistics]) -> dict[str, Any]:
     }
     found["alignment_bytes"] = sum(one.alignment_bytes for one in by_task.values())
     return found
+
+
+def _failure(reason: str, error: BaseException | None) -> CheckpointFailedError:
+    """Return what says why there is no checkpoint, and whose fault that is."""
+    because = "" if error is None else f": {safe_str(error)}"
+    failure = CheckpointFailedError(f"{reason}{because}")
+    failure.__cause__ = error
+    if isinstance(error, AioMailboxError):
+        failure.operator, failure.uid = error.operator, error.uid
+    return failure
 
 
 def _is_about_records_in_flight(error: BaseException) -> bool:

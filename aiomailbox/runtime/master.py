@@ -23,9 +23,11 @@ from typing import Any, Final
 
 from aiomailbox.errors import (
     CancelTimeoutError,
+    CheckpointFailedError,
     JobCancelledError,
     JobFailedError,
     NoCheckpointError,
+    RemoteTaskError,
     SourceChangedError,
     StateError,
     StorageClaimedError,
@@ -681,10 +683,14 @@ def _can_be_tried_again(error: BaseException) -> bool:
 
     Not about what ends the program, nor where a function was left behind that still
     runs: it would work beside its successor. And what is kept that cannot be read, or
-    does not fit the job or its source, will not fit the next time.
+    does not fit the job or its source, will not fit the next time; neither will what
+    cannot be written to a snapshot.
     """
+    cause = error.__cause__ if isinstance(error, CheckpointFailedError) else None
+    if isinstance(cause, RemoteTaskError):
+        return cause.kind != StateError.__name__
     return not isinstance(
-        error,
+        cause or error,
         KeyboardInterrupt
         | SystemExit
         | CancelTimeoutError

@@ -226,15 +226,15 @@ class StateClasses:
             raise StateError(f"two classes are called {reference}: rename one")
         if not is_record_class(kind):
             raise StateError(
-                f"a {kind.__qualname__} cannot be written to a snapshot. Make it a "
-                "dataclass, a NamedTuple or a msgspec.Struct, or give the state's "
+                f"objects of {kind.__qualname__} cannot be written to a snapshot. Make "
+                "it a dataclass, a NamedTuple or a msgspec.Struct, or give the state's "
                 "descriptor serializer=PickleSerializer()."
             )
         if self._declared is not None and self._declared.get(reference) is not kind:
             raise StateError(
-                f"a {kind.__qualname__} cannot be written to a snapshot, for it "
-                f"could not be read again: the job does not declare {reference}. "
-                "Name it in a type hint or in the type_ of the state's descriptor."
+                f"objects of {kind.__qualname__} cannot be written to a snapshot, for "
+                f"they could not be read again: the job does not declare {reference}. "
+                "Name the class in a type hint or in the type_ of the state's descriptor."
             )
         return self._noted(self._enter(kind, reference, RecordClass(kind).fields))
 

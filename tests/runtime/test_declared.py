@@ -156,3 +156,34 @@ async def test_state_of_a_class_that_is_not_declared_fails_the_checkpoint() -> N
             await job.trigger_checkpoint()
         assert "the job does not declare" in repr(caught.value.__cause__)
         await job.cancel()
+
+
+class Plain:
+    """A record that is neither a dataclass nor a NamedTuple."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+async def test_a_record_that_no_snapshot_can_hold_fails_the_job_and_repeats_no_calls() -> (
+    None
+):
+    calls: list[int] = []
+
+    async def charge(record: Plain) -> int:
+        calls.append(record.number)
+        await asyncio.sleep(5)
+        return 1
+
+    env = am.StreamExecutionEnvironment().enable_checkpointing(1)
+    plain = env.from_collection(list(range(100))).map(Plain)
+    charged = plain.map_async(charge, concurrency=10).name("charge").uid("charge-1")
+    charged.sink_to(lambda _: None)
+    with pytest.raises(am.JobFailedError) as caught:
+        await env.execute()
+    assert len(calls) == len(set(calls)) < 100
+    cause = caught.value.__cause__
+    assert isinstance(cause, CheckpointFailedError)
+    assert (cause.operator, cause.uid) == ("charge", "charge-1")
+    assert "in operator 'charge'" in str(caught.value)
+    assert "objects of Plain cannot be written to a snapshot" in str(caught.value)
