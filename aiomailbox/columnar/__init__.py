@@ -17,7 +17,7 @@ state is in arrays, and in snapshots as that of rows. The modules, from the bott
 * joins: `kept_columns` finds records by key and time, `pair_run` has pairs that were found,
   `pair_selection` makes records of them; `columnar_join` is the base of `interval_join` and
   `window_join`;
-* functions of the user: `map_batches`, `async_column`.
+* functions of the user: `map_batches`; `async_column`, with the fields that `called_with` finds.
 """
 
 from __future__ import annotations

@@ -7,10 +7,7 @@ columns stay columns, and rows become rows with a field more.
 
 from __future__ import annotations
 
-import inspect
-import typing
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, Final, NoReturn
 
@@ -18,31 +15,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.called_with import Declared, called_with, read_no_others
 from aiomailbox.columnar.encode import encoded_column
 from aiomailbox.columnar.evaluator import record_groups
 from aiomailbox.columnar.fields import plain_values, record_shape
 from aiomailbox.columnar.forms import (
-    ClassForm,
-    class_fields,
     form_of_class,
-    is_record_type,
 )
-from aiomailbox.columnar.projection import Plan, Projection, Select, WithColumns
+from aiomailbox.columnar.projection import WithColumns
 from aiomailbox.columnar.projector import Projector
 from aiomailbox.columnar.result_column import ResultColumn
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import (
-    InvalidArgumentError,
     RecordTypeError,
-    WrongTypeError,
     add_note,
     named_operator,
 )
 from aiomailbox.operators import (
     USER_ERRORS,
     AsyncMapOperator,
-    FieldSelector,
-    FieldsSelector,
     Pending,
     describe,
     in_turn,
@@ -113,22 +104,26 @@ class AsyncColumnOperator(AsyncMapOperator):
     ) -> None:
         super().__init__(function, **calls)
         batched = self.settings.batch is not None
-        record_type, returned = _declared(function, batched=batched)
-        names = _called_with(function, columns, batched=batched)
+        declared = Declared.by(function, batched=batched)
+        names = called_with(function, declared, columns)
         self.into: str = into
-        form = None if record_type is None else ClassForm(record_type)
-        # What reads a field that the function is not called with gets whole records.
-        others = (self._read_key, self.settings.read_id, calls.get("weight"))
-        cache = calls.get("cache")
-        read = {name for each in others for name in _reads(each)}
-        read |= set() if cache is None else set(_reads(cache.key))
-        self._projection = _projection(names, record_type)
+        self._projection = None if names is None else declared.projection(names)
         self._narrow = (
-            None if self._projection is None else Projector(self._projection, form)
+            None
+            if self._projection is None
+            else Projector(self._projection, declared.form)
         )
-        self._calls_whole = names is not None and not read <= set(names)
+        cache = calls.get("cache")
+        readers = (
+            self._read_key,
+            self.settings.read_id,
+            calls.get("weight"),
+            None if cache is None else cache.key,
+        )
+        # What reads a field that the function is not called with gets whole records.
+        self._calls_whole = names is not None and not read_no_others(readers, names)
         self._added = Projector(WithColumns({into: pc.scalar(None)}))
-        self._column = ResultColumn(returned)
+        self._column = ResultColumn(declared.returned)
         self._schema: pa.Schema | None = None
 
     def check_fields(self, names: Sequence[str]) -> None:
@@ -288,58 +283,6 @@ class AsyncColumnOperator(AsyncMapOperator):
         return entries
 
 
-def _called_with(
-    function: Any, columns: Sequence[str] | None, *, batched: bool
-) -> tuple[str, ...] | None:
-    """Return the fields that a function has to be called with, None for all.
-
-    Args:
-        function: What is called.
-        columns: What the user named.
-        batched: Whether it is called with lists.
-
-    Raises:
-        InvalidArgumentError: If they are not those of the class that it declares.
-        WrongTypeError: If they are no names.
-    """
-    record_type, _ = _declared(function, batched=batched)
-    if columns is None:
-        return None if record_type is None else tuple(class_fields(record_type))
-    if isinstance(columns, str) or not all(isinstance(one, str) for one in columns):
-        raise WrongTypeError(
-            "columns", f"{columns!r} is not a list of names", 'Write columns=["city"].'
-        )
-    if record_type is not None:
-        fields = class_fields(record_type)
-        wrong = [one for one in columns if one not in fields]
-        wrong += [one for one in fields if fields[one] and one not in columns]
-        if wrong:
-            raise InvalidArgumentError(
-                "columns",
-                f"{describe(function)} takes records of {record_type.__qualname__}, "
-                f"and {wrong[0]!r} is not in both, the columns and its fields",
-                "Leave columns= out, or name the fields of the class.",
-            )
-    if not columns or len(set(columns)) < len(columns):
-        raise InvalidArgumentError(
-            "columns", f"{list(columns)} is empty or has duplicates", "Name each once."
-        )
-    return tuple(columns)
-
-
-def _projection(
-    names: tuple[str, ...] | None, record_type: type | None
-) -> Projection | None:
-    if names is None:
-        return None
-    if record_type is None:
-        return Select(names=names, parameter="columns")
-    fields = class_fields(record_type)
-    return _ClassFields(
-        fields={name: fields[name] for name in names}, kind=record_type.__qualname__
-    )
-
-
 def check_into(into: str, names: Sequence[str]) -> None:
     """Refuse a new field whose name is among those that there are.
 
@@ -352,26 +295,6 @@ def check_into(into: str, names: Sequence[str]) -> None:
             f"there is a field {into!r} already",
             "Choose another name, or drop the field first.",
         )
-
-
-@dataclass(frozen=True)
-class _ClassFields(Projection):
-    """The fields of a class; those with defaults may be missing."""
-
-    fields: dict[str, bool] = field(default_factory=dict)
-    kind: str = ""
-
-    def plan(self, names: Sequence[str]) -> Plan:
-        needed = [one for one in self.fields if self.fields[one] or one in names]
-        for name in needed:
-            if name not in names:
-                raise RecordTypeError(
-                    "function",
-                    f"it takes records of {self.kind}, and there is no field {name!r} "
-                    "for them",
-                    f"The fields are: {', '.join(names)}.",
-                )
-        return Select(names=tuple(needed)).plan(names)
 
 
 class _Unreadable:
@@ -401,37 +324,6 @@ class _ColumnEmitter(Emitter):
     def _emit_results(self, ready: Ready) -> Pending:
         runs = self._results(ready)
         return in_turn(self._output.emit_run, ((run,) for run in runs))
-
-
-def _declared(function: Any, *, batched: bool) -> tuple[type | None, Any]:
-    """Return the record class that a function declares, and what it says it returns."""
-    target = inspect.unwrap(function)
-    if not (inspect.isfunction(target) or inspect.ismethod(target)):
-        target = getattr(target, "__call__", target)  # noqa: B004 -- its annotations
-    try:
-        hints = typing.get_type_hints(target)
-        parameters = list(inspect.signature(target).parameters)
-    except (NameError, TypeError, ValueError):
-        return None, Any
-    returned = hints.pop("return", Any)
-    if parameters and inspect.isclass(function):
-        parameters = parameters[1:]
-    hint = hints.get(parameters[0]) if parameters else None
-    if batched:
-        (hint,) = typing.get_args(hint) or (None,)
-        (returned,) = typing.get_args(returned) or (Any,)
-    return (hint if is_record_type(hint) else None), returned
-
-
-def _reads(selector: Any) -> tuple[str, ...]:
-    """Return the fields that something reads; a name that no field has if that is unknown."""
-    if selector is None or isinstance(selector, int | float):
-        return ()
-    if isinstance(selector, str):
-        return (selector,)
-    if isinstance(selector, FieldSelector | FieldsSelector):
-        return tuple(selector.fields)
-    return ("",)
 
 
 def _restored(

@@ -115,8 +115,20 @@ async def test_a_declared_class_names_the_fields_and_is_what_the_function_gets()
             (4, False),
         ]
     assert seen == {Place, Guess}
-    with pytest.raises(am.InvalidArgumentError, match="Place, and 'ms'"):
+    with pytest.raises(
+        am.InvalidArgumentError, match="Place, which have no field 'ms'"
+    ):
         source().map_async(of_place, into="a", columns=["ms"])
+    with pytest.raises(am.InvalidArgumentError, match="Place, which need 'n'"):
+        source().map_async(of_place, into="a", columns=["city"])
+
+
+async def test_a_function_of_lists_may_have_type_hints_that_are_no_lists() -> None:
+    async def halves(places: list[Any] | None) -> tuple[float, ...] | list[float]:
+        return [place.n / 2 for place in places or ()]
+
+    stream = source().map_async(halves, into="half", columns=["n"], batch=am.Batch(8))
+    assert [record.half for record in await stream.collect()][:3] == [0.0, 0.5, 1.0]
 
 
 async def test_what_follows_works_on_columns() -> None:
