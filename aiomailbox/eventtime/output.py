@@ -60,6 +60,13 @@ class OutputGuard:
         self.is_idle: bool = False
         self._outputs: list[Watermark | WatermarkStatus] = []
 
+    def repeat(self) -> None:
+        """Let once more through where the stream is: what follows may be new."""
+        if self.watermark > MIN_TIMESTAMP:
+            self._outputs.append(Watermark(self.watermark))
+        if self.is_idle:
+            self._outputs.append(WatermarkStatus.IDLE)
+
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Let the watermark through if it advances, after ACTIVE if it was idle."""
         # Before the status is looked at: an idle stream that resumes with old times

@@ -74,6 +74,10 @@ class TaskInput(Protocol):
         """Resume event time from what `event_times` returned; before `start`."""
         ...
 
+    def resume_event_time(self) -> Pending:
+        """Say once more how far event time had come: what follows may be new."""
+        ...
+
     def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
         """Process what was in flight on each channel first; before `start`."""
         ...
@@ -229,6 +233,15 @@ class NetworkInput:
             self._valve.restore(snapshot)
             self.watermark_ms = snapshot.watermark
             self.is_idle = self._valve.status is WatermarkStatus.IDLE
+
+    def resume_event_time(self) -> Pending:
+        """Say once more how far event time had come: what follows may be new."""
+        pending: Pending = None
+        if self.watermark_ms > MIN_TIMESTAMP:
+            pending = self._target.process_watermark(self.watermark_ms)
+        if self.is_idle:
+            pending = then(pending, self._target.process_status, WatermarkStatus.IDLE)
+        return pending
 
     def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
         """Process what was in flight on each channel first; before `start`."""

@@ -63,6 +63,10 @@ class InputProcessor(Protocol):
         """Resume event time from what `event_times` returned; before `start`."""
         ...
 
+    async def resume_event_time(self) -> None:
+        """Say once more how far event time had come: what follows may be new."""
+        ...
+
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on each gate's channels first; before `start`."""
         ...
@@ -110,6 +114,10 @@ class OneInputProcessor:
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
         """Resume event time from there."""
         self._input.restore(times)
+
+    async def resume_event_time(self) -> None:
+        """Say once more how far event time had come: what follows may be new."""
+        await _finish(self._input.resume_event_time())
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on the gate's channels first."""
@@ -233,6 +241,11 @@ class MultiInputProcessor:
         """Resume event time from there."""
         for task_input, time in zip(self._inputs, times, strict=False):
             task_input.restore((time,))
+
+    async def resume_event_time(self) -> None:
+        """Say once more how far event time had come: what follows may be new."""
+        for task_input in self._inputs:
+            await _finish(task_input.resume_event_time())
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on each gate's channels first."""

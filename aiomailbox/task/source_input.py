@@ -64,6 +64,10 @@ class SourceInput:
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
         """Take over nothing."""
 
+    def resume_event_time(self) -> Pending:
+        """Say once more how far event time had come: what follows may be new."""
+        return self._operator.repeat_progress()
+
     def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
         """Take over nothing: a source has no channels."""
 

@@ -365,6 +365,7 @@ class StreamTask:
         # Functions may take long to open, and the job may have been cancelled meanwhile.
         self._check_cancelled()
         self.lifecycle.advance(TaskState.RUNNING)
+        await self._input.resume_event_time()
         await self.chain.resume()
         self._input.start()
         self.environment.on_running()

@@ -265,6 +265,36 @@ async def test_a_job_goes_on_from_a_savepoint_in_the_other_form(
     assert Counter(found) == expected
 
 
+@pytest.mark.parametrize("parallelism", [2, 3])
+async def test_windows_end_behind_a_new_operator_though_a_part_of_the_source_had_ended(
+    tmp_path: Any, parallelism: int
+) -> None:
+    """It had said so to those that were there, and the new one is told again."""
+    found: list[Any] = []
+    time = am.WatermarkStrategy.for_monotonous_timestamps()
+
+    def program(subtasks: int, rows_max: int) -> am.StreamExecutionEnvironment:
+        env = am.StreamExecutionEnvironment(parallelism=subtasks, max_parallelism=8)
+        env.enable_checkpointing(None)
+        timed = time.with_timestamp_assigner("ms")
+        stream = env.from_source(PausingSource(rows_max), timed).uid("places")
+        stream = stream.rebalance()
+        if rows_max > 2500:
+            stream = stream.filter(pc.field("visits") >= 0)
+        windowed = stream.key_by("city").window(WINDOWS["tumbling"])
+        counts = windowed.aggregate(am.aggregates(n=am.count())).uid("counts")
+        counts.sink_to(found.append)
+        return env
+
+    # One of two parts has been read, the other one has not been begun.
+    async with program(2, 2500).start() as job:
+        await asyncio.sleep(1)
+        savepoint = await job.stop_with_savepoint(tmp_path / "savepoint")
+    assert not found
+    await program(parallelism, 9999).execute(restore_from=savepoint.place)
+    assert sum(count.n for count in found) == TABLE.num_rows
+
+
 @pytest.mark.parametrize("keys", [("city",), ("city", "day")])
 async def test_the_first_record_of_each_key_is_passed_on_as_columns(
     keys: tuple[str, ...],

@@ -23,6 +23,8 @@ class ScriptedProcessor:
         self.calls = 0
         self.before: dict[InputStatus, Any] = {}
 
+    async def resume_event_time(self) -> None: ...
+
     def start(self) -> None: ...
 
     def process_input(self) -> InputStatus:

@@ -325,6 +325,11 @@ class SourceOperator(Operator):
             with self._naming("notify_no_more_splits"):
                 self._reader.notify_no_more_splits()
 
+    def repeat_progress(self) -> Pending:
+        """Emit once more how far event time had come: what follows may be new."""
+        self._outputs.repeat()
+        return self._emit_progress()
+
     def emit_max_watermark(self) -> Pending:
         """End event time: ACTIVE if the source is idle, then the last watermark."""
         self._stop_timers()

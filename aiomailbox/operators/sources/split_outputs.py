@@ -154,6 +154,10 @@ class SplitOutputs:
         """Let records of no split in particular hold event time back no more."""
         self._main().mark_idle()
 
+    def repeat(self) -> None:
+        """Say once more where event time is."""
+        self._guard.repeat()
+
     def end(self) -> None:
         """Let event time end."""
         self._guard.emit_watermark(MAX_TIMESTAMP)
