@@ -61,7 +61,7 @@ from aiomailbox.columnar.map_batches import MapBatchesOperator
 from aiomailbox.columnar.pair_selection import selecting
 from aiomailbox.columnar.pairing import pair_fields
 from aiomailbox.columnar.paned import ColumnarPanedOperator
-from aiomailbox.columnar.plain import plain_type
+from aiomailbox.columnar.plain import is_rare_list, plain_type
 from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
@@ -107,6 +107,7 @@ __all__ = [
     "columnar_windows",
     "conditioned",
     "in_micros",
+    "is_rare_list",
     "needs_rows",
     "out_of_range",
     "pair_fields",

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["cast_plain", "plain_type"]
+__all__ = ["cast_plain", "is_rare_list", "plain_type"]
 
 _DECIMAL_BITS: Final = 128
 _LISTS: Final = (
     (pa.types.is_list, pa.list_),
     (pa.types.is_large_list, pa.large_list),
+)
+_RARE_LISTS: Final = (
+    pa.types.is_fixed_size_list,
+    pa.types.is_list_view,
+    pa.types.is_large_list_view,
 )
 
 
@@ -66,6 +73,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
     return None
 
 
+def is_rare_list(kind: pa.DataType) -> bool:
+    """Say whether a column has lists of one length, or views of lists."""
+    return any(is_one(kind) for is_one in _RARE_LISTS)
+
+
 def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """Return a column with its plain type: of times, without digits below microseconds.
 
@@ -77,11 +89,25 @@ def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
         >>> cast_plain(moments, pa.timestamp("us")).cast(pa.int64()).to_pylist()
         [1]
     """
+    if pa.types.is_run_end_encoded(column.type):
+        column = pc.run_end_decode(column)
+    elif is_rare_list(column.type) and pa.types.is_list(kind):
+        column = _as_lists(column)
     coarse = _coarse_type(column.type)
     if not coarse.equals(column.type):
         # Only times may lose digits: beside them, integers must not wrap around.
         column = column.cast(coarse, safe=False)
     return column.cast(kind)
+
+
+def _as_lists(column: pa.Array) -> pa.Array:
+    """Return rare lists as common ones. Arrow's cast makes wrong ones of some slices."""
+    lengths = pc.list_value_length(column).fill_null(0)
+    offsets: np.ndarray = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(lengths.to_numpy(), out=offsets[1:])
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), column.flatten(), mask=column.is_null()
+    )
 
 
 def _coarse_type(kind: pa.DataType) -> pa.DataType:

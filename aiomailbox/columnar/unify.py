@@ -65,8 +65,8 @@ def without_views(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def unencoded_type(kind: pa.DataType) -> pa.DataType:
-    """Return a type of the same values, without dictionaries, views and zones."""
-    if pa.types.is_dictionary(kind):
+    """Return a type of the same values, without dictionaries, views, runs and zones."""
+    if pa.types.is_dictionary(kind) or pa.types.is_run_end_encoded(kind):
         return unencoded_type(kind.value_type)
     if pa.types.is_timestamp(kind) and kind.tz:
         return pa.timestamp(kind.unit, "UTC")

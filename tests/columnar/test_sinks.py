@@ -378,6 +378,30 @@ async def test_words_of_dictionaries_are_written_so_that_they_can_be_read(
     assert sorted(map(str, words)) == sorted(map(str, expected))
 
 
+async def test_runs_of_values_are_written_as_these(tmp_path: Path) -> None:
+    times = pa.array(
+        [MOMENT.replace(tzinfo=UTC), None], pa.timestamp("ns", "Asia/Tokyo")
+    )
+    column = pa.RunEndEncodedArray.from_arrays([2, 3], times)
+    env = am.StreamExecutionEnvironment()
+    env.from_arrow(pa.table({"at": column})).sink_to(am.ParquetSink(tmp_path / "out"))
+    await env.execute()
+    (file,) = (tmp_path / "out").rglob("*.parquet")
+    found = pq.ParquetFile(file).read()["at"]
+    assert found.type == pa.timestamp("us", "UTC")
+    assert found.to_pylist() == [MOMENT.replace(tzinfo=UTC)] * 2 + [None]
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int8(), 2), pa.list_view(pa.int8())])
+def test_rare_lists_become_lists_where_a_schema_says_so(kind: pa.DataType) -> None:
+    values = [[1, 2], None, [3, None], None, [5, 6]]
+    maker = BatchMaker(pa.schema([("v", pa.list_(pa.int64()))]))
+    batch = pa.record_batch({"v": pa.array(values, kind)})
+    for start in range(5):
+        found = maker.fit(batch.slice(start)).column("v")
+        assert found.to_pylist() == values[start:]
+
+
 MOMENT = datetime(2013, 1, 1)
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
-from aiomailbox.columnar import BatchMaker, plain_in_micros, plain_type
+from aiomailbox.columnar import BatchMaker, is_rare_list, plain_in_micros, plain_type
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
@@ -80,6 +80,10 @@ def kind_of_spark(kind: pa.DataType) -> pa.DataType:
     Without one, as for unsigned integers, it is that of the values in Python.
     """
     kind = plain_in_micros(kind)
+    if is_rare_list(kind):
+        return pa.list_(kind_of_spark(kind.value_type))
+    if pa.types.is_decimal(kind) and kind.precision > _DIGITS_MAX >= kind.scale:
+        return pa.decimal128(_DIGITS_MAX, kind.scale)
     try:
         _spark_type(kind, "")
     except UnsupportedColumnError:
@@ -121,6 +125,8 @@ def _spark_type(kind: pa.DataType, where: str) -> Any:
     return getattr(spark, name)()
 
 
+# Of decimals in Spark.
+_DIGITS_MAX: Final = 38
 _SIMPLE = {
     "binary": "BinaryType",
     "bool": "BooleanType",

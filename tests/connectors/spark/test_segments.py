@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -53,6 +54,10 @@ async def test_columns_of_types_that_spark_has_not_are_those_of_rows(
             "word": pa.array(["a", None]).dictionary_encode(),
             "list": pa.array([[1, None], None], pa.list_(pa.uint16())),
             "time": pa.array([1, None], pa.timestamp("s", "Europe/Rome")),
+            "vector": pa.array([[0.5, 2.0], None], pa.list_(pa.float64(), 2)),
+            "view": pa.array([["a", None], None], pa.list_view(pa.string())),
+            "runs": pa.RunEndEncodedArray.from_arrays([2], ["a"]),
+            "sum": pa.array([Decimal("1.50"), None], pa.decimal256(40, 2)),
         }
     )
     frames = []
