@@ -77,10 +77,14 @@ class JoinedRows:
         for start, parts, silent, gone in self._windows:
             window = TimeWindow(start, start + self._size)
             end = window.max_timestamp
-            slots = np.unique(np.concatenate([part.slots for part in parts]))
-            slots = np.setdiff1d(slots, gone)
+            slots, firsts = np.unique(
+                np.concatenate([part.slots for part in parts]), return_index=True
+            )
+            # In the order in which keys came, which is that of rows.
+            slots = slots[np.argsort(firsts)]
+            slots = slots[~np.isin(slots, gone)]
             if silent is not None:
-                for slot in np.setdiff1d(slots, silent).tolist():
+                for slot in slots[~np.isin(slots, silent)].tolist():
                     yield self._keys[slot], window, end
             if self._lateness:
                 for slot in slots.tolist():

@@ -673,6 +673,23 @@ def test_several_windows_of_which_some_are_emitted_are_in_a_snapshot_with_the_re
     assert sorted(emitted) == sorted(whole)
 
 
+def test_keys_of_a_window_keep_their_order_when_columns_become_rows() -> None:
+    def records(keys: str, time: int) -> list[Any]:
+        return [({"key": key, "n": 1}, time) for key in keys]
+
+    some = [(side, records("abc", -9), "plain") for side in range(2)]
+    some += [(side, records("cab", 5), "plain") for side in range(2)]
+    driven = [Driven(join("tumbling", columns), columns) for columns in (True, False)]
+    for each in driven:
+        with each.harness:
+            each.run(some)
+            if each.columns:
+                each.harness.operator._go_to_rows("a test")  # type: ignore[attr-defined]
+            each.run([2**40])
+    assert [left.key for left, _ in driven[0].harness.values] == list("abccab")
+    assert repr(driven[0].harness.values) == repr(driven[1].harness.values)
+
+
 def test_windows_of_few_records_are_emitted_together() -> None:
     record = {"key": "a", "n": 1, "x": 0.5, "small": 1, "ok": True}
     part = [(record, 10 * i) for i in range(2000)]
