@@ -65,13 +65,13 @@ def expression_filter(
 
 
 def rows_for_times(strategy: WatermarkStrategy) -> str:
-    """Return what of a strategy asks for rows; nothing if event times are a field."""
+    """Return the timestamp assigner that needs rows; "" if event times are a field."""
     assigner = strategy.assigner
     return describe(assigner) if callable(assigner) else ""
 
 
 def asks_for_rows(key: Any) -> str:
-    """Return what of a key asks for rows; nothing if it is fields."""
+    """Return the key function that needs rows; "" if the key is fields."""
     return "" if getattr(key, "fields", ()) else f"key function {describe(key)}"
 
 
@@ -233,7 +233,7 @@ def selected_pairs(
     Args:
         make: Makes the operator that emits pairs, with the class for rows first.
         columnar: The name of the class for columns.
-        asking: What of the join asks for rows, beside keys; nothing if none does.
+        asking: Which setting of the join needs rows; "" if columns will do.
         names: The fields to keep.
         named: New names, each with a field's name or an expression.
         keys: What reads the keys of the left and of the right records.

@@ -24,7 +24,7 @@ from aiomailbox.columnar.forms import (
     record_form,
 )
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, types_in
-from aiomailbox.columnar.results import TupleForm, ValueForm
+from aiomailbox.columnar.result_forms import TupleForm, ValueForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import AioMailboxError, CorruptStreamError, WrongTypeError
 from aiomailbox.records import ByteReader, ListRun, Run

@@ -36,7 +36,7 @@ _READABLE: Final = frozenset({FieldSelector, ExpressionSelector})
 
 
 def needs_rows(aggregate: Any) -> str:
-    """Return what of an aggregate asks for rows, or nothing if columns will do.
+    """Return which part of an aggregate needs rows; "" if columns will do.
 
     Example:
         >>> from aiomailbox.operators import collect_list, sum_
@@ -127,8 +127,7 @@ class Cells:
             self.check(values, cells, int(counts.max()))
 
     def check(self, values: list[Values], cells: np.ndarray, most: int) -> None:
-        # Before anything is changed: rows must find all cells as they were.
-        """Raise if only rows give the right result.
+        """Raise if only rows give the right result, before anything is changed.
 
         Args:
             values: What is to be added.

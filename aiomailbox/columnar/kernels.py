@@ -203,13 +203,8 @@ def _metadata(schema: pa.Schema) -> list[tuple[str, str]]:
     """Return all entries of a schema's metadata, in their order."""
     capsule = schema.__arrow_c_schema__()
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
-    pointer.restype, pointer.argtypes = (
-        ctypes.c_void_p,
-        (
-            ctypes.py_object,
-            ctypes.c_char_p,
-        ),
-    )
+    pointer.restype = ctypes.c_void_p
+    pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
     address = _CSchema.from_address(pointer(capsule, b"arrow_schema")).metadata
 
     def number() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from types import NoneType
@@ -11,19 +10,14 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.forms import NamedTupleForm, RecordForm, StructBuilder
+from aiomailbox.columnar.forms import RecordForm
 from aiomailbox.columnar.forwarding import ForwardingOutput
+from aiomailbox.columnar.result_forms import ResultForm, TupleForm, ValueForm
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.operators import Output, Pending, result_type
+from aiomailbox.operators import Output, Pending
 from aiomailbox.records import ListRun, Run
 
-__all__ = [
-    "NamedResultsOutput",
-    "ResultForm",
-    "ResultMaker",
-    "TupleForm",
-    "ValueForm",
-]
+__all__ = ["NamedResultsOutput", "ResultMaker"]
 
 _DECIMAL_DIGITS: Final = 38
 # Types whose values are the same after they have been a column.
@@ -162,67 +156,3 @@ def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:
         return None
     same = kinds <= _EXACT or repr(column.to_pylist()) == repr(values)
     return column if same else None
-
-
-class ResultForm:
-    """Records of the class that results have.
-
-    Attributes:
-        has_tuples: Whether the field ``key`` is a tuple of several fields.
-    """
-
-    def __init__(self, names: tuple[str, ...], has_tuples: bool) -> None:
-        self.record_type: type = result_type(names)
-        self.has_tuples: bool = has_tuples
-
-    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
-        """Return the function that makes results."""
-        kind, new = self.record_type, tuple.__new__
-
-        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
-            return [new(kind, values) for values in zip(*columns, strict=True)]
-
-        return build
-
-    def nested(self, name: str) -> RecordForm:
-        """Return the form of a key of several fields, or of NamedTuples."""
-        return TupleForm() if self.has_tuples and name == "key" else NamedTupleForm()
-
-
-class ValueForm:
-    """Records that are single values."""
-
-    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
-        """Return the function that takes the values of the one column."""
-
-        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
-            return list(columns[0])
-
-        return build
-
-    def nested(self, name: str) -> RecordForm:
-        """Return the form of NamedTuples."""
-        return NamedTupleForm()
-
-
-class TupleForm(ValueForm):
-    """Keys of several fields, or results with their keys: tuples without names.
-
-    Args:
-        has_tuples: Whether the field ``key`` is a tuple, too.
-    """
-
-    def __init__(self, *, has_tuples: bool = False) -> None:
-        self._has_tuples = has_tuples
-
-    def nested(self, name: str) -> RecordForm:
-        """Return the form of a key of several fields, or of NamedTuples."""
-        return TupleForm() if self._has_tuples and name == "key" else NamedTupleForm()
-
-    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
-        """Return the function that makes tuples."""
-
-        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
-            return list(zip(*columns, strict=True))
-
-        return build

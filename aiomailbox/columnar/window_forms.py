@@ -44,7 +44,7 @@ def columnar_windows(*args: Any, **settings: Any) -> AggregateWindowsOperator:
 
 
 def windows_asking(operator: Any) -> str:
-    """Return what of windows asks for rows, whatever is computed; nothing if none does.
+    """Return which setting of windows needs rows; "" if columns will do.
 
     Args:
         operator: Made by `window_operator`.

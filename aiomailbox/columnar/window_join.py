@@ -402,7 +402,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
 
 
 def window_join_asking(operator: Any) -> str:
-    """Return what of windows asks for rows, beside keys; nothing if none does.
+    """Return which setting of the windows of a join needs rows; "" if columns will do.
 
     Args:
         operator: The `WindowJoinOperator` of rows.
