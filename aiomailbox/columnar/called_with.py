@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from aiomailbox.columnar.forms import ClassForm, class_fields, is_record_type
+from aiomailbox.columnar.forms import (
+    ClassForm,
+    DictForm,
+    RecordForm,
+    class_fields,
+    is_record_type,
+    is_typed_dict,
+)
 from aiomailbox.columnar.projection import Plan, Projection, Select
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
 from aiomailbox.operators import FieldSelector, FieldsSelector, describe
@@ -20,7 +27,8 @@ class Declared(NamedTuple):
     """What the type hints of a function say.
 
     Attributes:
-        record_type: The class of records that it takes; None if there is none.
+        record_type: The class of records that it takes, or a TypedDict; None if there
+            is none.
         returned: What it returns; Any if that is not said.
 
     Example:
@@ -54,12 +62,17 @@ class Declared(NamedTuple):
         hint = hints.get(parameters[0]) if parameters else None
         if batched:
             hint, returned = _element(hint), _element(returned) or Any
-        return cls(hint if is_record_type(hint) else None, returned)
+        names_fields = is_record_type(hint) or is_typed_dict(hint)
+        return cls(hint if names_fields else None, returned)
 
     @property
-    def form(self) -> ClassForm | None:
+    def form(self) -> RecordForm | None:
         """What makes the records that it takes; None if it takes any."""
-        return None if self.record_type is None else ClassForm(self.record_type)
+        if self.record_type is None:
+            return None
+        if is_typed_dict(self.record_type):
+            return DictForm()
+        return ClassForm(self.record_type)
 
     def projection(self, names: tuple[str, ...]) -> Projection:
         """Return which fields it gets of records.

@@ -30,6 +30,7 @@ __all__ = [
     "class_fields",
     "form_of_class",
     "is_record_type",
+    "is_typed_dict",
     "record_form",
 ]
 
@@ -261,9 +262,36 @@ def is_record_type(candidate: Any) -> TypeGuard[type]:
     return issubclass(candidate, tuple) and hasattr(candidate, "_fields")
 
 
+def is_typed_dict(candidate: Any) -> bool:
+    """Say whether a value is a TypedDict, be it that of another library."""
+    return (
+        isinstance(candidate, type)
+        and issubclass(candidate, dict)
+        and hasattr(candidate, "__required_keys__")
+    )
+
+
 def class_fields(record_type: type) -> dict[str, bool]:
-    """Return the fields of a record class, with whether each has to be given."""
+    """Return the fields of a record class or TypedDict, with whether each is required."""
+    if is_typed_dict(record_type):
+        return _typed_keys(record_type)
     return {field.name: field.required for field in _class_fields(record_type)}
+
+
+def _typed_keys(typed_dict: type) -> dict[str, bool]:
+    """Return the keys of a TypedDict, with whether each is required."""
+    required: frozenset[str] = getattr(typed_dict, "__required_keys__")  # noqa: B009 -- dict has none
+    try:
+        # Where annotations are strings, its own keys do not know of NotRequired.
+        hints = typing.get_type_hints(typed_dict, include_extras=True)
+    except (NameError, TypeError):
+        hints = typed_dict.__annotations__
+    marks = {name: typing.get_origin(hint) for name, hint in hints.items()}
+    return {
+        name: mark is typing.Required
+        or (name in required and mark is not typing.NotRequired)
+        for name, mark in marks.items()
+    }
 
 
 def check_unique(names: tuple[str, ...], where: str) -> None:

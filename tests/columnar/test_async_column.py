@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from decimal import Decimal
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
@@ -92,6 +92,28 @@ async def test_the_function_gets_the_named_fields_and_no_other() -> None:
     assert seen[:300] == seen[300:]
     assert seen[1]._fields == ("city", "n")
     assert seen[1] == ("Rome", 1)
+
+
+class Where(TypedDict):
+    city: str
+    far: NotRequired[bool]
+
+
+@pytest.mark.parametrize("as_rows", [False, True])
+async def test_a_typed_dict_names_the_fields_and_the_function_gets_a_dict(
+    as_rows: bool,
+) -> None:
+    seen: list[Any] = []
+
+    async def measure(where: Where) -> int:
+        seen.append(where)
+        return len(where["city"])
+
+    stream = source(as_rows=as_rows).map_async(measure, into="length")
+    assert {type(record).__name__ for record in await stream.collect()} == {"Record"}
+    assert {tuple(each) for each in seen} == {("city",)}
+    with pytest.raises(am.UsageError, match="Where, which need 'city'"):
+        source().map_async(measure, into="length", columns=["far"])
 
 
 async def test_a_declared_class_names_the_fields_and_is_what_the_function_gets() -> (
