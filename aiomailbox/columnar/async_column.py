@@ -20,6 +20,7 @@ from aiomailbox.columnar.encode import encoded_column
 from aiomailbox.columnar.evaluator import record_groups
 from aiomailbox.columnar.fields import plain_values, record_shape
 from aiomailbox.columnar.forms import (
+    DictForm,
     form_of_class,
 )
 from aiomailbox.columnar.projection import WithColumns
@@ -122,7 +123,10 @@ class AsyncColumnOperator(AsyncMapOperator):
         )
         # What reads a field that the function is not called with gets whole records.
         self._calls_whole = names is not None and not read_no_others(readers, names)
-        self._added = Projector(WithColumns({into: pc.scalar(None)}))
+        # A dict that was returned stays one, whatever the records are.
+        self._added = Projector(
+            WithColumns({into: pc.scalar(None)}), computed=DictForm()
+        )
         self._column = ResultColumn(declared.returned)
         self._schema: pa.Schema | None = None
 

@@ -111,19 +111,27 @@ class Rename(Projection):
         return list(zip(renamed, names, strict=True))
 
 
-def form_for(form: RecordForm, plan: Plan, schema: pa.Schema) -> RecordForm:
+def form_for(
+    form: RecordForm,
+    plan: Plan,
+    schema: pa.Schema,
+    computed: RecordForm | None = None,
+) -> RecordForm:
     """Return what records become: dicts stay dicts, all others are NamedTuples.
 
     Args:
         form: What they were.
         plan: The fields that they get.
         schema: The columns of these fields.
+        computed: What structs inside of those become that are computed; None for what
+            records become.
     """
-    inner = {
-        name: form.nested(origin)
-        for name, origin in plan
-        if isinstance(origin, str) and pa.types.is_nested(schema.field(name).type)
-    }
+    inner = {}
+    for name, origin in plan:
+        if pa.types.is_nested(schema.field(name).type):
+            nested = form.nested(origin) if isinstance(origin, str) else computed
+            if nested is not None:
+                inner[name] = nested
     return changed_form(form, inner)
 
 

@@ -22,6 +22,7 @@ class Projector:
     Args:
         projection: Which fields.
         form: What the records become; None for dicts of dicts, NamedTuples of others.
+        computed: What structs inside of what is computed become; None for the same.
 
     Example:
         >>> from aiomailbox.columnar.projection import Select
@@ -30,9 +31,15 @@ class Projector:
         [{'city': 'Oslo'}]
     """
 
-    def __init__(self, projection: Projection, form: RecordForm | None = None) -> None:
+    def __init__(
+        self,
+        projection: Projection,
+        form: RecordForm | None = None,
+        computed: RecordForm | None = None,
+    ) -> None:
         self._projection = projection
         self._form = form
+        self._computed = computed
         self._from: RowMaker | None = None
         self._maker: RowMaker | None = None
 
@@ -83,7 +90,7 @@ class Projector:
             for name, origin in plan:
                 if isinstance(origin, str):
                     special |= source.special_of(origin, name)
-            form = self._form or form_for(source.form, plan, schema)
+            form = self._form or form_for(source.form, plan, schema, self._computed)
             maker = RowMaker(schema, form, special)
             self._maker, self._from = maker, source
         return maker

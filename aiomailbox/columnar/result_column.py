@@ -27,6 +27,8 @@ _TYPES: Final[dict[type, pa.DataType]] = {
 }
 _EXACT_MAX: Final = 2**53
 _DECIMAL_DIGITS: Final = 38
+# Answers of services have few levels; deeper ones are rows.
+_DEPTH_MAX: Final = 16
 
 
 class ResultColumn:
@@ -71,24 +73,57 @@ class ResultColumn:
         """Return results as a column, None if reading it would give others.
 
         They are of one type that Arrow has, or None: integers have 64 bits, texts no
-        surrogates, decimals one scale.
+        surrogates, decimals one scale, dicts the same keys in the same order. The same
+        holds for what is in lists and dicts.
         """
-        kinds = set(map(type, values)) - {type(None)}
-        if not kinds:
-            return pa.nulls(len(values), self._kind)
-        if len(kinds) > 1:
-            return None
-        kind = _TYPES.get(kinds.pop()) or _by_values(values)
+        kind = _kind_of(values, 0)
         if kind is None:
             return None
+        if pa.types.is_null(kind):
+            return pa.nulls(len(values), self._kind)
         try:
             array = pa.array(values, kind)
         except (pa.ArrowException, OverflowError, UnicodeEncodeError, ValueError):
             return None
-        if pa.types.is_time(kind) and any(map(_is_more_than_a_time, values)):
-            return None
         self._kind = kind
         return array
+
+
+def _kind_of(values: Sequence[Any], depth: int) -> pa.DataType | None:
+    """Return the type of values, null if all are None, None if no column is exact."""
+    kinds = set(map(type, values)) - {type(None)}
+    if not kinds:
+        return pa.null()
+    if len(kinds) > 1 or depth > _DEPTH_MAX:
+        return None
+    (kind,) = kinds
+    if kind is list:
+        inner = [each for value in values if value is not None for each in value]
+        items = _kind_of(inner, depth + 1)
+        return None if items is None else pa.list_(items)
+    if kind is dict:
+        return _struct_of([value for value in values if value is not None], depth)
+    if kind is time and any(map(_is_more_than_a_time, values)):
+        return None
+    return _TYPES.get(kind) or _by_values(values)
+
+
+def _struct_of(dicts: list[dict[Any, Any]], depth: int) -> pa.DataType | None:
+    names = list(dicts[0])
+    if not names or set(map(type, names)) != {str}:
+        return None
+    if any(list(each) != names for each in dicts):
+        return None
+    fields = []
+    for name in names:
+        kind = _kind_of([each[name] for each in dicts], depth + 1)
+        if kind is None:
+            return None
+        fields.append((name, kind))
+    try:
+        return pa.struct(fields)
+    except UnicodeEncodeError:
+        return None
 
 
 def _is_more_than_a_time(value: Any) -> bool:

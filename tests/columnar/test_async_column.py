@@ -215,7 +215,21 @@ RESULTS: list[tuple[str, list[Any], bool]] = [
     ("decimals of several scales", [Decimal("1.2"), Decimal("3.40")], False),
     ("decimals that are no numbers", [Decimal("NaN")], False),
     ("records", [Place(1, "Oslo"), None], False),
-    ("lists", [[1], [2, 3]], False),
+    ("lists", [[1], [2, None], [], None], True),
+    ("lists of nothing", [[], [None]], True),
+    ("lists of several types", [[1], ["a"]], False),
+    ("lists of long integers", [[2**63]], False),
+    ("tuples", [(1, 2)], False),
+    ("dicts", [{"a": 1, "b": "x"}, {"a": None, "b": "y"}, None], True),
+    ("dicts of dicts and lists", [{"a": {"b": [{"c": 1.5}]}}], True),
+    ("dicts with other keys", [{"a": 1}, {"a": 1, "b": 2}], False),
+    ("dicts with keys in another order", [{"a": 1, "b": 2}, {"b": 2, "a": 1}], False),
+    ("dicts of several types", [{"a": 1}, {"a": 1.5}], False),
+    ("dicts with any keys", [{"a b": 1, "class": 2, "": 3}], True),
+    ("empty dicts", [{}], False),
+    ("dicts with other keys than texts", [{1: 2}], False),
+    ("dicts with surrogates as keys", [{"\ud800": 2}], False),
+    ("dicts of times with a zone", [{"a": time(2, 30, tzinfo=UTC)}], False),
 ]
 
 
@@ -243,6 +257,32 @@ async def test_results_become_a_column_only_where_that_says_exactly_what_they_ar
     assert texts[0] == [
         text.replace(name, "datetime.timezone.utc") for text in texts[1]
     ]
+
+
+async def test_dicts_and_lists_leave_the_other_columns_what_they_are() -> None:
+    rows = pa.table(
+        {
+            "n": pa.array(range(6), pa.int32()),
+            "tags": pa.array(
+                [[(f"k{n}", n)] for n in range(6)], pa.map_(pa.string(), pa.int64())
+            ),
+        }
+    )
+
+    async def answer(record: Any) -> Any:
+        return {"the score": record.n, "of": ["a"]} if record.n else None
+
+    env = am.StreamExecutionEnvironment()
+    called = env.from_arrow(rows).map_async(answer, into="x", columns=["n"])
+    batches = [batch async for batch in called.arrow_batches()]
+    schema = pa.Table.from_batches(batches).schema
+    assert schema.field("n").type == pa.int32()
+    assert schema.field("tags").type == rows.schema.field("tags").type
+    assert pa.types.is_struct(schema.field("x").type)
+    scores = called.with_columns(score=pc.field("x", "the score")).select("score", "x")
+    found = await scores.map(lambda record: (record.score, record.x)).collect()
+    assert found[0] == (None, None)
+    assert found[5] == (5, {"the score": 5, "of": ["a"]})
 
 
 async def test_a_function_that_says_float_may_return_whole_numbers() -> None:
