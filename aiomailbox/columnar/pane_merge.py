@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from aiomailbox.columnar.cell_grid import CellGrid, contents_of
 from aiomailbox.columnar.values import Values
@@ -121,26 +122,31 @@ class PaneMerge:
         for mine, cells in late:
             self.grid.add([each.at(mine) for each in values], cells)
 
-    def look(self, start: int, slots: np.ndarray, keys: int) -> int:
-        """Merge what a window that was taken holds of some keys; return its row.
+    def results(self, start: int, slots: np.ndarray, keys: int) -> list[pa.Array]:
+        """Return the results of a window that was taken, of some keys.
 
-        It stays until the next call.
+        Args:
+            start: Of the window.
+            slots: The places of the keys, each once; the window has all of them.
+            keys: How many keys have a place.
 
         Raises:
             RowsNeededError: If most cells would be empty.
         """
         grid = self.grid
-        for row in (_ONE, _OTHER):
-            if row in grid:
-                grid.forget(row)
         grid.make_rows([_ONE, _OTHER], keys)
         end = start - (start - self._offset) % self._size + self._size
         for pane in range(end - self._pane, start - 1, -self._pane):
             self._look_at(_ONE, pane, slots)
         for pane in range(end, start + self._size, self._pane):
             self._look_at(_OTHER, pane, slots)
-        grid.merge(_ONE, grid, _OTHER)
-        return _ONE
+        both = slots[grid.has(_OTHER, slots)]
+        grid.merge_cells(grid.cells_of(_ONE, both), grid, _OTHER, both)
+        found = grid.results(_ONE, slots)
+        # Not the whole rows: they are as long as there are keys.
+        for row in (_ONE, _OTHER):
+            grid.take_out(row, slots)
+        return found
 
     def give_back(self, merge: RunningMerge, keys: list[Any]) -> None:
         """Let a merge of rows go on from here."""

@@ -205,8 +205,7 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
     def _change(self, records: np.ndarray, start: int, slots: np.ndarray) -> _Change:
         # A snapshot has the windows that are noted there.
         self._fired.of(start)
-        row = self._pane_merge.look(start, slots, len(self._slots.places))
-        results = self._pane_merge.grid.results(row, slots)
+        results = self._pane_merge.results(start, slots, len(self._slots.places))
         return records, np.full(len(slots), start), slots, results
 
     def _results_of(self, accumulators: list[Any]) -> list[pa.Array]:

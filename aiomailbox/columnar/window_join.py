@@ -21,6 +21,7 @@ from aiomailbox.columnar.window_pairs import (
     Ending,
     EndingPairs,
     Groups,
+    KeyedParts,
     LatePairs,
     Part,
     of_keys,
@@ -52,6 +53,8 @@ __all__ = ["ColumnarWindowJoin", "window_join_asking"]
 
 _TIMERS: Final = "window-timers"
 _CONTENTS: Final[ListStateDescriptor[Any]] = ListStateDescriptor("window-contents")
+# Up to so many parts are looked at one by one.
+_RECENT_MIN: Final = 16
 _NO_KEYS: Final[np.ndarray] = np.zeros(0, np.int64)
 
 
@@ -64,11 +67,25 @@ class _Window:
             of theirs comes, the end of the window emits nothing of them.
     """
 
-    __slots__ = ("parts", "silent")
+    __slots__ = ("_keyed", "parts", "silent")
 
     def __init__(self, parts: list[Part], silent: np.ndarray = _NO_KEYS) -> None:
         self.parts: list[Part] = parts
         self.silent: np.ndarray = silent
+        # The first of the parts by their keys, once some were asked for.
+        self._keyed: KeyedParts | None = None
+
+    def replace(self, parts: list[Part]) -> None:
+        """Let other parts be in the place of those that there are."""
+        self.parts, self._keyed = parts, None
+
+    def of_keys(self, slots: np.ndarray) -> list[Part]:
+        """Return what there is of some keys, in the order in which it came."""
+        keyed = self._keyed
+        if keyed is None or len(self.parts) > _recent_max(keyed.count):
+            keyed = self._keyed = KeyedParts(self.parts[:])
+        recent = self.parts[keyed.count :]
+        return [*keyed.of(slots), *of_keys(recent, slots)]
 
     def add(self, part: Part) -> None:
         """Add records that have come."""
@@ -81,6 +98,11 @@ class _Window:
         if not len(self.silent):
             return self.parts
         return of_keys(self.parts, self.silent, are_others=True)
+
+
+def _recent_max(count: int) -> int:
+    """Return up to how many parts there are some that are looked at one by one."""
+    return count + max(_RECENT_MIN, count // 4)
 
 
 class _Windows(dict[int, _Window]):
@@ -202,7 +224,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             for window in self._all()
         ]
         for window, parts in zip(self._all(), made, strict=True):
-            window.parts = parts
+            window.replace(parts)
 
     def _all(self) -> list[_Window]:
         return [*self._open.values(), *self._ended.values()]
@@ -268,7 +290,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         parts = [
             part._replace(slots=part.slots + place * keys)
             for place, start in enumerate(begun.tolist())
-            for part in of_keys(self._ended[start].parts, slots[which == place])
+            for part in self._ended[start].of_keys(slots[which == place])
         ]
         groups = Groups(parts)
         mine = groups.of(numbers)
@@ -321,7 +343,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
     def _end(self, start: int) -> None:
         window = self._open.pop(start)
         if start > self._over:
-            self._ended.of(start).parts = window.parts
+            self._ended.of(start).replace(window.parts)
 
     def _used_slots(self) -> np.ndarray:
         parts = [part.slots for window in self._all() for part in window.parts]
@@ -330,9 +352,9 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
     def _renumber(self, numbers: np.ndarray) -> None:
         for window in self._all():
             window.silent = numbers[window.silent]
-            window.parts = [
-                part._replace(slots=numbers[part.slots]) for part in window.parts
-            ]
+            window.replace(
+                [part._replace(slots=numbers[part.slots]) for part in window.parts]
+            )
 
     def _load_next(self, count: int) -> int:
         table = self.context.keyed_state.namespaced(_CONTENTS)

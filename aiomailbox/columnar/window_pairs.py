@@ -9,10 +9,19 @@ import numpy as np
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.columnar_join import PAIRS_MAX
+from aiomailbox.columnar.groups import distinct
 from aiomailbox.columnar.kept_columns import spread
 from aiomailbox.columnar.pair_run import PairRun, Picked
 
-__all__ = ["Ending", "EndingPairs", "Groups", "LatePairs", "Part", "of_keys"]
+__all__ = [
+    "Ending",
+    "EndingPairs",
+    "Groups",
+    "KeyedParts",
+    "LatePairs",
+    "Part",
+    "of_keys",
+]
 
 
 class Part(NamedTuple):
@@ -263,6 +272,50 @@ def of_keys(
                 part._replace(places=part.places[mine], slots=part.slots[mine])
             )
     return found
+
+
+class KeyedParts:
+    """Finds what parts have of some keys without a look at the others.
+
+    Args:
+        parts: At least one, in the order in which they came.
+
+    Attributes:
+        count: How many parts there are.
+    """
+
+    __slots__ = ("_ends", "_parts", "_positions", "_slots", "count")
+
+    def __init__(self, parts: list[Part]) -> None:
+        slots = np.concatenate([part.slots for part in parts])
+        self._parts = parts
+        self.count: int = len(parts)
+        self._ends = np.cumsum([len(part.slots) for part in parts])
+        # Where each record is among those of all parts, key by key.
+        self._positions: np.ndarray = np.argsort(slots, kind="stable")
+        self._slots: np.ndarray = slots[self._positions]
+
+    def of(self, slots: np.ndarray) -> list[Part]:
+        """Return what there is of some keys, in the order in which it came."""
+        mine = distinct(slots)
+        starts = np.searchsorted(self._slots, mine)
+        stops = np.searchsorted(self._slots, mine, side="right")
+        _, found = spread(starts, stops - starts)
+        positions = np.sort(self._positions[found])
+        which = np.searchsorted(self._ends, positions, side="right")
+        borders = np.flatnonzero(np.diff(which)) + 1
+        return [
+            self._some_of(int(numbers[0]), some)
+            for numbers, some in zip(
+                np.split(which, borders), np.split(positions, borders), strict=True
+            )
+            if len(some)
+        ]
+
+    def _some_of(self, number: int, positions: np.ndarray) -> Part:
+        part = self._parts[number]
+        places = positions - (int(self._ends[number]) - len(part.slots))
+        return part._replace(places=part.places[places], slots=part.slots[places])
 
 
 def _side(parts: list[Part], distinct: np.ndarray, ranks: np.ndarray) -> _Side:

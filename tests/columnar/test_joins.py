@@ -18,6 +18,7 @@ from aiomailbox.columnar import (
     ColumnarWindowJoin,
     NamedTupleForm,
     RowMaker,
+    window_join,
 )
 from aiomailbox.operators import IntervalJoinOperator, field_or_function, pair
 from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
@@ -671,6 +672,34 @@ def test_several_windows_of_which_some_are_emitted_are_in_a_snapshot_with_the_re
         whole = list(map(repr, three.harness.values))
     assert len(whole) > 16_000
     assert sorted(emitted) == sorted(whole)
+
+
+def test_a_late_record_looks_at_few_of_the_runs_that_are_in_its_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked_at: list[int] = []
+    of_keys = window_join.of_keys
+
+    def counting(parts: list[Any], slots: Any, **settings: Any) -> list[Any]:
+        looked_at.append(len(parts))
+        return of_keys(parts, slots, **settings)
+
+    monkeypatch.setattr(window_join, "of_keys", counting)
+    record = {"n": 1, "x": 0.5, "small": 1, "ok": True}
+    some: list[Any] = [
+        (place % 2, [({**record, "key": f"{place % 9}", "n": place}, 5)], "plain")
+        for place in range(200)
+    ]
+    late = [
+        (place % 2, [({**record, "key": f"{place % 7}", "n": -place}, 5)], "plain")
+        for place in range(40)
+    ]
+    by_columns, by_rows = (
+        outcome(join("tumbling kept 25", columns), columns, [*some, 75, *late, 3])
+        for columns in (True, False)
+    )
+    assert by_columns == by_rows
+    assert sum(looked_at) < 40 * 40
 
 
 def test_keys_of_a_window_keep_their_order_when_columns_become_rows() -> None:

@@ -21,6 +21,7 @@ from aiomailbox.columnar import (
     RowMaker,
     columnar_windows,
 )
+from aiomailbox.columnar.cell_grid import CellGrid
 from aiomailbox.operators import KeyedAggregateOperator, field_or_function
 from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
 from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
@@ -271,6 +272,27 @@ def test_a_watermark_looks_only_at_sessions_that_may_end() -> None:
             driven.run([[({"key": "0", "n": 1}, 90_001 + place)], 10])
         assert len(driven.harness.values) == 94
         assert Counted.computed < 100 * 100
+
+
+def test_late_records_of_sliding_windows_clear_no_cells_of_other_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = operator(True, 500, aggregate=am.sum_("n"), kind="panes")
+    cleared: list[int] = []
+    clear_row = CellGrid._clear_row
+
+    def counting(grid: CellGrid, cells: slice) -> None:
+        cleared.append(cells.stop - cells.start)
+        clear_row(grid, cells)
+
+    driven = Driven(made, True)
+    with driven.harness:
+        driven.run([[({"key": f"{i}", "n": 1}, 5) for i in range(5000)], 100])
+        emitted = len(driven.harness.values)
+        monkeypatch.setattr(CellGrid, "_clear_row", counting)
+        driven.run([[({"key": f"{i}", "n": 1}, 5)] for i in range(50)])
+        assert len(driven.harness.values) == emitted + 2 * 50
+    assert not cleared
 
 
 @pytest.mark.parametrize("kind", ["tumbling", "panes", "sessions"])
