@@ -39,6 +39,10 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_A_TIME: Final = -(2**63)
 # Texts that are not UTF-8, and intervals that Arrow has no Python value for.
 _UNREADABLE: Final = (KeyError, UnicodeDecodeError, pa.ArrowException)
+_LISTS: Final = (
+    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
+    *(pa.types.is_list_view, pa.types.is_large_list_view),
+)
 # The years 1 to 9999 in microseconds and in days: what Python can say.
 _MICROS_MIN: Final = -62_135_596_800_000_000
 _MICROS_MAX: Final = 253_402_300_799_999_999
@@ -89,12 +93,8 @@ def column_decoder(
         return _structs(field_type, form, path, special)
     if types.is_map(field_type):
         return _maps(field_type, form, path, special)
-    if types.is_list(field_type) or types.is_large_list(field_type):
+    if any(are_lists(field_type) for are_lists in _LISTS):
         return _lists(field_type, form, path, special)
-    if types.is_fixed_size_list(field_type):
-        return _fixed_lists(field_type, form, path, special)
-    if types.is_list_view(field_type) or types.is_large_list_view(field_type):
-        return _list_views(field_type, form, path, special)
     if types.is_run_end_encoded(field_type):
         inner = column_decoder(field_type.value_type, form, path, special)
         return lambda array: inner(pc.run_end_decode(array))
@@ -308,60 +308,40 @@ def _lists(
     path: tuple[str, ...],
     special: SpecialColumns | None,
 ) -> Decoder:
-    decoder = column_decoder(field_type.value_type, form, (*path, "element"), special)
-    if decoder is _plain:
+    """Return the decoder of lists, whichever way Arrow has them."""
+    decode = column_decoder(field_type.value_type, form, (*path, "element"), special)
+    if decode is _plain:
         return _plain
-
-    def decode(array: pa.Array) -> list[Any]:
-        start, offsets, stop = _offsets(array)
-        # A slice shares the children of all rows, so only its own are decoded.
-        items = decoder(array.values.slice(start, stop - start))
-        return _cut(array, offsets, lambda low, high: items[low:high])
-
-    return decode
+    if pa.types.is_fixed_size_list(field_type):
+        return lambda array: _of_one_size(array, decode)
+    if pa.types.is_list(field_type) or pa.types.is_large_list(field_type):
+        return lambda array: _of_offsets(array, decode)
+    return lambda array: _of_views(array, decode)
 
 
-def _fixed_lists(
-    field_type: pa.DataType,
-    form: RecordForm,
-    path: tuple[str, ...],
-    special: SpecialColumns | None,
-) -> Decoder:
-    decoder = column_decoder(field_type.value_type, form, (*path, "element"), special)
-    if decoder is _plain:
-        return _plain
-    size = field_type.list_size
-
-    def decode(array: pa.Array) -> list[Any]:
-        # Without those of null lists. Cast to lists, some slices are wrong.
-        items = iter(decoder(array.flatten()))
-        there = array.is_valid().to_pylist()
-        return [list(islice(items, size)) if valid else None for valid in there]
-
-    return decode
+def _of_offsets(array: pa.Array, decode: Decoder) -> list[Any]:
+    start, offsets, stop = _offsets(array)
+    # A slice shares the children of all rows, so only its own are decoded.
+    items = decode(array.values.slice(start, stop - start))
+    return _cut(array, offsets, lambda low, high: items[low:high])
 
 
-def _list_views(
-    field_type: pa.DataType,
-    form: RecordForm,
-    path: tuple[str, ...],
-    special: SpecialColumns | None,
-) -> Decoder:
-    decoder = column_decoder(field_type.value_type, form, (*path, "element"), special)
-    if decoder is _plain:
-        return _plain
+def _of_one_size(array: pa.Array, decode: Decoder) -> list[Any]:
+    # Without those of null lists. Cast to lists, some slices are wrong.
+    items, size = iter(decode(array.flatten())), array.type.list_size
+    there = array.is_valid().to_pylist()
+    return [list(islice(items, size)) if valid else None for valid in there]
 
-    def decode(array: pa.Array) -> list[Any]:
-        # Views may overlap, and come in any order. Cast to lists, some slices are wrong.
-        items = decoder(array.values)
-        starts, sizes = array.offsets.to_pylist(), array.sizes.to_pylist()
-        there = array.is_valid().to_pylist()
-        return [
-            items[start : start + size] if valid else None
-            for start, size, valid in zip(starts, sizes, there, strict=True)
-        ]
 
-    return decode
+def _of_views(array: pa.Array, decode: Decoder) -> list[Any]:
+    # Views may overlap, and come in any order. Cast to lists, some slices are wrong.
+    items = decode(array.values)
+    starts, sizes = array.offsets.to_pylist(), array.sizes.to_pylist()
+    there = array.is_valid().to_pylist()
+    return [
+        items[start : start + size] if valid else None
+        for start, size, valid in zip(starts, sizes, there, strict=True)
+    ]
 
 
 def _maps(

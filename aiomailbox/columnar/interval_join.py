@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,24 @@ __all__ = ["ColumnarIntervalJoin"]
 _TIMERS: Final = "join-timers"
 # So many pairs are emitted before other mail of the task has its turn.
 _PAIRS_AT_ONCE: Final = 16 * PAIRS_MAX
+
+
+class _Arrived(NamedTuple):
+    """Records of a side that are being joined.
+
+    Attributes:
+        side: 0 for left, 1 for right.
+        run: The records.
+        times: Their event times, milliseconds; shape ``(n,)`` like all that follows.
+        slots: The places of their keys.
+        found: What of the other side is near them.
+    """
+
+    side: int
+    run: ArrowRun
+    times: np.ndarray
+    slots: np.ndarray
+    found: Query
 
 
 class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
@@ -118,23 +136,17 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
         else:
             low, high = times + self.lower_ms, times + self.upper_ms
         found = self._kept[1 - side].query(slots, low, high)
+        arrived = _Arrived(side, run, times, slots, found)
         start = 0
         while start < len(run):
-            start, pending = self._join_some(side, run, times, slots, found, start)
+            start, pending = self._join_some(arrived, start)
             if pending is not None:
-                return self._join_rest(pending, side, run, times, slots, found, start)
+                return self._join_rest(pending, arrived, start)
         return None
 
-    def _join_some(
-        self,
-        side: int,
-        run: ArrowRun,
-        times: np.ndarray,
-        slots: np.ndarray,
-        found: Query,
-        start: int,
-    ) -> tuple[int, Pending]:
+    def _join_some(self, arrived: _Arrived, start: int) -> tuple[int, Pending]:
         """Keep and join some records; return which comes next, and what is to await."""
+        side, run, times, slots, found = arrived
         counts = found.counts[start:]
         stop = len(run)
         if int(counts.sum()) > _PAIRS_AT_ONCE:
@@ -144,22 +156,17 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
         some = run.slice(start, stop)
         self._kept[side].add(some, slots[start:stop], times[start:stop])
         pairs = (
-            (_pairs(side, run, times, near),)
-            for near in found.pieces(start, stop, PAIRS_MAX)
+            (_pairs(arrived, near),) for near in found.pieces(start, stop, PAIRS_MAX)
         )
         return stop, in_turn(self.output.emit_run, pairs)
 
     async def _join_rest(
         self,
         pending: Awaitable[None] | None,
-        side: int,
-        run: ArrowRun,
-        times: np.ndarray,
-        slots: np.ndarray,
-        found: Query,
+        arrived: _Arrived,
         start: int,
     ) -> None:
-        interruption = self.interruption
+        run, interruption = arrived.run, self.interruption
         watch = interruption.start()
         while True:
             if pending is not None:
@@ -168,7 +175,7 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
                 return
             if watch.has_waited and await interruption.look_around(run, start):
                 return
-            start, pending = self._join_some(side, run, times, slots, found, start)
+            start, pending = self._join_some(arrived, start)
 
     def _used_slots(self) -> np.ndarray:
         return np.union1d(*(kept.used_slots() for kept in self._kept))
@@ -298,11 +305,11 @@ def _records(
         yield keys[slot], time, row
 
 
-def _pairs(side: int, run: ArrowRun, times: np.ndarray, near: Near) -> PairRun:
-    mine = Picked([run], None, near.asking)
+def _pairs(arrived: _Arrived, near: Near) -> PairRun:
+    mine = Picked([arrived.run], None, near.asking)
     others = Picked(near.runs, near.which, near.places)
-    latest = np.maximum(times[near.asking], near.times)
-    left, right = (others, mine) if side else (mine, others)
+    latest = np.maximum(arrived.times[near.asking], near.times)
+    left, right = (others, mine) if arrived.side else (mine, others)
     return PairRun(left, right, latest)
 
 

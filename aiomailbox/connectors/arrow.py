@@ -33,7 +33,7 @@ from aiomailbox.operators import (
 
 __all__ = ["ArrowSource"]
 
-# What gives parts that nobody means.
+# Iterating these gives parts that are no batches.
 _ALONE: Final = (str, bytes, Mapping, pa.ChunkedArray, pa.Array)
 
 
