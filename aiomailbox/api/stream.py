@@ -20,7 +20,6 @@ from typing import (
     NoReturn,
     Self,
     TypeVar,
-    cast,
     overload,
 )
 
@@ -279,8 +278,10 @@ class DataStream(Generic[T]):
             run_in: ``"thread"`` for a function that blocks; see `map`.
 
         Raises:
-            InvalidArgumentError: If ``run_in`` is ``"thread"`` for an expression.
+            InvalidArgumentError: If ``run_in`` is ``"thread"`` for an expression, or that
+                needs more than one record.
             RecordTypeError: If the records are known to have no such field.
+            WrongTypeError: If it is neither a function nor an expression.
 
         Example:
             >>> import aiomailbox as am
@@ -297,8 +298,13 @@ class DataStream(Generic[T]):
                 )
             factory, facts = expression_filter(function, on_error, self._origins)
             return self._derive("filter", factory, **facts)
-        predicate = cast("Callable[[T], Any]", function)
-        return self._stateless(StageKind.FILTER, predicate, on_error, run_in)
+        if not callable(function):
+            raise WrongTypeError(
+                "function",
+                f"{function!r} is neither a function nor an expression of Arrow",
+                'Write pyarrow.compute.field("price") > 2, or a function of a record.',
+            )
+        return self._stateless(StageKind.FILTER, function, on_error, run_in)
 
     def select(
         self, *names: str, on_error: OnError = fail, **named: str | Expression

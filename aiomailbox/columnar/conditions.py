@@ -90,13 +90,19 @@ class RunCondition:
         except EVALUATION_ERRORS as error:
             if len(run) == 1:
                 # Its lines are Arrow's.
-                yield error.with_traceback(None)
+                yield self._named(error.with_traceback(None))
                 return
             middle = len(run) // 2
             yield from self._found(run.slice(0, middle))
             yield from self._found(run.slice(middle, len(run)))
         else:
             yield from found
+
+    def _named(self, error: Exception) -> Exception:
+        """Return an error that says which expression is meant."""
+        (expression,) = self._evaluator.expressions
+        is_arrow = isinstance(error, pa.ArrowException)
+        return type(error)(f"{error}, by where={expression}") if is_arrow else error
 
     def _evaluated(self, run: Run) -> pa.BooleanArray:
         (found,) = self._evaluator.evaluate(run)

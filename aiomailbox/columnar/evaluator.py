@@ -54,6 +54,8 @@ _TYPE_ADVICE: Final = (
     "The first values of a field decide its type: declare it in the class of the records, "
     "or give all records the same types."
 )
+# Functions that give a value for each record; `cast` is a meta function.
+_OF_RECORDS: Final = frozenset({"scalar", "meta"})
 # What Arrow says of a field that is not there, before its name.
 _NO_MATCH: Final = "No match for FieldRef.Name("
 _NO_INNER: Final = "No match for FieldRef.Nested(FieldRef.Name("
@@ -64,7 +66,8 @@ def check_expression(value: Any, parameter: str) -> pc.Expression:
 
     Raises:
         WrongTypeError: If it is no expression.
-        InvalidArgumentError: If it names a field by its place.
+        InvalidArgumentError: If it names a field by its place, or calls a function that
+            Arrow does not have, or that needs more than one record.
 
     Example:
         >>> check_expression(pc.field("price") * 2, "total")
@@ -82,7 +85,28 @@ def check_expression(value: Any, parameter: str) -> pc.Expression:
             f"{value} refers to a field by its position",
             'Name it: pyarrow.compute.field("price").',
         )
+    parts = parts_of(value)
+    for key, name in () if parts is None else parts.entries:
+        if key == "call":
+            _check_function(name, value, parameter)
     return value
+
+
+def _check_function(name: str, expression: pc.Expression, parameter: str) -> None:
+    try:
+        kind = pc.get_function(name).kind
+    except KeyError as error:
+        raise InvalidArgumentError(
+            parameter,
+            f"Arrow has no function {name!r}, which {expression} calls",
+            "Choose one of pyarrow.compute.list_functions().",
+        ) from error
+    if kind not in _OF_RECORDS:
+        raise InvalidArgumentError(
+            parameter,
+            f"{name!r} in {expression} needs more than one record",
+            "Aggregate a key or a window, or compute it in map_batches.",
+        )
 
 
 def check_reads(expression: pc.Expression, names: Sequence[str]) -> None:

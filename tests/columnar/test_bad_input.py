@@ -278,6 +278,29 @@ async def test_what_is_inside_of_rare_types_is_what_it_is_alone(
         assert repr(found) == repr(values[first:])
 
 
+@pytest.mark.parametrize("name", ["sum", "cumulative_sum", "unique", "nothing_like_it"])
+def test_a_function_of_no_single_record_is_refused_where_it_is_written(
+    name: str,
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream, called = env.from_arrow(TABLE), pc.Expression._call(name, [pc.field("n")])
+    verbs: list[Verb] = [
+        lambda s: s.filter(called > 1),
+        lambda s: s.with_columns(x=called),
+        lambda s: s.key_by("k").aggregate(am.count(where=called > 1)),
+    ]
+    for verb in verbs:
+        with pytest.raises(am.InvalidArgumentError, match=f"'{name}'"):
+            verb(stream)
+
+
+@pytest.mark.parametrize("wrong", ["n > 1", True, None])
+def test_what_is_no_expression_of_arrow_is_told_what_one_is(wrong: Any) -> None:
+    stream = am.StreamExecutionEnvironment().from_arrow(TABLE)
+    with pytest.raises(am.WrongTypeError, match=r"Write pyarrow\.compute\.field"):
+        stream.filter(wrong)
+
+
 @pytest.mark.parametrize("path", [("zz",), ("zz", "a"), ("place", "zz")])
 async def test_an_inner_field_that_is_missing_is_named(path: tuple[str, ...]) -> None:
     env = am.StreamExecutionEnvironment()
