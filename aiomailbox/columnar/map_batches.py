@@ -325,12 +325,16 @@ def _without_dictionaries(table: pa.Table) -> pa.Table:
 
 
 def _to_polars(batch: pa.RecordBatch) -> Any:
+    return importlib.import_module("polars").from_arrow(_with_days(batch))
+
+
+def _with_days(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch without dates in milliseconds, which would become moments."""
     for place, field in enumerate(batch.schema):
         if pa.types.is_date64(field.type):
-            # Polars would make moments of them.
             days = cast_plain(batch.column(place), pa.date32())
             batch = batch.set_column(place, field.name, days)
-    return importlib.import_module("polars").from_arrow(batch)
+    return batch
 
 
 def _of_polars(
@@ -354,6 +358,7 @@ def _of_pandas(
 
 def _to_numpy(batch: pa.RecordBatch) -> _Arrays:
     columns: _Arrays = {}
+    batch = _with_days(batch)
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         columns[name] = column.to_numpy(zero_copy_only=False)
         # Many share the memory of the batch, and what is returned stands for its column.

@@ -286,11 +286,18 @@ async def test_what_is_no_function_of_a_batch_is_refused_where_it_is_written() -
         stream.map_batches(by_arrow, timestamps=3)  # type: ignore[arg-type]
 
 
-async def test_polars_makes_no_moments_of_dates() -> None:
+@pytest.mark.parametrize(
+    ("form", "function"),
+    [
+        ("polars", lambda frame: frame),
+        ("numpy", lambda columns: {name: columns[name].copy() for name in columns}),
+    ],
+)
+async def test_no_form_makes_moments_of_dates(form: Any, function: Any) -> None:
     dates = pa.array([-86_400_000, None, 5], pa.date64())
     env = am.StreamExecutionEnvironment()
     stream = env.from_arrow(pa.table({"d": dates}))
-    same = stream.map_batches(lambda frame: frame, form="polars")
+    same = stream.map_batches(function, form=form)
     assert list(map(repr, await same.collect())) == list(
         map(repr, await stream.collect())
     )
