@@ -20,8 +20,6 @@ _NONE: Final = -1
 # Neither open nor fired.
 _FREE: Final = 2
 _PLACES_MIN: Final = 64
-# A gap is so many stretches of time in which sessions come up.
-_STRETCHES: Final = 256
 
 
 class KeptSessions(NamedTuple):
@@ -47,7 +45,6 @@ class SessionCells:
 
     Args:
         aggregate: What is computed.
-        gap_ms: How long after a record its session ends.
         lateness_ms: How long after their end sessions take late records.
 
     Attributes:
@@ -62,11 +59,9 @@ class SessionCells:
         latest first. Sessions only grow, so that none is due before ``_dues`` says.
     """
 
-    def __init__(
-        self, aggregate: Aggregate[Any, Any], gap_ms: int, lateness_ms: int
-    ) -> None:
+    def __init__(self, aggregate: Aggregate[Any, Any], lateness_ms: int) -> None:
         self._lateness_ms = lateness_ms
-        self._dues = Dues(max(1, gap_ms // _STRETCHES))
+        self._dues = Dues()
         self.cells: Cells = Cells(aggregate)
         self.slots: np.ndarray = np.zeros(0, np.int64)
         self.starts: np.ndarray = np.zeros(0, np.int64)
@@ -151,6 +146,9 @@ class SessionCells:
 
         The caller forgets each, or lets it fire.
         """
+        if self._dues.is_beyond(now):
+            places = self.all()
+            self._dues.choose(places, self._last(places), now)
         places = self._dues.take(now)
         places = places[self.stages[places] != _FREE]
         last = self._last(places)

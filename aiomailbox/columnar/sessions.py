@@ -53,7 +53,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
 
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__(spec, aggregate)
-        self._kept = SessionCells(aggregate, self._gap, self._lateness)
+        self._kept = SessionCells(aggregate, self._lateness)
         # What the watermark has ended and has not been emitted, in this order.
         self._ending: np.ndarray | None = None
         self._changes: list[_Change] = []
