@@ -20,6 +20,7 @@ from aiomailbox.operators import (
     can_merge,
     is_commutative,
     raise_as,
+    then,
 )
 from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.state import DictSnapshot, KeyedStateSnapshot, frozen_items
@@ -104,7 +105,9 @@ class PanedAggregateOperator(TumblingAggregateOperator):
 
     def open(self) -> Pending:
         """Bind the state."""
-        pending = super().open()
+        return then(super().open(), self._open_panes)
+
+    def _open_panes(self) -> None:
         self._panes = ContentsByStart()
         # What is merged while a window fires concerns no record any more.
         self._merging = (
@@ -114,7 +117,6 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         # Starts of windows with the keys whose failed merges a snapshot has reported.
         self._told: set[tuple[int, Any]] = set()
         self._merge_steps: Iterator[Contents | None] | None = None
-        return pending
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Capture the panes; what windows hold is merged when the snapshot is read."""

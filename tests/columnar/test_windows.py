@@ -296,6 +296,24 @@ def test_late_records_of_sliding_windows_clear_no_cells_of_other_keys(
     assert not cleared
 
 
+@pytest.mark.parametrize("columns", [True, False])
+@pytest.mark.parametrize("kind", ["tumbling", "panes", "sessions"])
+async def test_windows_of_very_many_keys_are_restored_in_pieces(
+    kind: str, columns: bool
+) -> None:
+    one = Driven(operator(columns, 5, aggregate=am.sum_("n"), kind=kind), columns)
+    with one.harness:
+        one.run([[({"key": f"{i}", "n": i}, 5) for i in range(9000)]])
+        snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
+    two = operator(columns, 5, aggregate=am.sum_("n"), kind=kind)
+    harness = OneInputHarness(two, keyed=True)
+    harness.restore(snapshot)
+    async with harness:
+        await harness.run(harness.process_watermark, 2**40)
+        windows = 2 if kind == "panes" else 1
+        assert sorted(harness.values) == sorted([*range(9000)] * windows)
+
+
 @pytest.mark.parametrize("kind", ["tumbling", "panes", "sessions"])
 def test_few_of_many_watermarks_look_for_keys_that_may_be_forgotten(
     kind: str, monkeypatch: pytest.MonkeyPatch
