@@ -182,6 +182,10 @@ class CheckpointCoordinator:
         services: The job's.
         tasks: Gets the messages.
         owner: The job.
+
+    Attributes:
+        last_savepoint_id: The savepoint with which the last attempt ended, None if it
+            ended otherwise.
     """
 
     def __init__(
@@ -227,6 +231,7 @@ class CheckpointCoordinator:
         self._final_retry: asyncio.TimerHandle | None = None
         # The savepoint that ends the job, while sources come to their end.
         self._stopping: _Asked | None = None
+        self.last_savepoint_id: int | None = None
         self._views: deque[CheckpointView] = deque(maxlen=_VIEWS_MAX)
         self._begun = self._completed = 0
 
@@ -323,8 +328,12 @@ class CheckpointCoordinator:
         self._end_timers()
         self._do(self._planner.stop_periodic())
         stopping, self._stopping = self._stopping, None
+        self.last_savepoint_id = None
         if stopping is not None:
-            self._refuse(stopping.future, "the job ended before its savepoint began")
+            ended = stopping.future
+            self._refuse(ended, "the job ended before its savepoint began")
+            if not ended.cancelled() and ended.exception() is None:
+                self.last_savepoint_id = ended.result().checkpoint_id
         await self.settle()
         self._progress.clear()
 

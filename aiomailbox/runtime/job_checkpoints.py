@@ -408,11 +408,21 @@ class JobCheckpoints:
                 await run_in_thread(store.discard_all)
             # Only now: a failed job that is run again pays for no call twice.
             if state is JobState.FINISHED:
-                await self._finished_calls.remove()
+                await self._end_journal()
                 if settings.is_durable:
                     await run_in_thread(store.finish)
         finally:
             await run_in_thread(store.close)
+
+    async def _end_journal(self) -> None:
+        """Delete what a savepoint that has ended the job, if one has, cannot ask for."""
+        coordinator = self.coordinator
+        savepoint_id = None if coordinator is None else coordinator.last_savepoint_id
+        if savepoint_id is None:
+            await self._finished_calls.remove()
+        else:
+            # Calls may have got further before a restart than the savepoint is.
+            await self._finished_calls.prune(savepoint_id)
 
     async def _renew(self, store: CheckpointStore) -> None:
         while True:

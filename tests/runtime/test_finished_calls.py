@@ -123,6 +123,52 @@ async def test_another_program_at_another_parallelism_finds_what_is_finished(
     assert not kept()
 
 
+@pytest.mark.parametrize("where", ["a file system", "an object store"])
+async def test_what_a_savepoint_has_not_come_to_is_not_paid_again(
+    tmp_path: Path, where: str
+) -> None:
+    service = Service()
+    place: Any = tmp_path if where == "a file system" else f"memory://{tmp_path}"
+
+    async def pace(number: int) -> int:
+        await asyncio.sleep(0.01)
+        return number
+
+    def program(fails_at: int | None) -> Any:
+        def fail(number: int) -> int:
+            if number == fails_at:
+                message = "stumbled"
+                raise RuntimeError(message)
+            return number
+
+        env = am.StreamExecutionEnvironment()
+        env.enable_checkpointing(1000, directory=place)
+        env.set_restart_strategy(am.restart.none())
+        numbers = env.from_collection(list(range(400))).map_async(pace, concurrency=1)
+        calls = numbers.uid("pace").map_async(
+            lambda number: service(number),
+            concurrency=CONCURRENCY,
+            journal=True,
+            id=lambda number: number,
+        )
+        calls.uid("ask").map(lambda square: fail(round(square**0.5))).sink_to(print)
+        return env
+
+    with pytest.raises(JobFailedError):
+        await program(300).execute("squares")
+    made = service.keys.total()
+    assert made > 290
+    async with program(None).start("squares") as job:
+        await asyncio.sleep(0.5)
+        savepoint = await job.stop_with_savepoint(tmp_path / "savepoint")
+    assert service.keys.total() == made
+    await program(None).execute("squares", restore_from=savepoint.place)
+    assert len(service.keys) == 400
+    assert service.keys.total() <= 400 + CONCURRENCY
+    names = open_storage(place).names()
+    assert not [name for name in names if "/journal/" in name]
+
+
 async def test_a_journal_stays_small_while_a_job_goes_on(tmp_path: Path) -> None:
     service = Service(0.001)
     env = environment(tmp_path, parallelism=1, retention=am.Retention.ON_CANCELLATION)
