@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import pyarrow as pa
@@ -63,6 +64,10 @@ class _CSchema(ctypes.Structure):
     )
 
 
+# Longer ones have long literals, and are not kept.
+_KNOWN_BYTES_MAX: Final = 16_384
+
+
 class Parts(NamedTuple):
     """What an expression is made of.
 
@@ -103,11 +108,20 @@ def parts_of(expression: pc.Expression) -> Parts | None:
     """Return what an expression is made of; None if Arrow says it in another way."""
     try:
         (_, (packed,)) = expression.__reduce__()
-        batch = pa.ipc.open_file(packed).get_batch(0)
-        return Parts(_metadata(batch.schema), batch)
+        data = bytes(packed)
+        # It is asked several times for each expression of a job that starts.
+        return _known_parts(data) if len(data) <= _KNOWN_BYTES_MAX else _unpacked(data)
     except (pa.ArrowException, TypeError, ValueError):
         # Another version may pickle expressions in another form.
         return None
+
+
+def _unpacked(packed: bytes) -> Parts:
+    batch = pa.ipc.open_file(packed).get_batch(0)
+    return Parts(_metadata(batch.schema), batch)
+
+
+_known_parts = lru_cache(maxsize=256)(_unpacked)
 
 
 def kernel_of(
