@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.forms import RecordForm
-from aiomailbox.columnar.plain import cast_plain
+from aiomailbox.columnar.plain import cast_plain, is_any_list
 from aiomailbox.errors import UnsupportedColumnError
 
 __all__ = [
@@ -39,10 +39,6 @@ EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_A_TIME: Final = -(2**63)
 # Texts that are not UTF-8, and intervals that Arrow has no Python value for.
 _UNREADABLE: Final = (KeyError, UnicodeDecodeError, pa.ArrowException)
-_LISTS: Final = (
-    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
-    *(pa.types.is_list_view, pa.types.is_large_list_view),
-)
 # The years 1 to 9999 in microseconds and in days: what Python can say.
 _MICROS_MIN: Final = -62_135_596_800_000_000
 _MICROS_MAX: Final = 253_402_300_799_999_999
@@ -93,7 +89,7 @@ def column_decoder(
         return _structs(field_type, form, path, special)
     if types.is_map(field_type):
         return _maps(field_type, form, path, special)
-    if any(are_lists(field_type) for are_lists in _LISTS):
+    if is_any_list(field_type):
         return _lists(field_type, form, path, special)
     if types.is_run_end_encoded(field_type):
         inner = column_decoder(field_type.value_type, form, path, special)

@@ -3,7 +3,7 @@
 Theory of operation: the places that are due until a horizon are near. A watermark goes
 through these; when it comes to the horizon, all places are gone through once, and those
 that are due next become near. What is noted may be due later by then, as sessions grow:
-whoever takes it sees that, and notes it again. So what merely grows costs nothing here.
+the caller that takes it notes it again. So what merely grows costs nothing here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+
+from aiomailbox.columnar.groups import distinct
 
 __all__ = ["Dues"]
 
@@ -87,7 +89,7 @@ class Dues:
     def take(self, now: int) -> np.ndarray:
         """Return the places that may be due by now, ascending; they are noted no more."""
         due = self._times <= now
-        found: np.ndarray = np.unique(self._places[due])
+        found: np.ndarray = distinct(self._places[due])
         if len(found):
             self._places, self._times = self._places[~due], self._times[~due]
         return found

@@ -17,6 +17,8 @@ from uuid import UUID
 import numpy as np
 import pyarrow as pa
 
+from aiomailbox.columnar.plain import is_any_list
+
 __all__ = ["check_type", "check_values"]
 
 _KINDS: Final = {
@@ -45,15 +47,6 @@ _CLASSES: Final[tuple[tuple[str, tuple[type, ...]], ...]] = (
     ("UUID", (UUID,)),
 )
 _OF_NUMBERS: Final = frozenset({"moment", "time of day", "duration"})
-_LISTS: Final = (
-    *(pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list),
-    *(pa.types.is_list_view, pa.types.is_large_list_view),
-)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    """Say whether values of a type are lists, however Arrow stores them."""
-    return any(is_one(kind) for is_one in _LISTS)
 
 
 def check_type(kind: pa.DataType, wanted: pa.DataType) -> None:
@@ -82,7 +75,7 @@ def check_type(kind: pa.DataType, wanted: pa.DataType) -> None:
             if place < 0:
                 raise ValueError(f"it has no field {field.name!r}")
             check_type(field.type, wanted.field(place).type)
-    elif _is_list(kind) and _is_list(wanted):
+    elif is_any_list(kind) and is_any_list(wanted):
         check_type(kind.value_type, wanted.value_type)
     elif types.is_map(kind) and types.is_map(wanted):
         check_type(kind.key_type, wanted.key_type)
@@ -141,7 +134,7 @@ def check_values(values: Iterable[Any], kind: pa.DataType) -> None:
         flat = list(chain.from_iterable(pairs))
         check_values([key for key, _ in flat], kind.key_type)
         check_values([item for _, item in flat], kind.item_type)
-    elif _is_list(kind):
+    elif is_any_list(kind):
         for value in known:
             if isinstance(value, str | bytes | bytearray | Mapping):
                 raise ValueError(f"{value!r} is not a list")

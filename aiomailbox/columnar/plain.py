@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["cast_plain", "is_rare_list", "plain_type"]
+__all__ = ["cast_plain", "is_any_list", "is_rare_list", "plain_type"]
 
 _DECIMAL_BITS: Final = 128
 _LISTS: Final = (
@@ -76,6 +76,11 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
 def is_rare_list(kind: pa.DataType) -> bool:
     """Say whether a column has lists of one length, or views of lists."""
     return any(is_one(kind) for is_one in _RARE_LISTS)
+
+
+def is_any_list(kind: pa.DataType) -> bool:
+    """Say whether values of a type are lists, however Arrow stores them."""
+    return is_rare_list(kind) or any(is_one(kind) for is_one, _ in _LISTS)
 
 
 def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
