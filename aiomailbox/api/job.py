@@ -307,14 +307,17 @@ class JobClient:
         """Take a savepoint now: a checkpoint that you own. The job continues.
 
         Args:
-            path: An empty or new directory, or its URL, that workers can access too.
+            path: An empty or new directory, or its URL, that workers can access too;
+                not among the job's checkpoints.
 
         Raises:
+            InvalidArgumentError: If it is not such a directory.
             UsageError: If the job takes no checkpoints.
             CheckpointFailedError: If it did not complete.
         """
-        kind = SnapshotType.SAVEPOINT_CANONICAL
-        request = self._coordinator().request(kind, place_of_savepoint(path))
+        coordinator = self._coordinator()
+        place = place_of_savepoint(path, coordinator.own_places)
+        request = coordinator.request(SnapshotType.SAVEPOINT_CANONICAL, place)
         return await asyncio.shield(request)
 
     async def stop_with_savepoint(
@@ -332,16 +335,15 @@ class JobClient:
                 that is not to be resumed.
 
         Raises:
+            InvalidArgumentError: If the path is not such a directory.
             UsageError: If the job takes no checkpoints.
             CheckpointFailedError: If it did not complete; the job then continues.
             JobFailedError: If the job failed after the savepoint.
         """
         mode = StopMode.DRAIN if drain else StopMode.NO_DRAIN
-        self._coordinator()
+        place = place_of_savepoint(path, self._coordinator().own_places)
         with self._body.told():
-            savepoint = await self._job.stop_with_savepoint(
-                place_of_savepoint(path), mode
-            )
+            savepoint = await self._job.stop_with_savepoint(place, mode)
             # The savepoint is complete before the job has ended.
             await self._job.wait()
         return savepoint

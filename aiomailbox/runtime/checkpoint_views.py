@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import posixpath
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records import SnapshotType
+from aiomailbox.storage import path_of
 
 __all__ = [
     "CheckpointView",
@@ -19,15 +21,22 @@ __all__ = [
 ]
 
 
-def place_of_savepoint(path: str | os.PathLike[str]) -> str:
+def place_of_savepoint(
+    path: str | os.PathLike[str], own_places: Iterable[str] = ()
+) -> str:
     """Return where a savepoint is to go, also for workers.
 
+    Args:
+        path: The path or URL that the user has given.
+        own_places: Where the job keeps its checkpoints, and deletes them.
+
     Raises:
-        InvalidArgumentError: If it is empty, or there are files already.
+        InvalidArgumentError: If it is empty, among the job's checkpoints, or there are
+            files already.
         WrongTypeError: If it is no path.
 
     Example:
-        >>> place_of_savepoint("s3://bucket/savepoint-1")
+        >>> place_of_savepoint("s3://bucket/savepoint-1", ["s3://bucket/jobs/orders"])
         's3://bucket/savepoint-1'
     """
     if not isinstance(path, str | os.PathLike):
@@ -35,15 +44,34 @@ def place_of_savepoint(path: str | os.PathLike[str]) -> str:
     text = os.fspath(path)
     if not text:
         raise InvalidArgumentError("path", "it is empty", "Give a new directory.")
-    if "://" in text:
+    wanted = _real(text)
+    for place in own_places:
+        if f"{wanted}/".startswith(f"{_real(place)}/"):
+            # It would be taken for the newest of them, or go with them.
+            raise InvalidArgumentError(
+                "path",
+                f"{text!r} is among the checkpoints of job {place!r}",
+                "Give a directory beside them, e.g. one named savepoints.",
+            )
+    local = path_of(text)
+    if local is None:
         return text
-    text = os.path.abspath(text)
+    text = os.path.abspath(local)
     # A savepoint is written once: what is there may be the only copy.
     if os.path.lexists(text) and (not os.path.isdir(text) or os.listdir(text)):
         raise InvalidArgumentError(
             "path", f"{text!r} exists already", "Give a new or empty directory."
         )
     return text
+
+
+def _real(place: str) -> str:
+    """Return a path or a URL in the form that all names of one place have."""
+    local = path_of(place)
+    if local is not None:
+        return os.path.realpath(local)
+    scheme, _, path = place.partition("://")
+    return f"{scheme}://{posixpath.normpath(path)}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ Concept:
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
@@ -44,6 +45,7 @@ from aiomailbox.checkpoint import (
     SubtaskState,
     TaskHandle,
     describe_vertices,
+    job_directory,
     loses_union_state,
     plan_checkpoint,
 )
@@ -277,6 +279,17 @@ class CheckpointCoordinator:
             "last_checkpoint_duration_ms": None if last is None else last.duration_ms,
             "last_checkpoint_size_bytes": None if done is None else done.size_bytes,
         }
+
+    @property
+    def own_places(self) -> list[str]:
+        """The paths or URLs below which the job keeps checkpoints and finished calls."""
+        settings = self._settings
+        below = job_directory(self._services.job_id)
+        return [
+            f"{os.fspath(place).rstrip('/')}/{below}"
+            for place in (settings.directory, settings.journal_directory)
+            if place is not None
+        ]
 
     def open(self, store: CheckpointStore) -> None:
         """Begin: checkpoints are kept there, beside those that it has."""

@@ -43,6 +43,7 @@ __all__ = [
     "checked_frames",
     "make_directories",
     "open_storage",
+    "path_of",
     "staging_directory",
     "sync_directory",
 ]
@@ -62,10 +63,21 @@ def open_storage(place: str | os.PathLike[str], **options: Any) -> Storage:
         >>> open_storage("checkpoints").place == os.path.abspath("checkpoints")
         True
     """
+    path = path_of(place)
+    if path is not None:
+        return LocalStorage(path)
+    return RemoteStorage(os.fspath(place), **options)
+
+
+def path_of(place: str | os.PathLike[str]) -> str | None:
+    """Return the path of a place on a file system of this machine; None for another URL.
+
+    Example:
+        >>> path_of("file:///jobs"), path_of("jobs"), path_of("s3://bucket/jobs")
+        ('/jobs', 'jobs', None)
+    """
     text = os.fspath(place)
     scheme, separator, path = text.partition("://")
     if not separator:
-        return LocalStorage(text)
-    if scheme in {"file", "local"}:
-        return LocalStorage(path)
-    return RemoteStorage(text, **options)
+        return text
+    return path if scheme in {"file", "local"} else None
