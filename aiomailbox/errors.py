@@ -10,7 +10,7 @@ import contextlib
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -42,6 +42,7 @@ __all__ = [
     "JavaNotFoundError",
     "JobCancelledError",
     "JobFailedError",
+    "JobFinishedError",
     "JournalError",
     "KeyTypeError",
     "LocalTransportError",
@@ -712,6 +713,25 @@ class NoCheckpointError(WorldError):
     def __init__(self, place: str, problem: str) -> None:
         self.place = place
         super().__init__(f"no checkpoint can be restored from {place}: {problem}")
+
+
+class JobFinishedError(UsageError):
+    """A job that was started with ``if_finished="refuse"`` has finished before.
+
+    Args:
+        job_id: The identity of the job.
+        finished: When it had finished.
+    """
+
+    def __init__(self, job_id: str, finished: datetime) -> None:
+        self.job_id = job_id
+        self.finished = finished
+        when = finished.isoformat(timespec="seconds")
+        super().__init__(
+            f"job {job_id!r} has finished before, at {when}. To run it again, use "
+            'if_finished="run", or give this run a job_id of its own; '
+            'if_finished="return" ends it at once, without an error.'
+        )
 
 
 class StorageClaimedError(WorldError):

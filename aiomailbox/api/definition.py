@@ -134,6 +134,7 @@ class JobDefinition:
         graph = self.job_graph(name, sinks, place)
         _check_replayable(graph, config)
         _check_blocking(graph, config)
+        _check_finished(config)
         return place.deploy(graph, config, clock=self.clock, handovers=handovers or {})
 
 
@@ -190,6 +191,22 @@ def _check_blocking(graph: JobGraph, config: JobConfig) -> None:
             "Leave env.enable_checkpointing(...) and restore_from= out: with a "
             "restart strategy, a task that fails after a blocking exchange reads "
             "its files again. Or leave blocking() out.",
+        )
+
+
+def _check_finished(config: JobConfig) -> None:
+    """Refuse to promise what nothing remembers.
+
+    Raises:
+        InvalidArgumentError: If it matters whether the job has finished before, and that
+            is written nowhere.
+    """
+    if config.if_finished != "run" and not config.is_resumable:
+        raise InvalidArgumentError(
+            "if_finished",
+            f"it is {config.if_finished!r}, and whether a job has finished is written "
+            "beside its checkpoints",
+            "Call env.enable_checkpointing(interval, directory=...).",
         )
 
 

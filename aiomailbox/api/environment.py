@@ -54,6 +54,7 @@ from aiomailbox.policies import RestartStrategy
 from aiomailbox.records import Question
 from aiomailbox.runtime import (
     Deployment,
+    IfFinished,
     JobConfig,
     JobMaster,
     JobResult,
@@ -323,6 +324,7 @@ class StreamExecutionEnvironment:
         deployment: Deployment | None = None,
         job_id: str | None = None,
         restore_from: str | PathLike[str] | None = None,
+        if_finished: IfFinished = "run",
         allow_unmatched_state: bool = False,
         progress: bool = False,
         replace: JobClient | None = None,
@@ -334,9 +336,10 @@ class StreamExecutionEnvironment:
 
         Args:
             job_name: The name of the job.
-            deployment: As in `start`, as are the next three.
+            deployment: As in `start`, as are the next four.
             job_id: See `start`.
             restore_from: See `start`.
+            if_finished: See `start`.
             allow_unmatched_state: See `start`.
             progress: Whether to show the job's progress; see `progress`.
             replace: As in `start`.
@@ -351,6 +354,7 @@ class StreamExecutionEnvironment:
                 deployment=deployment,
                 job_id=job_id,
                 restore_from=restore_from,
+                if_finished=if_finished,
                 allow_unmatched_state=allow_unmatched_state,
                 on_failure="log",
                 replace=replace,
@@ -366,6 +370,7 @@ class StreamExecutionEnvironment:
         deployment: Deployment | None = None,
         job_id: str | None = None,
         restore_from: str | PathLike[str] | None = None,
+        if_finished: IfFinished = "run",
         allow_unmatched_state: bool = False,
         progress: bool = False,
         replace: JobClient | None = None,
@@ -380,9 +385,10 @@ class StreamExecutionEnvironment:
 
         Args:
             job_name: The name of the job.
-            deployment: As in `start`, as are the next three.
+            deployment: As in `start`, as are the next four.
             job_id: See `start`.
             restore_from: See `start`.
+            if_finished: See `start`.
             allow_unmatched_state: See `start`.
             progress: Whether to show the job's progress while it runs; see `progress`. In a
                 notebook, it is updated below the cell, with a row for each
@@ -418,6 +424,7 @@ class StreamExecutionEnvironment:
                     deployment=deployment,
                     job_id=job_id,
                     restore_from=restore_from,
+                    if_finished=if_finished,
                     allow_unmatched_state=allow_unmatched_state,
                     on_failure="log",
                     replace=replace,
@@ -435,6 +442,7 @@ class StreamExecutionEnvironment:
         deployment: Deployment | None = None,
         job_id: str | None = None,
         restore_from: str | PathLike[str] | None = None,
+        if_finished: IfFinished = "run",
         allow_unmatched_state: bool = False,
         on_failure: Literal["cancel", "log"] = "cancel",
         replace: JobClient | None = None,
@@ -454,7 +462,14 @@ class StreamExecutionEnvironment:
                 has been restarted; None for its name.
             restore_from: What it resumes from: ``"latest"`` for its newest checkpoint
                 that can be read, if there is one, or the path or URL of any checkpoint
-                or savepoint.
+                or savepoint. If the job has checkpoints that descend from that one, it
+                resumes from the newest of them, with a warning: a job that is
+                started again with the same argument repeats nothing.
+            if_finished: What happens if the job has finished before (``restore_from``
+                a savepoint: has finished after it went on from there): ``"run"`` runs it
+                again, with a warning if it was to resume; ``"return"`` ends it at once,
+                as finished, with `JobResult.finished_before`; ``"refuse"`` fails it with
+                `JobFinishedError`. The last two need a checkpoint directory.
             allow_unmatched_state: Whether state that belongs to no operator may be dropped.
             replace: A running job that this one takes over from, such as that of a notebook
                 cell that is run again. It is first stopped with a savepoint, from
@@ -464,7 +479,8 @@ class StreamExecutionEnvironment:
 
         Raises:
             UsageError: If there is no sink.
-            InvalidArgumentError: If ``on_failure`` is neither of these.
+            InvalidArgumentError: If ``on_failure`` or ``if_finished`` is none of these,
+                or there is no directory for what ``if_finished`` asks about.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
         return JobBlock(
@@ -473,6 +489,7 @@ class StreamExecutionEnvironment:
                 deployment,
                 job_id,
                 restore_from,
+                if_finished,
                 allow_unmatched_state,
                 on_failure,
                 replace,
@@ -486,6 +503,7 @@ class StreamExecutionEnvironment:
         deployment: Deployment | None,
         job_id: str | None,
         restore_from: str | PathLike[str] | None,
+        if_finished: IfFinished,
         allow_unmatched_state: bool,
         on_failure: Literal["cancel", "log"],
         replace: JobClient | None,
@@ -518,6 +536,7 @@ class StreamExecutionEnvironment:
                     definition.config,
                     job_id=job_id,
                     restore_from=restore_from,
+                    if_finished=if_finished,
                     allow_unmatched_state=allow_unmatched_state,
                 ),
             )
@@ -595,7 +614,7 @@ class StreamExecutionEnvironment:
         unaligned: bool = False,
         aligned_timeout: timedelta | float = 0.0,
         retained: int = 1,
-        retention: Retention = Retention.NEVER,
+        retention: Retention = Retention.ON_CANCELLATION,
         after_tasks_finish: bool = True,
         journal_directory: str | PathLike[str] | None = None,
         memory_threshold: int = MEMORY_THRESHOLD,
@@ -619,7 +638,9 @@ class StreamExecutionEnvironment:
                 first: a timedelta or seconds.
             retained: How many checkpoints are kept; with 1 there is no other to use if the
                 latest is damaged.
-            retention: Whether checkpoints are kept when the job has ended.
+            retention: Whether checkpoints in ``directory`` are kept when the job has not
+                finished: also if it was cancelled, as by SIGTERM, only if it failed, or
+                never. A job that has finished, or was stopped, keeps none.
             after_tasks_finish: Whether checkpoints continue once some tasks have finished.
             journal_directory: Where operators with a journal keep finished calls: a
                 path or a URL; None for next to the checkpoints.

@@ -27,6 +27,7 @@ class FailureReason(Enum):
     TASK_FAILED = "a task failed"
     NOT_KEPT = "it was to hold records in flight that cannot be serialized"
     SUSPENDED = "checkpoints were stopped"
+    CANCELLED = "the job was cancelled"
 
     @property
     def counts(self) -> bool:

@@ -27,8 +27,10 @@ class JobNumbers(msgspec.Struct, frozen=True):
             was none, or a checkpoint has completed since: what sinks committed with it
             is not to be done again, should the job fail before it ends.
         savepoint_id: Its number.
-        finished_ms: When the job ended well and its checkpoints were deleted, by the
-            clock on the wall; 0 if it has not, or has begun again.
+        finished_ms: When the job ended well, by the clock on the wall, written before
+            its checkpoints are deleted; 0 if it has not, or has begun again.
+        finished_from: What the run that ended well had gone on from; see
+            `CheckpointMetadata.ancestors`.
     """
 
     epoch: int = 0
@@ -37,6 +39,7 @@ class JobNumbers(msgspec.Struct, frozen=True):
     savepoint: str = ""
     savepoint_id: int = 0
     finished_ms: int = 0
+    finished_from: tuple[str, ...] = ()
 
 
 def has_job_file(storage: Storage, directory: str) -> bool:

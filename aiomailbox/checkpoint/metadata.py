@@ -83,6 +83,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
             committed yet; the handles have that of the others.
         services: Totals of limits and budgets, opaque here.
         statistics: Durations and sizes, for people.
+        ancestors: The savepoints that the job has gone on from, oldest first, each by
+            the digest of its metadata: it may be moved.
         version: Of the format.
 
     Concept:
@@ -100,6 +102,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
     prepared: tuple[PreparedData, ...] = ()
     services: dict[str, bytes] = {}
     statistics: dict[str, Any] = {}
+    ancestors: tuple[str, ...] = ()
     version: int = FORMAT_VERSION
 
     @property

@@ -335,15 +335,18 @@ class CheckpointPlanner:
         self.settings = replace(self.settings, unaligned=False, aligned_timeout=0)
         return self._fail(checkpoint_id, FailureReason.NOT_KEPT, now_ms, error)
 
-    def on_torn(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
-        """Be notified that a later checkpoint would lose what this one has of union state.
+    def on_given_up(
+        self, checkpoint_id: int, now_ms: int, reason: FailureReason
+    ) -> list[CheckpointAction]:
+        """Be notified that a checkpoint that all tasks acknowledged is not to count.
 
         Args:
-            checkpoint_id: One that all tasks have acknowledged; not written yet.
+            checkpoint_id: Its number.
             now_ms: The present.
+            reason: Why: a later one would lose union state, or the job is cancelled.
         """
-        actions = self._fail(checkpoint_id, FailureReason.TASK_CLOSING, now_ms, None)
-        return [DiscardCheckpoint(checkpoint_id), *actions]
+        actions = self._fail(checkpoint_id, reason, now_ms, None)
+        return [self._discard(checkpoint_id), *actions]
 
     def on_expired(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
         """Be notified that a checkpoint's time is over."""
@@ -451,6 +454,9 @@ class CheckpointPlanner:
 
     def _fails_job(self, pending: _Pending, reason: FailureReason) -> bool:
         """Count a failure; a savepoint's counts only if a task is to blame."""
+        # It ends anyway.
+        if reason is FailureReason.CANCELLED:
+            return False
         kind = pending.request.kind
         # The requester is notified; the job was not in danger.
         if kind.is_savepoint and reason is not FailureReason.DECLINED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -56,12 +57,15 @@ class RestoredJob:
         committables: To be committed before the job goes on, in the order of their
             checkpoints.
         place: The path or URL of the checkpoint.
+        ancestors: What checkpoints of a job that goes on from it descend from; see
+            `CheckpointMetadata.ancestors`.
     """
 
     metadata: CheckpointMetadata
     snapshot: JobSnapshot
     committables: tuple[RestoredCommittables, ...]
     place: str
+    ancestors: tuple[str, ...] = ()
 
 
 class CheckpointFiles:
@@ -102,6 +106,17 @@ class CheckpointFiles:
         name = f"{self._below}{METADATA_NAME}"
         where = f"{self.storage.place}/{name}"
         return read_metadata(where, self.storage.read(name))
+
+    def identity(self) -> str:
+        """Return what tells it from every other one, wherever it is moved.
+
+        Raises:
+            FileNotFoundError: If there is no checkpoint, or it never was complete.
+        """
+        digest = hashlib.sha256()
+        for chunk in self.storage.read(f"{self._below}{METADATA_NAME}"):
+            digest.update(chunk)
+        return digest.hexdigest()
 
     def tasks(
         self, metadata: CheckpointMetadata
@@ -179,7 +194,9 @@ class CheckpointFiles:
             for one in _in_order(metadata)
         )
         snapshot = job_snapshot(vertices, enumerators)
-        return RestoredJob(metadata, snapshot, committables, self.place)
+        return RestoredJob(
+            metadata, snapshot, committables, self.place, metadata.ancestors
+        )
 
     def delete(self) -> None:
         """Delete all of them; what else is in the directory stays.

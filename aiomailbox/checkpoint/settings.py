@@ -20,10 +20,14 @@ MEMORY_THRESHOLD: Final = 16 * 1024
 
 
 class Retention(Enum):
-    """Which checkpoints are kept when a job has ended; a program that dies leaves them.
+    """Which checkpoints are kept when a job ended early; a program that dies leaves them.
+
+    A job that has finished keeps none: its input ended, or it was stopped. One that was
+    cancelled, as by SIGTERM, or has failed, has not finished.
 
     Concept:
-        Flink, ``ExternalizedCheckpointRetention``; ``NEVER`` is its default.
+        Flink, ``ExternalizedCheckpointRetention``; ``NEVER`` is its default, and
+        ``ON_CANCELLATION`` that of this library (docs/decisions, 45).
     """
 
     NEVER = "never"
@@ -60,8 +64,8 @@ class CheckpointSettings:
         directory: Where they are kept: a path, or a URL such as ``s3://bucket/jobs``;
             None for a temporary directory, which helps when a task or a worker
             fails, but not when the program does.
-        retention: Whether they are kept when the job has ended: never, if the job
-            failed, or also if it was cancelled.
+        retention: Whether those in ``directory`` are kept when the job has not
+            finished: if it failed or was cancelled, only if it failed, or never.
         after_tasks_finish: Whether checkpoints continue once some tasks have finished; if
             so, tasks that have finished wait for the one that commits their results.
         journal_directory: Where operators with a journal keep finished calls: a path or
@@ -96,7 +100,7 @@ class CheckpointSettings:
     aligned_timeout: timedelta | float = 0.0
     retained: int = 1
     directory: str | PathLike[str] | None = None
-    retention: Retention = Retention.NEVER
+    retention: Retention = Retention.ON_CANCELLATION
     after_tasks_finish: bool = True
     journal_directory: str | PathLike[str] | None = None
     memory_threshold: int = MEMORY_THRESHOLD
@@ -144,11 +148,11 @@ class CheckpointSettings:
         """Whether checkpoints outlive the program."""
         return self.directory is not None
 
-    def keeps_after(self, *, failed: bool, cancelled: bool) -> bool:
-        """Return whether checkpoints are kept after a job's end."""
+    def keeps_after(self, *, cancelled: bool) -> bool:
+        """Return whether a job that was cancelled, or has failed, keeps checkpoints."""
         if cancelled:
             return self.retention is Retention.ON_CANCELLATION
-        return failed and self.retention is not Retention.NEVER
+        return self.retention is not Retention.NEVER
 
     @property
     def interval_ms(self) -> int:

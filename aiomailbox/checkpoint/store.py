@@ -5,14 +5,18 @@ a crash left that never became complete is removed then. A checkpoint counts fro
 moment when its metadata is durable, and that is written last; when it goes, the
 metadata goes first. Beside them one small file says which attempt is the newest and
 which checkpoint was the last to complete, so that a checkpoint that has vanished is
-told from one that never was.
+told from one that never was. Each checkpoint names the savepoints that the job has gone
+on from, so that a job that is started again with the same savepoint resumes from its own
+newest checkpoint. What it does not go on from is passed over, and deleted when
+a checkpoint of its own is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -38,6 +42,7 @@ from aiomailbox.errors import (
     DamagedFileError,
     NoCheckpointError,
     StateError,
+    add_note,
 )
 from aiomailbox.storage import Storage, open_storage
 
@@ -50,6 +55,8 @@ _BEYOND_ALL: Final = 2**63
 # How often files are deleted again of a checkpoint that failed: a task may have been
 # writing still.
 _LATE_SWEEPS: Final = 3
+# So many upgrades back a job knows which savepoints it has gone on from.
+_ANCESTORS_MAX: Final = 100
 
 
 class CheckpointStore:
@@ -98,6 +105,8 @@ class CheckpointStore:
         # where that is unknown.
         self._shared: dict[int, set[str] | None] = {}
         self._has_completed = False
+        # Complete ones that the job does not go on from.
+        self._passed_over: set[int] = set()
         # By their numbers checkpoints that failed, and how often to look there again.
         self._failed: dict[int, int] = {}
         # Before anything is read: another job may be deleting here.
@@ -136,12 +145,13 @@ class CheckpointStore:
         return max(self._newest, self._job.last_id) + 1
 
     def newest_first(self) -> list[int]:
-        """Return the numbers of all complete checkpoints."""
-        return sorted(self._complete, reverse=True)
+        """Return the numbers of complete checkpoints, but not of those passed over."""
+        return sorted(self._complete - self._passed_over, reverse=True)
 
     def new_epoch(self) -> int:
         """Begin an attempt: return its number, above all that there were; durable."""
-        self._write_job(epoch=self._job.epoch + 1, finished_ms=0)
+        epoch = self._job.epoch + 1
+        self._write_job(epoch=epoch, finished_ms=0, finished_from=())
         return self._job.epoch
 
     def renew(self) -> None:
@@ -244,17 +254,108 @@ class CheckpointStore:
         Raises:
             OSError: If one cannot be deleted.
         """
-        for checkpoint_id in reversed(self.newest_first()):
+        for checkpoint_id in sorted(self._complete):
             self.discard(checkpoint_id)
         self._forget_savepoint()
 
-    def finish(self) -> None:
-        """Record that the job has ended well: starting it again reports that.
+    def finish(self, ancestors: tuple[str, ...], savepoint_id: int | None) -> None:
+        """Record that the job has ended well; its checkpoints are deleted after that.
+
+        A second time is a no-op: the first one counts.
+
+        Args:
+            ancestors: What it had gone on from; see `RestoredJob.ancestors`.
+            savepoint_id: The savepoint that has ended it, None if it ended otherwise.
 
         Raises:
             OSError: If that cannot be written.
         """
-        self._write_job(finished_ms=self._clock.now_ms())
+        if self._job.finished_ms:
+            return
+        numbers: dict[str, Any] = {}
+        if savepoint_id is None:
+            numbers = {"savepoint": "", "savepoint_id": 0}
+        self._write_job(
+            finished_ms=self._clock.now_ms(), finished_from=ancestors, **numbers
+        )
+
+    def finished(self, which: str | os.PathLike[str] | None) -> datetime | None:
+        """Return when a run ended well that another one would repeat; None if none did.
+
+        Args:
+            which: What the other one is to resume from; as `load` takes it, or None.
+        """
+        if not self._job.finished_ms:
+            return None
+        if which is not None and which != LATEST:
+            try:
+                origin = CheckpointFiles.at(which).identity()
+            except FileNotFoundError:
+                return None
+            # A run that ended with this savepoint has not done what follows it.
+            if origin not in self._job.finished_from:
+                return None
+        return datetime.fromtimestamp(self._job.finished_ms / 1000, UTC)
+
+    @property
+    def is_left_half_deleted(self) -> bool:
+        """Whether the program died while it cleaned up after a job that ended well."""
+        return (
+            bool(self._job.finished_ms and self._complete) and not self._job.savepoint
+        )
+
+    @property
+    def ended_with(self) -> int | None:
+        """The savepoint that was to end the job, and has not been resumed from."""
+        return self._job.savepoint_id if self._job.savepoint else None
+
+    def go_on_from(self, restored: RestoredJob | None) -> None:
+        """Be notified of what the job begins with; pass over what is newer, and say so.
+
+        What is passed over is not resumed from in this life, and deleted when a
+        checkpoint is complete.
+
+        Args:
+            restored: What `load` returned; None for a job that begins without state.
+        """
+        candidates = dict(self._candidates())
+        began_id = 0
+        if restored is not None:
+            began_id = next(
+                (
+                    one
+                    for one, files in candidates.items()
+                    if files.place == restored.place
+                ),
+                0,
+            )
+        self._passed_over = {
+            one for one in (*candidates, self._job.completed) if one > began_id
+        }
+        # What a job that ended well has left is not missed; what is damaged was named.
+        if not candidates or began_id or self._job.finished_ms:
+            return
+        newest = candidates[max(candidates)].place
+        if restored is None:
+            self._log.warning(
+                "the job starts without state, although there is a checkpoint of it: "
+                'restore_from="latest" would resume from that; checkpoints of earlier '
+                "runs are deleted when a new one is complete",
+                newest=newest,
+            )
+        else:
+            self._log.warning(
+                "the job does not go on from its newest checkpoint, which does not "
+                "descend from what restore_from names; checkpoints of earlier runs are "
+                "deleted when a new one is complete",
+                newest=newest,
+                restored=restored.place,
+            )
+
+    @property
+    def passed_over(self) -> list[int]:
+        """The numbers of checkpoints that the job has not gone on from."""
+        return sorted(self._passed_over & self._complete)
 
     def load(
         self,
@@ -267,7 +368,8 @@ class CheckpointStore:
 
         Args:
             which: ``"latest"`` for this job's newest one that can be read, the number
-                of one of this job's, or the path or URL of any.
+                of one of this job's, or the path or URL of any. If checkpoints of this
+                job descend from that, it is the newest of them.
             classes: The classes that state may hold, or type hints that name them.
             allow_pickle: Whether state that was pickled may be read.
 
@@ -287,7 +389,16 @@ class CheckpointStore:
         else:
             files = CheckpointFiles.at(which)
         try:
-            return files.restored(declared, allow_pickle=allow_pickle)
+            origin = files.identity()
+            own = self._load_descendant(
+                origin, files.place, declared, allow_pickle=allow_pickle
+            )
+            if own is not None:
+                return own
+            if self.finished(files.place) is not None:
+                self._warn_of_repetition(f"starts again from {files.place}")
+            restored = files.restored(declared, allow_pickle=allow_pickle)
+            return _named(restored, origin)
         except FileNotFoundError as error:
             raise NoCheckpointError(
                 files.place, "there is no _metadata, which a complete one has"
@@ -323,29 +434,103 @@ class CheckpointStore:
             if sweeps == 1:
                 del self._failed[checkpoint_id]
 
-    def _load_latest(
-        self, classes: list[Any], *, allow_pickle: bool
-    ) -> RestoredJob | None:
-        expected = self._job.completed
-        if expected and expected not in self._complete:
-            place = f"{self._storage.place}/{self._directory(expected)}"
-            self._warn(expected, place, "its metadata is missing")
-        candidates = {
+    def _candidates(self) -> Iterator[tuple[int, CheckpointFiles]]:
+        """Yield what the job may go on from, newest first."""
+        found = {
             one: CheckpointFiles(self._storage, self._directory(one))
             for one in self._complete
         }
         if self._job.savepoint:
-            savepoint = CheckpointFiles.at(self._job.savepoint)
-            candidates[self._job.savepoint_id] = savepoint
-        # The newest that can be read: a damaged one costs what came after the one
-        # before, not the job.
-        for checkpoint_id in sorted(candidates, reverse=True):
-            files = candidates[checkpoint_id]
+            found[self._job.savepoint_id] = CheckpointFiles.at(self._job.savepoint)
+        for checkpoint_id in sorted(found.keys() - self._passed_over, reverse=True):
+            yield checkpoint_id, found[checkpoint_id]
+
+    def _load_newest(
+        self, classes: list[Any], *, allow_pickle: bool, origin: str = ""
+    ) -> tuple[RestoredJob | None, bool]:
+        """Return the newest that can be read, and whether a newer one cannot.
+
+        Args:
+            classes: As for `load`.
+            allow_pickle: As for `load`.
+            origin: What it descends from; "" for anything.
+        """
+        is_damaged = False
+        # A damaged one costs what came after the one before, not the job.
+        for checkpoint_id, files in self._candidates():
+            if origin and not self._descends(checkpoint_id, files, origin):
+                continue
             try:
-                return files.restored(classes, allow_pickle=allow_pickle)
+                restored = files.restored(classes, allow_pickle=allow_pickle)
+                if files.storage is not self._storage:
+                    # The savepoint that was to end the job.
+                    restored = _named(restored, files.identity())
             except (DamagedFileError, CorruptStreamError, FileNotFoundError) as error:
                 self._warn(checkpoint_id, files.place, str(error))
-        if expected or self._job.savepoint:
+                is_damaged = True
+            else:
+                return restored, is_damaged
+        return None, is_damaged
+
+    def _descends(
+        self, checkpoint_id: int, files: CheckpointFiles, origin: str
+    ) -> bool:
+        try:
+            return origin in files.metadata().ancestors
+        except (DamagedFileError, FileNotFoundError, StateError) as error:
+            self._warn(checkpoint_id, files.place, str(error))
+            return False
+
+    def _load_descendant(
+        self, origin: str, place: str, classes: list[Any], *, allow_pickle: bool
+    ) -> RestoredJob | None:
+        """Return the newest of this job's that descends from one; None if none does.
+
+        Raises:
+            NoCheckpointError: If there are some, and none can be read.
+        """
+        remedy = (
+            f"to begin from {place} again, delete the checkpoints in {self.place}, or "
+            "give the job another job_id"
+        )
+        try:
+            own, is_damaged = self._load_newest(
+                classes, allow_pickle=allow_pickle, origin=origin
+            )
+        except StateError as error:
+            add_note(error, f"It is of this job, and newer than {place}: {remedy}.")
+            raise
+        if own is not None:
+            self._log.warning(
+                "the job goes on from its own checkpoint, which descends from what "
+                "restore_from names and is newer; " + remedy,
+                restored=own.place,
+                restore_from=place,
+            )
+        elif is_damaged:
+            raise NoCheckpointError(
+                self.place,
+                f"checkpoints that descend from {place} were completed, and none of "
+                f"them can be read any more; {remedy}",
+            )
+        return own
+
+    def _load_latest(
+        self, classes: list[Any], *, allow_pickle: bool
+    ) -> RestoredJob | None:
+        expected = self._job.completed
+        if expected in self._passed_over:
+            expected = 0
+        if expected and expected not in self._complete:
+            place = f"{self._storage.place}/{self._directory(expected)}"
+            self._warn(expected, place, "its metadata is missing")
+        restored, _ = self._load_newest(classes, allow_pickle=allow_pickle)
+        if restored is not None:
+            return restored
+        savepoint_id = self.ended_with
+        if expected or (
+            savepoint_id is not None and savepoint_id not in self._passed_over
+        ):
             raise NoCheckpointError(
                 self.place,
                 "checkpoints were completed, and none of them can be read any "
@@ -356,13 +541,16 @@ class CheckpointStore:
         # What was torn while it was written never counted, and nothing of it was
         # committed: the job has not come that far.
         if self._job.finished_ms:
-            when = datetime.fromtimestamp(self._job.finished_ms / 1000, UTC)
-            self._log.warning(
-                "the job had finished before, and starts without state",
-                place=self.place,
-                finished=when.isoformat(timespec="seconds"),
-            )
+            self._warn_of_repetition("starts without state")
         return None
+
+    def _warn_of_repetition(self, what: str) -> None:
+        when = datetime.fromtimestamp(self._job.finished_ms / 1000, UTC)
+        self._log.warning(
+            f"the job had finished before, and {what}",
+            place=self.place,
+            finished=when.isoformat(timespec="seconds"),
+        )
 
     def _warn(self, checkpoint_id: int, place: str, problem: str) -> None:
         self._log.warning(
@@ -422,3 +610,9 @@ class CheckpointStore:
         if job != self._job:
             write_job_file(self._storage, self._below, job)
             self._job = job
+
+
+def _named(restored: RestoredJob, origin: str) -> RestoredJob:
+    """Return what a savepoint holds, as an ancestor of what goes on from it."""
+    ancestors = (*restored.ancestors, origin)[-_ANCESTORS_MAX:]
+    return replace(restored, ancestors=ancestors)

@@ -18,7 +18,7 @@ from aiomailbox.runtime.checkpoint_views import (
     CompletedCheckpoint,
     place_of_savepoint,
 )
-from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.config import IfFinished, JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.deployment import Deployment, Embedded, new_embedded_job
 from aiomailbox.runtime.diagnosis import Bottleneck
@@ -60,6 +60,7 @@ __all__ = [
     "Embedded",
     "EmbeddedHost",
     "FailureSummary",
+    "IfFinished",
     "JobConfig",
     "JobLifecycle",
     "JobMaster",

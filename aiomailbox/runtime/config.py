@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
-from typing import Final
+from typing import Final, Literal, get_args
 
 from aiomailbox.checkpoint import CheckpointSettings
 from aiomailbox.errors import InvalidArgumentError
@@ -20,6 +20,7 @@ from aiomailbox.state import HeapStateBackend, StateBackend
 
 _HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
 _STALL_THRESHOLD_MS_MIN: Final = 50.0
+IfFinished = Literal["run", "return", "refuse"]
 _LEAST: Final = {
     "buffers_per_channel": 1,
     "floating_buffers": 0,
@@ -73,6 +74,8 @@ class JobConfig:
             for its name.
         restore_from: What the job resumes from: ``"latest"``, or the path or URL of a
             checkpoint or savepoint; None to start without state.
+        if_finished: What happens if the job has finished before: ``"run"`` runs it again,
+            ``"return"`` ends it at once, as finished, ``"refuse"`` fails it.
         allow_unmatched_state: Whether state that belongs to no operator may be dropped.
         allow_pickled_state: Whether pickled state may be read, which executes code that
             its bytes define.
@@ -106,6 +109,7 @@ class JobConfig:
     restart: RestartStrategy | None = None
     job_id: str | None = None
     restore_from: str | PathLike[str] | None = None
+    if_finished: IfFinished = "run"
     allow_unmatched_state: bool = False
     allow_pickled_state: bool = False
 
@@ -116,6 +120,12 @@ class JobConfig:
                 raise InvalidArgumentError(
                     name, f"{count} is too few", f"Use {least} or more."
                 )
+        if self.if_finished not in get_args(IfFinished):
+            raise InvalidArgumentError(
+                "if_finished",
+                f"{self.if_finished!r} is not known",
+                'Use "run", "return" or "refuse".',
+            )
         # Not `<=`: it would take NaN.
         if not 0 < self.cancel_timeout_s < math.inf:
             raise InvalidArgumentError(

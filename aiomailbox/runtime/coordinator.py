@@ -115,6 +115,11 @@ class CheckpointOwner(Protocol):
         """Return the totals of limiters and budgets."""
         ...
 
+    @property
+    def ancestors(self) -> tuple[str, ...]:
+        """The savepoints that the job has gone on from."""
+        ...
+
     async def commit_prepared(
         self, prepared: Sequence[PreparedData], checkpoint_id: int
     ) -> None:
@@ -225,6 +230,7 @@ class CheckpointCoordinator:
         self._worker: asyncio.Task[None] | None = None
         self._is_active = False
         self._is_over = False
+        self._is_cancelled = False
         # Asked for before the tasks run, or while they start again.
         self._early: deque[_Asked] = deque()
         # What is awaited until the tasks run; None if nothing waits.
@@ -292,7 +298,7 @@ class CheckpointCoordinator:
         ]
 
     def open(self, store: CheckpointStore) -> None:
-        """Begin: checkpoints are kept there, beside those that it has."""
+        """Begin: checkpoints are kept there, beside those that the job goes on from."""
         self._store = store
         self._planner.next_id = store.next_checkpoint_id
         self._retained.recover(
@@ -349,6 +355,14 @@ class CheckpointCoordinator:
                 self.last_savepoint_id = ended.result().checkpoint_id
         await self.settle()
         self._progress.clear()
+
+    def cancel(self) -> None:
+        """Complete and commit nothing more; a commit that has begun goes on.
+
+        What the last checkpoints have prepared can be committed by who resumes from them.
+        """
+        self._is_cancelled = True
+        self._end_timers()
 
     def close(self) -> None:
         """Refuse what is asked for, from now on: there will be no attempt."""
@@ -438,6 +452,8 @@ class CheckpointCoordinator:
         asked = _Asked(kind, location, self._new_future())
         if self._is_over:
             self._refuse(asked.future, "the job has ended")
+        elif self._is_cancelled:
+            self._refuse(asked.future, FailureReason.CANCELLED.value)
         elif self._has_started:
             self._ask(asked)
         elif len(self._early) == _EARLY_MAX:
@@ -640,15 +656,19 @@ class CheckpointCoordinator:
         progress = self._progress.get(checkpoint_id)
         if progress is None:
             return
+        if self._is_cancelled:
+            self._give_up(checkpoint_id, FailureReason.CANCELLED)
+            return
         # A savepoint lets no task end, and holds what those have that wait to.
         is_savepoint = progress.request.kind.is_savepoint
         if not is_savepoint and loses_union_state(progress.handles.values()):
+            reason = FailureReason.TASK_CLOSING
             self._services.log.warning(
                 "a checkpoint was given up",
                 checkpoint_id=checkpoint_id,
-                reason=FailureReason.TASK_CLOSING.value,
+                reason=reason.value,
             )
-            self._do(self._planner.on_torn(checkpoint_id, self._now_ms()))
+            self._give_up(checkpoint_id, reason)
             return
         metadata = CheckpointMetadata(
             checkpoint_id=checkpoint_id,
@@ -661,6 +681,7 @@ class CheckpointCoordinator:
             enumerators=progress.enumerators,
             services=progress.services,
             statistics=_statistics(progress.statistics),
+            ancestors=self._owner.ancestors,
         )
         location = progress.request.location
         try:
@@ -688,6 +709,10 @@ class CheckpointCoordinator:
         progress = self._progress.get(checkpoint_id)
         if progress is None:
             return
+        if self._is_cancelled:
+            # Who resumes from it commits it; a temporary one goes with the job.
+            self._fail_request(progress.request, FailureReason.CANCELLED, None)
+            return
         # Before tasks are notified: they forget what they had prepared.
         await self._owner.commit_prepared(progress.prepared, checkpoint_id)
         self._committed_id = max(self._committed_id, checkpoint_id)
@@ -697,9 +722,14 @@ class CheckpointCoordinator:
             # Older ones go only now, when this one is complete and committed.
             for subsumed in self._retained.add(kept):
                 await self._discard(subsumed.checkpoint_id)
+            for passed in self._files.passed_over:
+                await self._discard(passed)
             await self._owner.on_retained(self._retained.checkpoints[0].checkpoint_id)
         self._tasks.notify_checkpoint_complete(tasks, checkpoint_id)
         self._answer(checkpoint_id)
+
+    def _give_up(self, checkpoint_id: int, reason: FailureReason) -> None:
+        self._do(self._planner.on_given_up(checkpoint_id, self._now_ms(), reason))
 
     async def _discard_failed(self, checkpoint_id: int) -> None:
         await self._discard(checkpoint_id)

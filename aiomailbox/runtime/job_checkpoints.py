@@ -2,7 +2,9 @@
 
 Theory of operation: the store is opened, and claimed, before anything else runs. Before
 each attempt what the last complete checkpoint holds is read again, and what sinks had
-prepared for it is committed once more: whether that was done is not known.
+prepared for it is committed once more: whether that was done is not known. That a job
+has finished is written before its checkpoints are deleted: a program that is killed
+in between finds both when it is started again, and has only to clean up.
 
 Concept:
     Flink, ``CheckpointCoordinator.restoreLatestCheckpointedStateToAll`` and
@@ -14,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from aiomailbox.checkpoint import (
@@ -31,6 +34,7 @@ from aiomailbox.checkpoint import (
 from aiomailbox.errors import (
     CheckpointFailedError,
     InvalidArgumentError,
+    JobFinishedError,
     NoCheckpointError,
 )
 from aiomailbox.graph import JobGraph
@@ -78,6 +82,10 @@ class JobCheckpoints:
         services: What its tasks share.
         tasks: Get the messages of the coordinator.
         job: Runs what takes time.
+
+    Attributes:
+        finished_before: When an earlier run of the job has finished, if this one has
+            nothing to run for that; None for one that runs.
     """
 
     def __init__(
@@ -92,6 +100,7 @@ class JobCheckpoints:
         self._config = config
         self._services = services
         self._job = job
+        self.finished_before: datetime | None = None
         # Their epoch has to grow with that of the attempt: both shut out late writers.
         self._finished_calls = FinishedCalls(graph, config.checkpoints, services)
         self._scratch = ScratchDirectories()
@@ -133,6 +142,7 @@ class JobCheckpoints:
         """Claim the place of the checkpoints, and read what the job resumes from.
 
         Raises:
+            JobFinishedError: If it has finished before, and is not to run then.
             StorageClaimedError: If another job with this identity runs.
             NoCheckpointError: If what it is to resume from is not there.
             StateError: If it does not fit the job.
@@ -143,14 +153,54 @@ class JobCheckpoints:
         if settings is not None:
             await self._open_store(settings)
         await self._finished_calls.open(self._place, self._scratch)
-        which = self._config.restore_from
+        store, which = self._store, self._config.restore_from
+        if store is not None:
+            self.finished_before = await self._finished(store)
+            if self.finished_before is not None:
+                return
         if which is not None:
             self._restored = await self._load(which)
+        if store is not None:
+            store.go_on_from(self._restored)
+            assert self.coordinator is not None, "there is a store"
+            self.coordinator.open(store)
         if self._restored is not None:
             # Once: in a job that starts again, limiters know more than a checkpoint.
             totals = self._restored.metadata.services.get(_LIMITS)
             if totals is not None:
                 self._limiters.restore(totals)
+
+    async def _finished(self, store: CheckpointStore) -> datetime | None:
+        """Return when the job has finished, if there is nothing to run for that.
+
+        Raises:
+            JobFinishedError: If it has, and is not to run then.
+        """
+        config = self._config
+        when = await run_in_thread(store.finished, config.restore_from)
+        if when is None:
+            return None
+        if config.if_finished == "refuse":
+            raise JobFinishedError(self._services.job_id, when)
+        facts = {"place": store.place, "finished": when.isoformat(timespec="seconds")}
+        log = self._services.log
+        if config.if_finished == "return":
+            log.info("the job had finished before, and is not run again", **facts)
+            return when
+        # Whoever begins without state repeats everything on purpose.
+        if config.restore_from is None or not store.is_left_half_deleted:
+            return None
+        log.warning(
+            "the job had finished before, and its program died while it cleaned up: "
+            "that is completed, and nothing is run",
+            **facts,
+        )
+        return when
+
+    @property
+    def ancestors(self) -> tuple[str, ...]:
+        """The savepoints that the job has gone on from."""
+        return () if self._restored is None else self._restored.ancestors
 
     @property
     def _limiters(self) -> LimiterService:
@@ -350,8 +400,6 @@ class JobCheckpoints:
             self._place = os.fspath(settings.directory)
         await run_in_thread(self._make_store, self._place)
         assert self._store is not None, "it was made"
-        assert self.coordinator is not None, "there are settings"
-        self.coordinator.open(self._store)
         if isinstance(open_storage(self._place), RemoteStorage):
             self._renewing = asyncio.get_running_loop().create_task(
                 self._renew(self._store), name=f"claim of job {self._graph.name}"
@@ -398,31 +446,39 @@ class JobCheckpoints:
         settings = self._config.checkpoints
         assert settings is not None, "there is a store only with settings"
         try:
+            if state is JobState.FINISHED:
+                await self._clean_up(store)
             # What earlier lives have left is not lost by one that came to nothing, such as
             # for a class that does not fit, or a source that is another one for now.
-            came_to_something = store.has_completed and not is_refused
-            is_over = state is JobState.FINISHED or came_to_something
-            if is_over and not settings.keeps_after(
-                failed=state is JobState.FAILED, cancelled=state is JobState.CANCELED
+            elif (
+                store.has_completed
+                and not is_refused
+                and not settings.keeps_after(cancelled=state is JobState.CANCELED)
             ):
                 await run_in_thread(store.discard_all)
-            # Only now: a failed job that is run again pays for no call twice.
-            if state is JobState.FINISHED:
-                await self._end_journal()
-                if settings.is_durable:
-                    await run_in_thread(store.finish)
         finally:
             await run_in_thread(store.close)
 
-    async def _end_journal(self) -> None:
-        """Delete what a savepoint that has ended the job, if one has, cannot ask for."""
+    async def _clean_up(self, store: CheckpointStore) -> None:
+        """Leave what a job that has finished leaves; again, if the first time was cut short.
+
+        The newest checkpoint goes last: as long as there is one, the next life does this.
+        """
         coordinator = self.coordinator
-        savepoint_id = None if coordinator is None else coordinator.last_savepoint_id
-        if savepoint_id is None:
+        assert coordinator is not None, "there is a store"
+        if self.finished_before is None:
+            ended_with = coordinator.last_savepoint_id
+            await run_in_thread(store.finish, self.ancestors, ended_with)
+        elif store.ended_with is not None:
+            # It can be resumed from; nothing else was left that is in the way.
+            return
+        # Only now: a failed job that is run again pays for no call twice.
+        if store.ended_with is None:
             await self._finished_calls.remove()
         else:
             # Calls may have got further before a restart than the savepoint is.
-            await self._finished_calls.prune(savepoint_id)
+            await self._finished_calls.prune(store.ended_with)
+        await run_in_thread(store.discard_all)
 
     async def _renew(self, store: CheckpointStore) -> None:
         while True:

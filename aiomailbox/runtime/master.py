@@ -19,6 +19,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
 
 from aiomailbox.errors import (
@@ -86,11 +87,14 @@ class JobResult:
         name: The job's name.
         duration_s: From start to end, seconds.
         stop_reason: Why it stopped before its input ended, "" if nothing made it.
+        finished_before: When an earlier run had finished, if this one ran nothing for
+            that; None for a job that ran.
     """
 
     name: str
     duration_s: float
     stop_reason: str = ""
+    finished_before: datetime | None = None
 
 
 class JobMaster:
@@ -220,6 +224,8 @@ class JobMaster:
         # much of it was would be unknown.
         if self._is_committing or not self.lifecycle.advance(JobState.CANCELLING):
             return
+        if self.coordinator is not None:
+            self.coordinator.cancel()
         if self._beginning is not None:
             self._beginning.interrupt()
         if self._step is not None:
@@ -299,7 +305,12 @@ class JobMaster:
         # After its failure: a job that fails while it is cancelled has failed.
         if self.state is JobState.CANCELED:
             raise JobCancelledError(f"job {self.graph.name!r} was cancelled")
-        return JobResult(self.graph.name, self.duration_s, self.stop_reason)
+        return JobResult(
+            self.graph.name,
+            self.duration_s,
+            self.stop_reason,
+            self._checkpoints.finished_before,
+        )
 
     @property
     def duration_s(self) -> float:
@@ -473,6 +484,10 @@ class JobMaster:
 
     async def _begin(self) -> None:
         await self._checkpoints.open()
+        if self._checkpoints.finished_before is not None:
+            # It goes straight to its end: sinks have done all, and no task is needed.
+            self.lifecycle.advance(JobState.RUNNING)
+            return
         committers = JobCommitters(self.graph, self.services)
         self._committers = committers
         await committers.begin(restored=self._checkpoints.is_restored)

@@ -320,8 +320,8 @@ def test_who_begins_a_job_again_that_had_finished_is_told(tmp_path: Path) -> Non
     log = RecordingLog()
     store = open_store(tmp_path, log)
     take(store, tmp_path, 1)
+    store.finish((), None)
     store.discard_all()
-    store.finish()
     store.close()
     again = open_store(tmp_path, log)
     assert again.load("latest", [Visit]) is None
