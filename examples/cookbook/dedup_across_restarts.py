@@ -20,7 +20,6 @@ async def run(directory: str, events: list[int]) -> list[int]:
         60,
         directory=directory,
         mode=am.CheckpointingMode.AT_LEAST_ONCE,
-        retention=am.Retention.ON_CANCELLATION,
     )
     new: list[int] = []
     all_came = asyncio.Event()

@@ -79,27 +79,15 @@ def build(
     )
 
 
-def has_ended(directory: Path) -> bool:
-    """Say whether the output is complete, and nothing is left to go on from.
-
-    A job that has ended would begin anew, as docs/guarantees.md says.
-    """
-    checkpoints = (directory / "checkpoints").glob("*/chk-*")
-    return (directory / "windows" / "_SUCCESS").exists() and not any(checkpoints)
-
-
 async def main(directory: Path, database: str, socket: str, workers: int) -> None:
-    """Run the job, from the newest checkpoint if there is one."""
-    if has_ended(directory):
-        # The program before this one was killed when its job had ended.
-        return
+    """Run the job, from the newest checkpoint if there is one, and once."""
     env = am.StreamExecutionEnvironment(parallelism=SUBTASKS)
     env.enable_checkpointing(0.1, directory=directory / "checkpoints")
     env.set_restart_strategy(am.restart.fixed_delay(100, 0.01))
     if workers:
         env.deployment = am.Processes(workers)
     build(env, directory, database, socket)
-    async with env.start("crash", restore_from="latest") as job:
+    async with env.start("crash", restore_from="latest", if_finished="return") as job:
         result: Any = await job.result()
     print(result.duration_s, job.restarts)
 

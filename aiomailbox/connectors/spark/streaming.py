@@ -85,9 +85,9 @@ class SparkStreamSource:
     checkpoint. A restart resumes exactly where the last checkpoint was taken, by the
     query's id, the batch's number and the row in it; a batch whose rows come otherwise
     than before is refused. The query starts and ends with the job. Spark's checkpoint and
-    the job's belong together: a job that is cancelled keeps its own with
-    ``retention=am.Retention.ON_CANCELLATION`` only, and a job that begins without one
-    gets what Spark has not taken for done yet.
+    the job's belong together: a job keeps its own in the directory of its checkpoints
+    until it has finished, and one that begins without gets what Spark has not taken
+    for done yet.
 
     Needs a classic session: on Spark Connect foreachBatch runs at the server.
 

@@ -17,8 +17,6 @@ from aiomailbox.api import StreamExecutionEnvironment
 from aiomailbox.checkpoint import (
     MEMORY_THRESHOLD,
     CheckpointingMode,
-    Retention,
-    find_checkpoints,
 )
 from aiomailbox.errors import (
     CheckpointFailedError,
@@ -230,7 +228,6 @@ class _Program:
             timeout=interval_s * 10 + 10,
             tolerable_failures=1_000 if is_still else draw.choice((0, 2, 1_000)),
             retained=draw.choice((1, 2)),
-            retention=Retention.ON_CANCELLATION,
             journal_directory=self._journals if life.world.journal_appends else None,
             memory_threshold=draw.choice((MEMORY_THRESHOLD, 0)),
             **self._barriers(interval_s),
@@ -264,18 +261,9 @@ class _Program:
         return draw.choice(ways)
 
     def _restore_from(self) -> str:
-        """Return what a careful operator would: the newest that has completed."""
+        """Return what a service manager would: an argument that stays as it is."""
         savepoint = self._life.world.savepoint
-        if savepoint is None:
-            return "latest"
-        found = find_checkpoints(f"{self._place}/checkpoints")
-        newest = max(
-            (one.metadata.checkpoint_id for one in found if one.metadata is not None),
-            default=0,
-        )
-        if newest > savepoint.checkpoint_id:
-            return "latest"
-        return f"{self._place}/{savepoint.path}"
+        return "latest" if savepoint is None else f"{self._place}/{savepoint.path}"
 
     def _strike(self, blow: Blow) -> None:
         life = self._life

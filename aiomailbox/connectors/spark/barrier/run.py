@@ -65,10 +65,11 @@ from aiomailbox.policies import (
 )
 from aiomailbox.records import OutputTag
 from aiomailbox.runtime import JobSnapshot
-from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.config import IfFinished, JobConfig
 from aiomailbox.runtime.peers.errors_as_text import error_from_text
 from aiomailbox.runtime.peers.placement import Placement
 from aiomailbox.runtime.peers.shipping import Shipment, pack
+from aiomailbox.storage.workplace import SUCCESS
 from aiomailbox.supervision import outlast
 from aiomailbox.threads import run_in_thread
 
@@ -208,6 +209,7 @@ class _Job:
         self._restart: RestartStrategy = (
             _RESTART if run.config.restart is None else run.config.restart
         )
+        self._target = target
         self._first = run.config.restore_from
         self._config = _config(run, place)
         self._graph = run.build_graph([*outputs.values()], parallelism)
@@ -308,7 +310,8 @@ class _Job:
 
     def _packed(self, epoch: int) -> tuple[bytes, list[RateLimit]]:
         """Return the job for an attempt, and its rate limits."""
-        origin = LATEST if epoch or self._first is None else self._first
+        # A savepoint stays what it is: the job goes on from what descends from it.
+        origin = LATEST if epoch and self._first is None else self._first
         workers: dict[int, tuple[int, ...]] = {
             vertex.id: (_SOME_WORKER,) * vertex.parallelism
             for vertex in self._graph.vertices
@@ -316,7 +319,11 @@ class _Job:
         assert self._seed is not None
         shipment = Shipment(
             self._graph,
-            replace(self._config, restore_from=origin),
+            replace(
+                self._config,
+                restore_from=origin,
+                if_finished=self._if_finished(epoch),
+            ),
             Placement(self._workers, workers),
             self._seed,
             secrets.token_bytes(16),
@@ -324,6 +331,14 @@ class _Job:
         )
         _, payload, limits = pack(shipment, for_parent=True)
         return payload, limits
+
+    def _if_finished(self, epoch: int) -> IfFinished:
+        """Return what the job does if it has finished, and its stage or driver had not."""
+        chosen = self._run.config.if_finished
+        if epoch == 0 and (self._first is None or chosen != "run"):
+            return chosen
+        # With other results, or without any, it is another run.
+        return "return" if (self._target / SUCCESS).exists() else "run"
 
 
 @dataclass(frozen=True, slots=True)

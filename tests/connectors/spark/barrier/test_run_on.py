@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
+from aiomailbox.connectors.spark.barrier import run as barrier_run
 from aiomailbox.errors import (
     InvalidArgumentError,
     JobFailedError,
     RemoteTaskError,
+    SparkJobError,
     TargetExistsError,
     UsageError,
 )
@@ -134,6 +136,40 @@ async def test_another_program_goes_on_with_what_one_has_begun(
     result = await pipeline.run_on(**given, config=config)
     assert pairs(result) == EACH_COUNTED
     assert calls_in(tmp_path) < 2700
+
+
+@pytest.mark.parametrize("dies", ["the driver", "the stage"])
+async def test_a_job_that_had_finished_is_not_run_again(
+    spark: Any, tmp_path: Path, dies: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waited for it has died in the moment after."""
+    pipeline = counted(tmp_path, -1, fail)
+    given: dict[str, Any] = {
+        "df": spark.range(0, 100),
+        "path": tmp_path / "out",
+        "schema": Seen,
+        "order_by": "id",
+    }
+    collected, deaths = barrier_run._collected, []
+
+    async def dying(frame: Any) -> list[Any]:
+        rows = await collected(frame)
+        if not deaths:
+            deaths.append(1)
+            raise SparkJobError("executor lost")
+        return rows
+
+    monkeypatch.setattr(barrier_run, "_collected", dying)
+    often = am.restart.none() if dies == "the driver" else am.restart.fixed_delay(1, 0)
+    job = pipeline.run_on(**given, config=am.JobConfig(restart=often))
+    if dies == "the driver":
+        with pytest.raises(SparkJobError):
+            await job
+        config = am.JobConfig(restore_from="latest")
+        job = pipeline.run_on(**given, config=config)
+    assert pairs(await job) == [pair for pair in EACH_COUNTED if pair[1] <= 20]
+    assert calls_in(tmp_path) == 100
+    assert not (tmp_path / ".out.aiomailbox").exists()
 
 
 async def test_a_failure_names_operator_line_and_record_and_is_not_tried_for_ever(
