@@ -107,6 +107,11 @@ class InputWatermarks:
         """The operator's watermark, milliseconds."""
         return self._combined.watermark
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether all inputs are idle."""
+        return self._combined.is_idle
+
     def input_watermark(
         self, timestamp_ms: int, index: int
     ) -> tuple[Watermark | WatermarkStatus, ...]:

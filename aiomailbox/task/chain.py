@@ -184,12 +184,17 @@ class OperatorChain:
                 await _finish(link.operator.open())
 
     async def resume(self) -> None:
-        """Go on with what a snapshot interrupted, tail first."""
+        """Go on with what a snapshot interrupted, tail first, and say how far that is.
+
+        Operators that were restored know how far event time had come, and ignore it;
+        new ones, here and behind other tasks, do not.
+        """
         for backlog in self.backlogs:
             backlog.resume()
         for link in reversed(self.links):
             with self._naming(link, "resume"):
                 await _finish(link.operator.resume())
+                await _finish(link.operator.repeat_progress())
 
     async def restore(self, snapshots: Mapping[OperatorId, OperatorSnapshot]) -> None:
         """Give each operator the snapshot that was kept under its id, in pieces."""

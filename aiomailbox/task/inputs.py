@@ -74,8 +74,8 @@ class TaskInput(Protocol):
         """Resume event time from what `event_times` returned; before `start`."""
         ...
 
-    def resume_event_time(self) -> Pending:
-        """Say once more how far event time had come: what follows may be new."""
+    def repeat_status(self) -> Pending:
+        """Say once more that the input is idle, if it was: what follows may be new."""
         ...
 
     def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
@@ -234,14 +234,11 @@ class NetworkInput:
             self.watermark_ms = snapshot.watermark
             self.is_idle = self._valve.status is WatermarkStatus.IDLE
 
-    def resume_event_time(self) -> Pending:
-        """Say once more how far event time had come: what follows may be new."""
-        pending: Pending = None
-        if self.watermark_ms > MIN_TIMESTAMP:
-            pending = self._target.process_watermark(self.watermark_ms)
-        if self.is_idle:
-            pending = then(pending, self._target.process_status, WatermarkStatus.IDLE)
-        return pending
+    def repeat_status(self) -> Pending:
+        """Say once more that the input is idle, if it was: what follows may be new."""
+        if not self.is_idle:
+            return None
+        return self._target.process_status(WatermarkStatus.IDLE)
 
     def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
         """Process what was in flight on each channel first; before `start`."""

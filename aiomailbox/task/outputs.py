@@ -332,7 +332,10 @@ class OperatorOutput:
         return self._main.emit_run(run)
 
     def emit_watermark(self, timestamp_ms: int) -> Pending:
-        """Pass the watermark on to all consumers."""
+        """Pass the watermark on to all consumers, unless they have had it."""
+        # A firing that was interrupted passes it on, and after that it is repeated.
+        if timestamp_ms <= self.watermark_ms:
+            return None
         self.watermark_ms = timestamp_ms
         if not self._sides:
             return self._main.emit_watermark(timestamp_ms)

@@ -63,8 +63,8 @@ class InputProcessor(Protocol):
         """Resume event time from what `event_times` returned; before `start`."""
         ...
 
-    async def resume_event_time(self) -> None:
-        """Say once more how far event time had come: what follows may be new."""
+    async def repeat_status(self) -> None:
+        """Say once more which inputs are idle: what follows may be new."""
         ...
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
@@ -115,9 +115,9 @@ class OneInputProcessor:
         """Resume event time from there."""
         self._input.restore(times)
 
-    async def resume_event_time(self) -> None:
-        """Say once more how far event time had come: what follows may be new."""
-        await _finish(self._input.resume_event_time())
+    async def repeat_status(self) -> None:
+        """Say once more which inputs are idle: what follows may be new."""
+        await _finish(self._input.repeat_status())
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on the gate's channels first."""
@@ -242,10 +242,10 @@ class MultiInputProcessor:
         for task_input, time in zip(self._inputs, times, strict=False):
             task_input.restore((time,))
 
-    async def resume_event_time(self) -> None:
-        """Say once more how far event time had come: what follows may be new."""
+    async def repeat_status(self) -> None:
+        """Say once more which inputs are idle: what follows may be new."""
         for task_input in self._inputs:
-            await _finish(task_input.resume_event_time())
+            await _finish(task_input.repeat_status())
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on each gate's channels first."""

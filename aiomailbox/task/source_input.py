@@ -64,9 +64,9 @@ class SourceInput:
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
         """Take over nothing."""
 
-    def resume_event_time(self) -> Pending:
-        """Say once more how far event time had come: what follows may be new."""
-        return self._operator.repeat_progress()
+    def repeat_status(self) -> Pending:
+        """Say nothing: a source does it itself, with how far event time had come."""
+        return None
 
     def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
         """Take over nothing: a source has no channels."""

@@ -365,8 +365,9 @@ class StreamTask:
         # Functions may take long to open, and the job may have been cancelled meanwhile.
         self._check_cancelled()
         self.lifecycle.advance(TaskState.RUNNING)
-        await self._input.resume_event_time()
         await self.chain.resume()
+        # After the watermarks: an idle stream takes none.
+        await self._input.repeat_status()
         self._input.start()
         self.environment.on_running()
 

@@ -147,10 +147,10 @@ class WindowOperator(StatefulOperator):
         pending = self._failures.report() if self._failures.waiting else None
         return then(pending, self._collector.emit)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
+    def on_watermark(self, timestamp_ms: int) -> Pending:
         """Fire what is due, then pass the watermark on."""
         self._process_context.current_watermark = timestamp_ms
-        return super().process_watermark(timestamp_ms)
+        return super().on_watermark(timestamp_ms)
 
     def on_event_time(self, timer: Timer) -> Pending:
         """Ask the trigger, and clear the window if this is its end."""

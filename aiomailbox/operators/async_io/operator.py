@@ -306,9 +306,8 @@ class AsyncMapOperator(Operator):
         taken = self._take_rows(run, 0)
         return None if taken == len(run) else self._take_the_rest(run, taken)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
+    def pass_watermark(self, timestamp_ms: int) -> Pending:
         """Pass the watermark on after the rows that came before it."""
-        self.watermark_ms = timestamp_ms
         return self._take_control(Watermark(timestamp_ms))
 
     def process_status(self, status: WatermarkStatus) -> Pending:

@@ -6,7 +6,9 @@ Theory of operation: the parts of map_async with order by key make the calls; se
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError
@@ -190,9 +192,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         # Calls on_event_time, which only puts the timers behind the rows of their keys.
         return self._timers.advance_watermark(timestamp_ms)
 
-    def _pass_watermark(self, timestamp_ms: int) -> Pending:
+    def pass_watermark(self, timestamp_ms: int) -> Pending:
         """Let the watermark follow all rows and timers before it."""
-        self._is_firing = False
         return self._take_control(Watermark(timestamp_ms))
 
     def process_status(self, status: WatermarkStatus) -> Pending:
@@ -306,8 +307,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     def _take_restored(self, flow: KeyedFlow) -> Pending:
         restored, self._restored = self._restored, []
-        for piece in restored:
-            self._register_restored(piece)
+        due = self._due_again(restored)
         elements = [element for piece in restored for element in piece.elements]
         if len(restored) > 1:
             # Of several subtasks each had watermarks of its own: what they have in
@@ -322,10 +322,13 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             if kind == "row":
                 self._take_restored_row(flow, *facts)
             elif kind == "watermark":
-                pending = then(pending, self.process_watermark, *facts)
+                (watermark,) = facts
+                self._take_due(flow, due, watermark)
+                pending = then(pending, self.pass_watermark, watermark)
             else:
                 status = WatermarkStatus(*facts)
                 pending = then(pending, self.process_status, status)
+        self._take_due(flow, due, self.watermark_ms)
         return pending
 
     def _take_restored_row(
@@ -341,14 +344,28 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         if self._owns(key):
             flow.take_row(value, timestamp, key, watermark, attempts)
 
-    def _register_restored(self, piece: RowsInFlight) -> None:
-        for domain, key, timestamp in piece.timers:
+    def _due_again(self, restored: list[RowsInFlight]) -> deque[Timer]:
+        """Return the timers that a watermark had fired, by time; register the others."""
+        timers = self._timers
+        due: list[Timer] = []
+        for domain, key, timestamp in (
+            one for piece in restored for one in piece.timers
+        ):
             if not self._owns(key):
                 continue
-            if domain == TimeDomain.EVENT_TIME.value:
-                self._timers.register_event_time_timer(key, VOID, timestamp)
+            if domain != TimeDomain.EVENT_TIME.value:
+                timers.register_processing_time_timer(key, VOID, timestamp)
+            elif timestamp > self.watermark_ms:
+                # It was due in a subtask whose event time was ahead of what is now.
+                timers.register_event_time_timer(key, VOID, timestamp)
             else:
-                self._timers.register_processing_time_timer(key, VOID, timestamp)
+                due.append(Timer(timestamp, key, VOID))
+        return deque(sorted(due, key=attrgetter("timestamp")))
+
+    def _take_due(self, flow: KeyedFlow, due: deque[Timer], watermark: int) -> None:
+        # They had places in an earlier instance: they need not wait for them again.
+        while due and due[0].timestamp <= watermark:
+            flow.take_timer(due.popleft(), TimeDomain.EVENT_TIME, watermark)
 
     def _owns(self, key: Any) -> bool:
         groups = KeyGroupAssigner(1, self.context.max_parallelism)

@@ -323,9 +323,32 @@ class Operator:
         )
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
-        """Advance event time, then pass the watermark on."""
+        """Advance event time; a watermark that is not beyond the last says nothing new.
+
+        Inputs give only watermarks that advance. One is repeated after a restore, for
+        operators that are new: see `repeat_progress`.
+        """
+        if timestamp_ms <= self.watermark_ms:
+            return None
         self.watermark_ms = timestamp_ms
+        return self.on_watermark(timestamp_ms)
+
+    def on_watermark(self, timestamp_ms: int) -> Pending:
+        """React to a watermark that advances event time, and pass it on."""
+        return self.pass_watermark(timestamp_ms)
+
+    def pass_watermark(self, timestamp_ms: int) -> Pending:
+        """Pass a watermark on, behind the records that came before it."""
         return self.output.emit_watermark(timestamp_ms)
+
+    def repeat_progress(self) -> Pending:
+        """Pass on once more how far event time had come: what follows may be new.
+
+        Called after a restore, when `resume` has gone on with what was interrupted.
+        """
+        if self.watermark_ms == MIN_TIMESTAMP:
+            return None
+        return self.pass_watermark(self.watermark_ms)
 
     def process_status(self, status: WatermarkStatus) -> Pending:
         """Pass the status on."""

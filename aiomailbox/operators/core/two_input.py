@@ -78,6 +78,13 @@ class TwoInputOperator(Operator):
         """Be notified that no more records come on the second input."""
         return None
 
+    def repeat_progress(self) -> Pending:
+        """Pass on once more how far event time had come, and whether it stands still."""
+        pending = super().repeat_progress()
+        if not self._watermarks.is_idle:
+            return pending
+        return then(pending, self.process_status, WatermarkStatus.IDLE)
+
     def input_watermark(self, timestamp_ms: int, index: int) -> Pending:
         """Take the watermark of an input."""
         return self._process(self._watermarks.input_watermark(timestamp_ms, index))

@@ -66,12 +66,11 @@ class FunctionOperator(Operator):
         """Return what the function's methods get as their contexts, and bind them."""
         raise TypeError(f"{type(self).__name__} makes no contexts")
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
+    def on_watermark(self, timestamp_ms: int) -> Pending:
         """Tell the function of the watermark and pass it on."""
-        self.watermark_ms = timestamp_ms
         for context in self._contexts:
             context.current_watermark = timestamp_ms
-        return super().process_watermark(timestamp_ms)
+        return super().on_watermark(timestamp_ms)
 
     def fill_state(self) -> None:
         """Let the function put what it holds into its state."""

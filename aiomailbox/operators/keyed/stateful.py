@@ -145,15 +145,14 @@ class StatefulOperator(Operator):
         """Pass on what was collected while timers fired; nothing by default."""
         return None
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
+    def on_watermark(self, timestamp_ms: int) -> Pending:
         """Fire what is due, then pass the watermark on.
 
         That may be in pieces, between which the operator may be snapshotted.
         """
-        self.watermark_ms = timestamp_ms
         # Kept in snapshots: with timers left, the watermark has not gone on yet.
         self._is_firing = True
-        return then(self.fire(timestamp_ms), self._pass_watermark, timestamp_ms)
+        return then(self.fire(timestamp_ms), self._all_fired, timestamp_ms)
 
     def fire(self, timestamp_ms: int) -> Pending:
         """Fire the timers that a watermark has reached, and pass on what they emitted."""
@@ -163,10 +162,11 @@ class StatefulOperator(Operator):
         return then(pending, self.emit_collected)
 
     def resume(self) -> Pending:
-        """Go on with a watermark that was firing when the snapshot was taken."""
-        if not self._is_firing:
-            return None
-        return self.process_watermark(self.watermark_ms)
+        """Go on with a watermark that was firing when the snapshot was taken.
+
+        If none was, what is due was set behind the watermark: it waits for the next.
+        """
+        return self.on_watermark(self.watermark_ms) if self._is_firing else None
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return whether the watermark is still firing."""
@@ -181,9 +181,9 @@ class StatefulOperator(Operator):
         super().restore_own(own)
         self._is_firing = bool(own.elements(_FIRING))
 
-    def _pass_watermark(self, timestamp_ms: int) -> Pending:
+    def _all_fired(self, timestamp_ms: int) -> Pending:
         self._is_firing = False
-        return self.output.emit_watermark(timestamp_ms)
+        return self.pass_watermark(timestamp_ms)
 
     def close(self) -> Pending:
         """Disarm the timers."""

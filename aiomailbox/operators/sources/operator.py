@@ -326,7 +326,7 @@ class SourceOperator(Operator):
                 self._reader.notify_no_more_splits()
 
     def repeat_progress(self) -> Pending:
-        """Emit once more how far event time had come: what follows may be new."""
+        """Emit once more how far event time had come, and which status it has."""
         self._outputs.repeat()
         return self._emit_progress()
 

@@ -122,14 +122,18 @@ class TimestampsAndWatermarksOperator(Operator):
         self._generator.on_periodic_emit(self._guard)
         return then(pending, self._emit_progress)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
+    def on_watermark(self, timestamp_ms: int) -> Pending:
         """Ignore a watermark from upstream, unless it is the last of all."""
-        self.watermark_ms = timestamp_ms
         # As in Flink: watermarks are made anew here, but the end of time is the end.
         if timestamp_ms != MAX_TIMESTAMP:
             return None
         self._stop_ticks()
         self._guard.emit_watermark(MAX_TIMESTAMP)
+        return self._emit_progress()
+
+    def repeat_progress(self) -> Pending:
+        """Pass on once more how far the stream's own event time had come."""
+        self._guard.repeat()
         return self._emit_progress()
 
     def process_status(self, status: WatermarkStatus) -> Pending:

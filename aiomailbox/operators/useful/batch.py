@@ -109,9 +109,8 @@ class BatchOperator(Operator):
             return None
         return self._emit(len(self._values) // self.size * self.size)
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
+    def pass_watermark(self, timestamp_ms: int) -> Pending:
         """Hold the watermark back while a list is open."""
-        self.watermark_ms = timestamp_ms
         # Nothing comes after it that could fill the list.
         if timestamp_ms == MAX_TIMESTAMP:
             self._held_watermark = None

@@ -118,9 +118,8 @@ class BufferOperator(Operator):
         self._wait()
         return None
 
-    def process_watermark(self, timestamp_ms: int) -> Pending:
+    def pass_watermark(self, timestamp_ms: int) -> Pending:
         """Pass the watermark on after the records before it."""
-        self.watermark_ms = timestamp_ms
         self._put_control(timestamp_ms)
         return self._drain()
 

@@ -170,6 +170,32 @@ async def test_a_timer_registered_behind_a_waiting_watermark_fires_before_later_
     assert driven.shown[-4:] == ["x1", "wm 20", "timer 25 at 30", "wm 30"]
 
 
+async def test_a_timer_set_behind_a_watermark_that_waits_is_not_fired_by_a_restore(
+    drive: Any, gates: Any
+) -> None:
+    driven = drive(Timed(gates))
+    driven.send([("k", "r0", {"register": [7]})])
+    await tick()
+    await gates.finish("r0")
+    driven.send([("k", "r1", {}), ("x", "x1", {})])
+    driven.watermark(10)
+    driven.send([("y", "y1", {"register": [5]})])
+    await tick()
+    await gates.finish("y1")
+    assert driven.shown == ["r0", "y1"]
+    snapshot = driven.operator.snapshot()
+    await driven.close()
+    again = drive(Timed(gates), state=snapshot)
+    await tick()
+    await gates.finish("r1")
+    # The timer of 7 was due when the watermark came, that of 5 came after it.
+    assert again.shown == ["r1", "timer 7 at 10"]
+    await gates.finish("x1")
+    again.watermark(20)
+    await tick()
+    assert again.shown[2:] == ["x1", "wm 10", "timer 5 at 20", "wm 20"]
+
+
 async def test_timers_of_a_key_fire_by_time_whoever_registered_them(
     drive: Any, gates: Any
 ) -> None:

@@ -164,7 +164,7 @@ class Run:
             match kind:
                 case "watermark":
                     index, timestamp = args
-                    self.watermarks.append(timestamp)
+                    self.watermarks.append(max([timestamp, *self.watermarks]))
                     await harness.run(
                         harness.inputs[index].process_watermark, timestamp
                     )
