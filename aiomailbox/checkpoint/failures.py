@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-__all__ = ["FailureCounter", "FailureReason"]
+__all__ = ["FailureCounter", "FailureReason", "trigger_failure"]
 
 
 class FailureReason(Enum):
@@ -18,6 +18,7 @@ class FailureReason(Enum):
     EXPIRED = "it took longer than its timeout"
     DECLINED = "a task declined it"
     STORAGE = "it could not be written"
+    NOT_TRIGGERED = "the sources' coordinators gave no snapshot of themselves"
     SUBSUMED = "a newer checkpoint completed before it"
     MIN_PAUSE = "the last checkpoint completed too recently"
     TOO_MANY_REQUESTS = "too many checkpoints were asked for at once"
@@ -38,6 +39,19 @@ class FailureReason(Enum):
 _COUNTED: Final = frozenset(
     {FailureReason.EXPIRED, FailureReason.DECLINED, FailureReason.STORAGE}
 )
+
+
+def trigger_failure(error: BaseException) -> FailureReason:
+    """Return why a checkpoint could not be triggered: for the world's sake, or not.
+
+    Flink counts it if an I/O error is behind it, and else does not.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return FailureReason.STORAGE
+        cause = cause.__cause__
+    return FailureReason.NOT_TRIGGERED
 
 
 class FailureCounter:
@@ -76,6 +90,7 @@ class FailureCounter:
         return True
 
     def on_success(self, checkpoint_id: int) -> None:
-        """Forget the failures before a success."""
-        self._last_success = max(self._last_success, checkpoint_id)
-        self._failed_ids.clear()
+        """Forget the failures before a success; that of an older one forgives nothing."""
+        if checkpoint_id > self._last_success:
+            self._last_success = checkpoint_id
+            self._failed_ids.clear()

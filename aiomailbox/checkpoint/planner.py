@@ -19,7 +19,11 @@ from enum import Enum
 from random import Random
 from typing import TypeAlias
 
-from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
+from aiomailbox.checkpoint.failures import (
+    FailureCounter,
+    FailureReason,
+    trigger_failure,
+)
 from aiomailbox.checkpoint.plan import CheckpointPlan
 from aiomailbox.checkpoint.request import (
     CheckpointRequest,
@@ -352,18 +356,21 @@ class CheckpointPlanner:
         """Be notified that a checkpoint's time is over."""
         return self._fail(checkpoint_id, FailureReason.EXPIRED, now_ms, None)
 
+    def on_not_triggered(
+        self, checkpoint_id: int, now_ms: int, error: BaseException
+    ) -> list[CheckpointAction]:
+        """Be notified that the coordinator's own part failed; no task knows of it."""
+        self._starting_id = None
+        return self._fail(checkpoint_id, trigger_failure(error), now_ms, error)
+
     def on_storage_error(
         self, checkpoint_id: int, now_ms: int, error: BaseException
     ) -> list[CheckpointAction]:
-        """Be notified that the coordinator's own part could not be written."""
-        if self._starting_id == checkpoint_id:
-            self._starting_id = None
-        pending = self._pending.get(checkpoint_id)
-        was_finalizing = pending is None or pending.is_finalizing
+        """Be notified that a checkpoint's metadata could not be written."""
         actions = self._fail(checkpoint_id, FailureReason.STORAGE, now_ms, error)
         # After an error it is unknown whether anything was written: what looks
         # complete would be gone on from, and its prepared data may be removed by then.
-        return [self._discard(checkpoint_id), *actions] if was_finalizing else actions
+        return [self._discard(checkpoint_id), *actions]
 
     def on_tasks_failed(
         self,

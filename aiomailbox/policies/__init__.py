@@ -13,6 +13,7 @@ from aiomailbox.policies.restart import (
     NoRestart,
     RestartBackoff,
     RestartStrategy,
+    RestartWait,
 )
 from aiomailbox.policies.retry import Retry
 from aiomailbox.policies.retry_after import retry_after_s
@@ -30,6 +31,7 @@ __all__ = [
     "RateWindow",
     "RestartBackoff",
     "RestartStrategy",
+    "RestartWait",
     "Retry",
     "check_count",
     "check_number",

@@ -27,6 +27,7 @@ __all__ = [
     "NoRestart",
     "RestartBackoff",
     "RestartStrategy",
+    "RestartWait",
     "exponential_delay",
     "failure_rate",
     "fixed_delay",
@@ -53,6 +54,47 @@ class RestartBackoff(Protocol):
     def on_failure(self, now_ms: int) -> None:
         """Count a failure."""
         ...
+
+
+class RestartWait:
+    """How long a failed job, or a part of it, still waits before it begins again.
+
+    The delay begins with the failure. A part that fails while another one waits shares
+    the rest of that delay, and is not counted.
+
+    Args:
+        backoff: Follows the failures that count.
+
+    Concept:
+        Flink, ``ExponentialDelayRestartBackoffTimeStrategy``, where it merges failures.
+
+    Example:
+        >>> wait = RestartWait(
+        ...     FixedDelayRestart(attempts=3, delay=0.3).begin(Random(0))
+        ... )
+        >>> wait.on_failure(now_ms=1000)
+        True
+        >>> wait.left_ms(now_ms=1031)
+        269
+    """
+
+    __slots__ = ("_backoff", "_due_ms")
+
+    def __init__(self, backoff: RestartBackoff) -> None:
+        self._backoff = backoff
+        self._due_ms: int | None = None
+
+    def on_failure(self, now_ms: int) -> bool:
+        """Count a failure; say whether there may be a restart, whose delay begins."""
+        self._backoff.on_failure(now_ms)
+        if not self._backoff.can_restart:
+            return False
+        self._due_ms = now_ms + self._backoff.delay_ms
+        return True
+
+    def left_ms(self, now_ms: int) -> int:
+        """Return what is left of the delay, 0 when it is over."""
+        return 0 if self._due_ms is None else max(0, self._due_ms - now_ms)
 
 
 class RestartStrategy(Protocol):

@@ -647,7 +647,12 @@ class CheckpointCoordinator:
                 for name, snapshot in self._owner.capture_sources(checkpoint_id).items()
             }
         except Exception as error:  # noqa: BLE001 -- the planner decides
-            return self._planner.on_storage_error(checkpoint_id, self._now_ms(), error)
+            self._services.log.warning(
+                "a checkpoint could not be triggered",
+                checkpoint_id=checkpoint_id,
+                reason=safe_str(error),
+            )
+            return self._planner.on_not_triggered(checkpoint_id, self._now_ms(), error)
         # Last: from here on tasks know of it, and it can only complete or be aborted.
         self._tasks.trigger_checkpoint(action.plan.to_trigger, barrier)
         return self._planner.on_started(checkpoint_id, self._now_ms())

@@ -37,7 +37,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph import FailoverRegions, JobGraph
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.policies import RateLimit
+from aiomailbox.policies import RateLimit, RestartWait
 from aiomailbox.records import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
@@ -121,7 +121,9 @@ class JobMaster:
         self._host = host
         self.sources: JobSources = JobSources(self._deliver)
         self._checkpoints = JobCheckpoints(graph, config, services, host, self)
-        self._backoff = config.restart_strategy.begin(random.Random(services.seed))
+        self._restart_wait = RestartWait(
+            config.restart_strategy.begin(random.Random(services.seed))
+        )
         self._plan: AttemptPlan | None = None
         self._committers: JobCommitters | None = None
         self._attempt: Attempt | None = None
@@ -337,7 +339,8 @@ class JobMaster:
         """Be notified that all or a part of the attempt failed; say if it runs again.
 
         What fails while a part waits to begin again is counted as one failure with it,
-        as Flink's exponential delay does: one worker has tasks of several regions.
+        and shares the rest of its delay, as Flink's exponential delay does: one worker
+        has tasks of several regions.
         """
         # While it restarts, a further failure of a part belongs to the first one.
         state = self.state
@@ -368,7 +371,7 @@ class JobMaster:
         async def prepare() -> None:
             if is_restart:
                 # Inside the part that is supervised: a cancellation ends the wait.
-                await asyncio.sleep(self._backoff.delay_ms / 1000)
+                await asyncio.sleep(self._left_s())
             await self._host.prepare()
             plan = await self._checkpoints.begin_again(tasks)
             # After `begin_again`: only now can the old attempt commit nothing any more.
@@ -535,8 +538,14 @@ class JobMaster:
         """Count a failure, and say whether the job starts again after it."""
         if not _can_be_tried_again(error):
             return False
-        self._backoff.on_failure(int(self.services.clock.monotonic() * 1000))
-        return self._backoff.can_restart
+        return self._restart_wait.on_failure(self._monotonic_ms())
+
+    def _left_s(self) -> float:
+        """Return how long the restart still waits, seconds."""
+        return self._restart_wait.left_ms(self._monotonic_ms()) / 1000
+
+    def _monotonic_ms(self) -> int:
+        return int(self.services.clock.monotonic() * 1000)
 
     def _warn_of_restart(
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
@@ -550,7 +559,7 @@ class JobMaster:
             what,
             **facts,
             restarts=self._restarts,
-            delay_s=self._backoff.delay_ms / 1000,
+            delay_s=self._left_s(),
             error=safe_repr(error),
         )
 
@@ -568,7 +577,7 @@ class JobMaster:
             await self.run_step(self._recover(), "recovering the results")
 
     async def _wait_and_reload(self) -> None:
-        await asyncio.sleep(self._backoff.delay_ms / 1000)
+        await asyncio.sleep(self._left_s())
         await self._checkpoints.reload()
         await self._host.prepare()
 

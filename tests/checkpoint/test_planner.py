@@ -25,6 +25,7 @@ from aiomailbox.checkpoint import (
     DiscardCheckpoint,
     FailJob,
     FailRequest,
+    FailureCounter,
     FailureReason,
     Finalize,
     NotifyAborted,
@@ -300,6 +301,14 @@ def test_a_success_forgives_the_failures_before_it() -> None:
     assert job.failures == []
 
 
+def test_an_older_checkpoint_that_completes_later_forgives_nothing() -> None:
+    counter = FailureCounter(tolerable=1)
+    counter.on_success(3)
+    assert not counter.on_failure(4, FailureReason.EXPIRED)
+    counter.on_success(2)
+    assert counter.on_failure(5, FailureReason.EXPIRED)
+
+
 def test_what_is_nobodys_fault_never_fails_the_job() -> None:
     """SEM-216."""
     job = coordinator(max_concurrent=2)
@@ -410,12 +419,31 @@ def test_what_is_being_written_completes_although_checkpoints_were_stopped() -> 
     assert job.completed == [1]
 
 
-def test_a_checkpoint_whose_enumerators_cannot_be_written_has_failed() -> None:
+def lost_disk() -> Exception:
+    error = RuntimeError("no snapshot")
+    error.__cause__ = OSError("the disk is gone")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "failures"),
+    [
+        (OSError("full"), [1]),
+        (lost_disk(), [1]),
+        # As in Flink: what is no I/O error does not count.
+        (RuntimeError("a bug of an enumerator's"), []),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_cannot_be_triggered_has_failed(
+    error: Exception, failures: list[int]
+) -> None:
     job = coordinator()
     _, actions = job.planner.request(job.now_ms)
     assert any(isinstance(action, StartCheckpoint) for action in actions)
-    job.do(job.planner.on_storage_error(1, job.now_ms, OSError("full")))
-    assert job.failures == [1]
+    job.do(job.planner.on_not_triggered(1, job.now_ms, error))
+    assert job.failures == failures
+    assert job.planner.pending_ids == []
     job.request()
     assert job.started == [2]
 

@@ -368,6 +368,39 @@ async def test_finished_calls_are_not_made_again_for_all_regions_begin_again(
     assert len(again) <= 8
 
 
+async def test_a_region_that_fails_while_another_waits_shares_the_rest_of_its_delay() -> (
+    None
+):
+    loop = asyncio.get_running_loop()
+    began: dict[int, list[float]] = {0: [], 1: []}
+    failed: dict[int, float] = {}
+
+    class Fails(am.ProcessFunction[int, int]):
+        """Its first subtask fails after 1 s, its second one 3 s later, each once."""
+
+        def __deepcopy__(self, memo: Any) -> Fails:
+            return self
+
+        async def process_element(self, value: int, context: Any, out: Any) -> None:
+            index = 0 if value < 2 else 1
+            began[index].append(loop.time())
+            if index not in failed:
+                await asyncio.sleep(1 + 3 * index)
+                failed[index] = loop.time()
+                raise RuntimeError(f"{index} fails")
+
+    env = environment(None)
+    env.set_restart_strategy(am.restart.fixed_delay(1, 30))
+    env.from_collection([0, 1, 2, 3]).process(Fails()).sink_to(lambda _: None)
+    async with env.start() as job:
+        await job.result()
+    first, second = (began[index][1] - failed[index] for index in (0, 1))
+    # Both are counted as one failure: a second one would have ended the job.
+    assert first == pytest.approx(30, abs=0.5)
+    assert second == pytest.approx(27, abs=0.5)
+    assert job.restarts == 2
+
+
 async def test_a_job_that_is_stopped_while_a_region_waits_ends_well() -> None:
     trials = Trials(450)
     results: list[int] = []
