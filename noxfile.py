@@ -213,6 +213,17 @@ def simulation(session: nox.Session) -> None:
 
 
 @nox.session
+def pipelines(session: nox.Session) -> None:
+    """Do 2,000 recorded pipelines do what Flink's did, also stopped and resumed?"""
+    session.install("-e", ".", "--group", "test")
+    options = [*PARALLEL[:2], "-o", "faulthandler_timeout=0", "--show-capture=no"]
+    env = {**ENV, "AIOMAILBOX_PIPELINES": "all"}
+    tests = [f"tests/conformance/test_{name}.py" for name in ("pipelines", "machinery")]
+    with files_in_memory() as place:
+        session.run("pytest", *tests, *options, *session.posargs, env={**env, **place})
+
+
+@nox.session
 def cluster(session: nox.Session) -> None:
     """Does it work where Spark's executors are processes of their own, and die?"""
     prepare(session, "test")

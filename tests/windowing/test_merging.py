@@ -8,12 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from aiomailbox.durations import millis
 from aiomailbox.errors import IllegalStateError
+from aiomailbox.operators import count
+from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing import (
     EventTimeSessionWindows,
+    EventTimeTrigger,
     MergingWindowSet,
+    ProcessWindowFunction,
     TimeWindow,
     merge_windows,
+    window_operator,
 )
 
 WINDOWS = st.builds(
@@ -97,3 +103,30 @@ def test_a_window_that_is_not_in_use_cannot_be_retired() -> None:
     with pytest.raises(IllegalStateError, match="not in use"):
         held.retire(TimeWindow(0, 1))
     assert not held
+
+
+class Lists(ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: list[Any], out: Any) -> None:
+        out.collect((tuple(context.window), sorted(elements)))
+
+
+@pytest.mark.parametrize("is_incremental", [True, False])
+@pytest.mark.parametrize("has_trigger", [True, False])
+def test_a_record_whose_window_equals_a_merged_session_is_added_to_it(
+    is_incremental: bool, has_trigger: bool
+) -> None:
+    """Flink begins the session anew: see decision 47."""
+    gaps = EventTimeSessionWindows.with_dynamic_gap(lambda value: millis(value[0]))
+    settings: dict[str, Any] = {"window_function": Lists()}
+    if is_incremental:
+        settings = {"aggregate": count()}
+    if has_trigger:
+        settings["trigger"] = EventTimeTrigger()
+    operator = window_operator(lambda _: "k", gaps, **settings)
+    with OneInputHarness(operator, keyed=True) as harness:
+        for gap, stamp in [(10, 0), (10, 5), (15, 0), (3, 1)]:
+            harness.process_element((gap, stamp), stamp)
+        harness.process_watermark(14)
+        (found,) = harness.values
+    records = [(3, 1), (10, 0), (10, 5), (15, 0)]
+    assert found == (4 if is_incremental else ((0, 15), records))
