@@ -699,6 +699,7 @@ class DamagedFileError(WorldError):
 
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
+        self.problem = problem
         super().__init__(f"{name} cannot be read: {problem}")
 
 

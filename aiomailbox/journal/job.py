@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
+from aiomailbox.errors import DamagedFileError
 from aiomailbox.journal.entries import Entry, EntryKind, decode_entry
 from aiomailbox.journal.fence import FENCE, fenced_epochs, raise_fence
 from aiomailbox.journal.layout import (
@@ -136,11 +137,17 @@ class JobJournal:
 
         What resumes from an older one, such as a savepoint, makes calls again that have
         been made between the two.
+
+        Raises:
+            DamagedFileError: If that is not what was written.
         """
+        path = self._directory / _PRUNED
         try:
-            return int((self._directory / _PRUNED).read_bytes())
-        except (FileNotFoundError, ValueError):
+            return int(path.read_bytes())
+        except FileNotFoundError:
             return 0
+        except ValueError as error:
+            raise DamagedFileError(str(path), "it is not a number") from error
 
     def remove(self) -> None:
         """Delete all of it: the job has ended well."""
@@ -208,11 +215,12 @@ def _put_together(
             for start, entry in _entries(segment):
                 before[entry.key] = segment, start
     for segment in LogSegment.all_in(operator / _RELEASED):
+        segment.check(is_last=place.tears)
         for _, key in segment.entries():
             before.pop(key, None)
     since: _Places = {}
     for log in logs:
-        _add(log, oldest, before, since)
+        _add(log, oldest, before, since, tears=place.tears)
     made = base_directory(operator, epoch)
     before.update(since)
     if before:
@@ -223,11 +231,16 @@ def _put_together(
 
 
 def _add(
-    log: LogDirectory, oldest: int | None, before: _Places, since: _Places
+    log: LogDirectory,
+    oldest: int | None,
+    before: _Places,
+    since: _Places,
+    *,
+    tears: bool,
 ) -> None:
     segments = log.segments
     for segment in segments:
-        check_finished(segment, is_last=segment is segments[-1])
+        check_finished(segment, is_last=tears and segment is segments[-1])
     needed = first_needed(segments, oldest)
     for segment in segments:
         for place, entry in _entries(segment):

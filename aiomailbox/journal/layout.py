@@ -144,6 +144,6 @@ def check_finished(segment: LogSegment, *, is_last: bool) -> None:
     except DamagedFileError as error:
         raise DamagedFileError(
             error.name,
-            "it holds the results of finished calls, and is damaged. Delete it to "
+            f"{error.problem}. It holds the results of finished calls. Delete it to "
             "make those calls again",
         ) from error

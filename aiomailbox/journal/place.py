@@ -41,10 +41,12 @@ class JournalPlace(Protocol):
     Attributes:
         path: The directory where it is read and written.
         commit_pause_s: The time from one group commit to the next, if few calls end.
+        tears: Whether a crash may leave the end of a log torn.
     """
 
     path: Path
     commit_pause_s: float
+    tears: bool
 
     def fetch(self, below: Path) -> None:
         """Have at ``path`` what is in a directory of it."""
@@ -83,6 +85,7 @@ class LocalPlace:
     """
 
     commit_pause_s: float = _SYNC_PAUSE_S
+    tears: bool = True
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path: Path = Path(path)
@@ -122,6 +125,8 @@ class RemotePlace:
     """
 
     commit_pause_s: float = _UPLOAD_PAUSE_S
+    # An object is there as a whole or not at all.
+    tears: bool = False
 
     def __init__(self, storage: Storage, name: str, path: Path) -> None:
         self.path: Path = path
@@ -253,13 +258,18 @@ class _Uploads:
         """Write it.
 
         Raises:
+            DamagedFileError: If a segment that is complete is not what was written.
             OSError: If it cannot be written.
         """
         # Listed once: if another segment begins meanwhile, this one is complete only
         # when it is read again.
-        for segment in LogSegment.all_in(self._log):
+        segments = LogSegment.all_in(self._log)
+        for segment in segments:
             if segment.number < self._segment:
                 continue
+            if segment is not segments[-1]:
+                # What is behind damage would not be uploaded, and nobody would know.
+                segment.check(is_last=False)
             if segment.number > self._segment >= 0:
                 self._sweep()
             start = self._start if segment.number == self._segment else 0

@@ -20,6 +20,7 @@ from aiomailbox.journal.finished import FinishedBefore
 from aiomailbox.journal.journals import Journals
 from aiomailbox.journal.layout import (
     base_directories,
+    check_finished,
     log_directories,
     operator_directory,
 )
@@ -93,8 +94,9 @@ class _FinishedByOthers(FinishedBefore):
         self._starts = array("Q")
         self._which = array("L")
         for log in log_directories(operator):
-            for segment in log.segments:
-                self._add(segment)
+            segments = log.segments
+            for segment in segments:
+                self._add(segment, is_last=segment is segments[-1])
 
     def read(self, place: int) -> Entry:
         """Return an entry.
@@ -107,9 +109,10 @@ class _FinishedByOthers(FinishedBefore):
         data = segment.entry_at(self._starts[place])
         return decode_entry(str(segment.path), data)
 
-    def _add(self, segment: LogSegment) -> None:
+    def _add(self, segment: LogSegment, *, is_last: bool) -> None:
         if _is_new(segment):
             return
+        check_finished(segment, is_last=is_last)
         number = len(self._segments)
         self._segments.append(segment)
         name = str(segment.path)

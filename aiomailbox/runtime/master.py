@@ -25,6 +25,7 @@ from typing import Any, Final
 from aiomailbox.errors import (
     CancelTimeoutError,
     CheckpointFailedError,
+    DamagedFileError,
     JobCancelledError,
     JobFailedError,
     NoCheckpointError,
@@ -718,6 +719,7 @@ def _can_be_tried_again(error: BaseException) -> bool:
         KeyboardInterrupt
         | SystemExit
         | CancelTimeoutError
+        | DamagedFileError
         | StateError
         | NoCheckpointError
         | SourceChangedError

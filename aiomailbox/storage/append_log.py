@@ -1,12 +1,16 @@
 """A log that is only appended to, in segments, and survives a crash at any byte.
 
 An entry survives the process once `AppendLog.append` has returned, and the machine once
-`AppendLog.sync` has returned after it. What a crash cut off at the end of the last
-segment is dropped when the log is opened again: its write was never acknowledged.
+`AppendLog.sync` has returned after it. What a crash has torn at the end of the last
+segment is cut off when the log is opened again, with a warning: its write was never
+acknowledged. Damage is told apart from that, and is an error.
 
 Theory of operation: a segment is mapped into memory, with room that the disk has promised.
 So appending is a copy, which no other thread's sync holds up as it does a write. Behind
-the last entry are zeros until the segment is complete.
+the last entry are zeros until the segment is complete. Entries are copied one after the
+other, so a killed process leaves at most one that is not whole, and nothing behind it. A
+machine that loses its power may also leave out whole pages, which are zeros then. So an
+entry that is not whole, without such a page and with a whole one behind it, is damage.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from typing import Final
 from zlib import crc32
 
 from aiomailbox.errors import DamagedFileError
+from aiomailbox.logs import library_log
 from aiomailbox.storage.local import make_directories, sync_directory
 
 __all__ = ["ENTRY_BYTES_MAX", "AppendLog", "LogSegment"]
@@ -29,9 +34,21 @@ __all__ = ["ENTRY_BYTES_MAX", "AppendLog", "LogSegment"]
 ENTRY_BYTES_MAX: Final = 1 << 26
 _MAGIC: Final = b"AIOMBXLOG\1"
 _ENTRY: Final = struct.Struct("<II")
+_LENGTH: Final = struct.Struct("<I")
 _SUFFIX: Final = ".log"
 # So much room is asked for at a time; half of it at the beginning would do for most.
 _ROOM_BYTES: Final = 1 << 18
+# What a file system writes as a whole, or not at all.
+_PAGE_BYTES: Final = 1 << 12
+_SEARCH_CHUNK_BYTES: Final = 1 << 20
+# Entries are searched for by their length, short ones first: in a large content much can
+# be taken for a length. For each so much is compared with checksums, in about a second.
+_SEARCHED_LENGTHS: Final = (
+    (1, 1 << 12),
+    (1 << 12, 1 << 18),
+    (1 << 18, ENTRY_BYTES_MAX + 1),
+)
+_COMPARED_BYTES_MAX: Final = 1 << 30
 
 
 class AppendLog:
@@ -49,7 +66,7 @@ class AppendLog:
         segment: The number of the segment that is being appended to.
 
     Raises:
-        DamagedFileError: If an entry before the end is not what was written.
+        DamagedFileError: If an entry is not what was written, and that was no crash.
         OSError: If the directory cannot be read or written.
 
     Example:
@@ -98,7 +115,17 @@ class AppendLog:
         Returns:
             Where the first of them is in its segment; see `LogSegment.entry_at`.
         """
-        return self._write(b"".join([_framed(entry) for entry in entries]))
+        frames = [_framed(entry) for entry in entries]
+        start = at = self._end
+        end = start + sum(map(len, frames))
+        if end > self._room:
+            self._grow(end)
+        # Not all in one copy, which may write its end first: a kill tears one at most.
+        for frame in frames:
+            self._mapped[at : at + len(frame)] = frame
+            at += len(frame)
+        self._end = end
+        return start
 
     def append_one(self, entry: bytes) -> int:
         """Append one entry, as `append` does; faster."""
@@ -168,15 +195,6 @@ class AppendLog:
             before, self._file = self._file, -1
             self._complete(before, self._mapped, self._end)
         self.sync()
-
-    def _write(self, data: bytes) -> int:
-        start = self._end
-        end = start + len(data)
-        if end > self._room:
-            self._grow(end)
-        self._mapped[start:end] = data
-        self._end = end
-        return start
 
     def _grow(self, end: int) -> None:
         """Have room up to ``end``, or raise: what is full then is as it was."""
@@ -293,33 +311,82 @@ class LogSegment:
     def check(self, *, is_last: bool) -> int | None:
         """Return where it has to be cut off, None if it is whole.
 
-        A crash may leave the end of the last segment in any state, and behind the end
-        of another one the room that it had.
+        A crash may leave the end of the last segment torn, and behind the end of
+        another one the room that it had. What is torn is logged with its length.
 
         Raises:
             DamagedFileError: If it is damaged and that was no crash.
             OSError: If it cannot be read.
         """
         end = len(_MAGIC)
-        for start, entry in self.entries():
-            end = start + _ENTRY.size + len(entry)
-        size = self.path.stat().st_size
-        if end >= size:
-            return None
-        if not is_last and not self._has_only_zeros_from(end):
-            raise DamagedFileError(
-                str(self.path), f"what follows byte {end} is not an entry"
-            )
+        while True:
+            for start, entry in self.entries(end):
+                end = start + _ENTRY.size + len(entry)
+            written = self._written_from(end)
+            if not written:
+                return end if self.path.stat().st_size > end else None
+            if not is_last:
+                raise DamagedFileError(
+                    str(self.path), f"what follows byte {end} is not an entry"
+                )
+            behind = self._whole_entry_behind(end)
+            if behind is None or self._has_empty_page(end, behind):
+                break
+            # Its writer may have gone on meanwhile: then it is whole by now.
+            if next(self.entries(end), None) is None:
+                raise DamagedFileError(
+                    str(self.path),
+                    f"what follows byte {end} is not an entry, and at byte {behind} "
+                    "there is one: no crash does that",
+                )
+        library_log().warning(
+            "a log ends in what a crash has torn, which is left out",
+            path=str(self.path),
+            byte=end,
+            length=written,
+        )
         return end
 
-    def _has_only_zeros_from(self, place: int) -> bool:
-        """Say whether there is but room: a crash came between two segments."""
+    def _written_from(self, place: int) -> int:
+        """Return how many bytes there are behind a place, without the zeros of room."""
+        written = 0
         with open(self.path, "rb") as file:
             file.seek(place)
+            read = 0
             while chunk := file.read(_ROOM_BYTES):
                 if chunk.count(0) != len(chunk):
-                    return False
-        return True
+                    written = read + len(chunk.rstrip(b"\0"))
+                read += len(chunk)
+        return written
+
+    def _whole_entry_behind(self, place: int) -> int | None:
+        """Return where a whole entry is from a broken one on, None if none is found."""
+        with open(self.path, "rb") as file:
+            number = file.fileno()
+            size = os.fstat(number).st_size
+            header = os.pread(number, _ENTRY.size, place)
+            if len(header) == _ENTRY.size:
+                # Mostly it is the content that is damaged, and the length is not.
+                length: int = _ENTRY.unpack(header)[0]
+                after = place + _ENTRY.size + length
+                if _whole_at(number, after) is not None:
+                    return after
+            for lengths in _SEARCHED_LENGTHS:
+                found = _search_entry(number, range(place, size), range(*lengths))
+                if found is not None:
+                    return found
+        return None
+
+    def _has_empty_page(self, place: int, behind: int) -> bool:
+        """Say whether a page between was never written, as when the power was lost."""
+        with open(self.path, "rb") as file:
+            while place < behind:
+                page_end = place - place % _PAGE_BYTES + _PAGE_BYTES
+                page = os.pread(file.fileno(), page_end - place, place)
+                if page.count(0) == len(page):
+                    return True
+                place = page_end
+        return False
 
     def entry_at(self, place: int) -> bytes:
         """Return the entry at a place that `entries` or `AppendLog.append` named.
@@ -334,6 +401,13 @@ class LogSegment:
 
 def entry_at(file: int, place: int, path: Path) -> bytes:
     """Return the entry at a place of an open segment; see `LogSegment.entry_at`."""
+    entry = _whole_at(file, place)
+    if entry is None:
+        raise DamagedFileError(str(path), f"there is no entry at byte {place}")
+    return entry
+
+
+def _whole_at(file: int, place: int) -> bytes | None:
     header = os.pread(file, _ENTRY.size, place)
     if len(header) == _ENTRY.size:
         size, checksum = _ENTRY.unpack(header)
@@ -341,7 +415,32 @@ def entry_at(file: int, place: int, path: Path) -> bytes:
             entry = os.pread(file, size, place + _ENTRY.size)
             if len(entry) == size and _checksum(entry) == checksum:
                 return entry
-    raise DamagedFileError(str(path), f"there is no entry at byte {place}")
+    return None
+
+
+def _search_entry(file: int, places: range, lengths: range) -> int | None:
+    """Return where the first whole entry begins that has one of some lengths."""
+    shortest, longest, left = lengths.start, lengths[-1], _COMPARED_BYTES_MAX
+    for start in places[::_SEARCH_CHUNK_BYTES]:
+        # With all of a length that begins at the end of the chunk.
+        chunk = os.pread(file, _SEARCH_CHUNK_BYTES + _LENGTH.size - 1, start)
+        if chunk.count(0) == len(chunk):
+            continue
+        for shift in range(_LENGTH.size):
+            count = max(0, len(chunk) - shift) // _LENGTH.size
+            view = memoryview(chunk)[shift : shift + count * _LENGTH.size]
+            at = start + shift - _LENGTH.size
+            for (length,) in _LENGTH.iter_unpack(view):
+                at += _LENGTH.size
+                if not shortest <= length <= longest:
+                    continue
+                if at + _ENTRY.size + length <= places.stop:
+                    left -= length
+                    if left < 0:
+                        return None
+                    if _whole_at(file, at) is not None:
+                        return at
+    return None
 
 
 def _cut_off(path: Path, end: int) -> None:

@@ -19,11 +19,12 @@ from aiomailbox.journal import (
     JobJournal,
     Journals,
     RemotePlace,
+    SharedJournals,
     SubtaskJournal,
     record_key,
     subtask as subtask_module,
 )
-from aiomailbox.storage import RemoteStorage
+from aiomailbox.storage import LogSegment, RemoteStorage
 
 PRINT = b"01234567"
 
@@ -334,6 +335,122 @@ async def test_damage_is_not_passed_over(tmp_path: Path) -> None:
         job(tmp_path).begin(1, {"ask": [0]}, oldest=1)
     path.unlink()
     assert await left(tmp_path, 2, "a", "b", "c", oldest=1) == ["c"]
+
+
+def change(path: Path, entry: int) -> None:
+    """Change a byte of the content of one entry of a segment."""
+    segment = LogSegment(path.parent, int(path.stem))
+    place = [place for place, _ in segment.entries()][entry]
+    data = bytearray(path.read_bytes())
+    data[place + 9] ^= 1
+    path.write_bytes(data)
+
+
+async def test_damage_of_the_newest_file_is_not_taken_for_a_torn_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One changed byte would make all calls again that were finished later."""
+    (journal,) = await opened(tmp_path, 0)
+    finish(journal, *(f"n{number}" for number in range(200)))
+    await journal.close()
+    (path,) = tmp_path.rglob("log-*/*.log")
+    whole = path.read_bytes()
+    change(path, 63)
+    for epoch in (1, 2):
+        with pytest.raises(DamagedFileError) as caught:
+            job(tmp_path).begin(epoch, {"ask": [0]})
+    assert str(path) in str(caught.value)
+    assert "no crash does that" in str(caught.value)
+    assert "Delete it to make those calls again" in str(caught.value)
+    # What a crash tears is passed over, and said.
+    path.write_bytes(whole[:-5])
+    with caplog.at_level("WARNING", "aiomailbox"):
+        assert await left(tmp_path, 3, "n63", "n198", "n199", oldest=None) == [
+            "n63",
+            "n198",
+        ]
+    (line,) = caplog.records
+    assert vars(line)["path"] == str(path)
+    assert vars(line)["length"] == 8 + 10 + len("n199") + len("result of n199") - 5
+
+
+async def test_an_object_has_no_torn_end(tmp_path: Path) -> None:
+    """It is there as a whole or not at all: what is not whole is damage."""
+    storage = remote(tmp_path)
+    (journal,) = await opened(tmp_path, 0)
+    finish(journal, "a", "b")
+    await journal.close()
+    (part,) = [name for name in storage.names() if "/log-" in name]
+    storage.write(part, [bytes(storage.view(part))[:-1]])
+    with pytest.raises(DamagedFileError, match="Delete it to make those calls"):
+        job(tmp_path).begin(1, {"ask": [0]})
+
+
+async def test_a_damaged_copy_of_a_log_is_not_uploaded_up_to_the_damage(
+    tmp_path: Path,
+) -> None:
+    storage = remote(tmp_path)
+    (journal,) = await opened(tmp_path, 0)
+    finish(journal, "a", "b", "c")
+    path = journal._path / "000000000000.log"
+    change(path, 1)
+    journal.mark(1, held=0)
+    with pytest.raises(DamagedFileError, match="is not an entry"):
+        await journal.sync()
+    assert not [name for name in storage.names() if "/log-" in name]
+    journal._commit = lambda: None
+    await journal.close()
+
+
+async def test_what_was_released_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    """Else what its owner has let go would be found again."""
+    first = await opened(tmp_path, 0)
+    finish(first[0], "a", "b", "c", "d")
+    await close(first)
+    (journal,) = second = await opened(tmp_path, 1)
+    for name in (b"a", b"b", b"c"):
+        place = journal.find(name)
+        assert place is not None
+        journal.note_found(name, place)
+    journal.mark(1, held=None)
+    finish(journal, "e")
+    await close(second)
+    job(tmp_path).prune(1)
+    (path,) = tmp_path.rglob("released/*.log")
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"b", b"B"))
+    with pytest.raises(DamagedFileError, match="no crash does that"):
+        job(tmp_path).begin(2, {"ask": [0]}, oldest=1)
+    path.write_bytes(whole)
+    assert await left(tmp_path, 3, *"abcde", oldest=1) == ["d", "e"]
+
+
+async def test_how_far_it_was_pruned_is_a_number(tmp_path: Path) -> None:
+    await close(await opened(tmp_path, 0))
+    job(tmp_path).prune(7)
+    assert job(tmp_path).pruned_to == 7
+    (tmp_path / "pruned").write_bytes(b"&")
+    with pytest.raises(DamagedFileError, match="not a number"):
+        _ = job(tmp_path).pruned_to
+
+
+async def test_a_journal_without_a_master_passes_over_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = SharedJournals(tmp_path).journal("ask", 0)
+    await first.open()
+    finish(first, "a", "b", "c")
+    # While its writer goes on, the room behind is nothing to be told of.
+    second = SharedJournals(tmp_path).journal("ask", 1)
+    with caplog.at_level("WARNING", "aiomailbox"):
+        await second.open()
+    assert await known(second, *"abc") == ["a", "b", "c"]
+    assert not caplog.records
+    await close([first, second])
+    path = first._path / "000000000000.log"
+    change(path, 1)
+    with pytest.raises(DamagedFileError, match="Delete it to make those calls"):
+        await SharedJournals(tmp_path).journal("ask", 0).open()
 
 
 @pytest.mark.usefixtures("anywhere")

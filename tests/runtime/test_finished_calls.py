@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 import aiomailbox as am
-from aiomailbox.errors import InvalidArgumentError, JobFailedError
+from aiomailbox.errors import DamagedFileError, InvalidArgumentError, JobFailedError
 from aiomailbox.journal import SubtaskJournal
-from aiomailbox.storage import open_storage
+from aiomailbox.storage import LogSegment, open_storage
 
 CONCURRENCY = 8
 
@@ -271,6 +271,39 @@ async def test_a_journal_may_be_apart_from_checkpoints_in_an_object_store(
     assert not list(tmp_path.rglob("log-*"))
 
 
+async def test_a_restart_does_not_wait_for_a_damaged_journal_to_become_whole(
+    tmp_path: Path,
+) -> None:
+    service = Service()
+
+    def damage(square: int) -> int:
+        if square != 50 * 50:
+            return square
+        for path in tmp_path.rglob("log-*/*.log"):
+            segment = LogSegment(path.parent, int(path.stem))
+            places = [place for place, _ in segment.entries()]
+            with open(path, "r+b") as file:
+                file.seek(places[0])
+                file.write(b"#")
+        message = "stumbled"
+        raise RuntimeError(message)
+
+    env = environment(tmp_path, parallelism=1)
+    stream = env.from_collection(list(range(100))).map_async(
+        lambda number: service(number),
+        concurrency=CONCURRENCY,
+        journal=True,
+        id=lambda number: number,
+    )
+    stream.uid("ask").map(damage).sink_to(lambda _: None)
+    with pytest.raises(JobFailedError) as caught:
+        await env.execute("squares")
+    assert isinstance(caught.value.__cause__, DamagedFileError)
+    assert service.keys.total() <= 50 + 1 + CONCURRENCY * 4
+    # And not because the strategy had enough.
+    assert max(service.keys.values()) == 1
+
+
 class Server:
     """An HTTP server that counts requests by their idempotency key."""
 
@@ -379,7 +412,12 @@ def orders_in(directory: Path) -> None:
 
 
 async def started(
-    directory: Path, server: Server, workers: int, restarts: int = 0
+    directory: Path,
+    server: Server,
+    workers: int,
+    restarts: int = 0,
+    *,
+    hears: bool = False,
 ) -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
@@ -389,6 +427,7 @@ async def started(
         str(workers),
         str(restarts),
         start_new_session=True,
+        stderr=asyncio.subprocess.PIPE if hears else None,
     )
 
 
@@ -453,3 +492,43 @@ async def test_workers_that_die_or_stop_pay_each_call_once(
     assert child.returncode == 0
     assert crashes == 2
     check_paid(tmp_path, server, crashes)
+
+
+@pytest.mark.real_time
+async def test_a_changed_byte_in_the_newest_file_repeats_no_call_in_silence(
+    tmp_path: Path,
+) -> None:
+    orders_in(tmp_path)
+    async with Server() as server:
+        child = await started(tmp_path, server, workers=0)
+        # Larger than two subtasks' calls in flight: the newest file has many entries.
+        while server.keys.total() < 200:
+            assert child.returncode is None
+            await asyncio.sleep(0.005)
+        os.kill(child.pid, signal.SIGKILL)
+        await child.wait()
+        made = server.keys.copy()
+        newest = {path.parent: path for path in sorted(tmp_path.rglob("log-*/*.log"))}
+        path = max(newest.values(), key=lambda path: len(whole_entries(path)))
+        first, *more = whole_entries(path)
+        assert more
+        whole = path.read_bytes()
+        changed = bytearray(whole)
+        changed[first + 9] ^= 1
+        path.write_bytes(changed)
+        # It ends, though it may restart: that would not repair the file.
+        child = await started(tmp_path, server, workers=0, restarts=100, hears=True)
+        _, said = await child.communicate()
+        assert child.returncode == 1
+        for words in ("DamagedFileError", str(path), "Delete it to make those calls"):
+            assert words in said.decode()
+        assert server.keys == made
+        path.write_bytes(whole)
+        child = await started(tmp_path, server, workers=0)
+        assert await child.wait() == 0
+    check_paid(tmp_path, server, 1)
+
+
+def whole_entries(path: Path) -> list[int]:
+    segment = LogSegment(path.parent, int(path.stem))
+    return [place for place, _ in segment.entries()]

@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
@@ -130,6 +131,135 @@ def test_a_killed_writer_leaves_what_it_appended_and_room(tmp_path: Path) -> Non
     assert subprocess.run(command).returncode == -signal.SIGKILL
     kept = entries(tmp_path)
     assert kept == [b"%d" % number * 20 for number in range(4) for _ in range(12_000)]
+
+
+def changed(directory: Path, place: int, bytes_: bytes) -> Path:
+    """Write something else over a part of the newest segment."""
+    path = max(directory.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    assert data[place : place + len(bytes_)] != bytes_
+    data[place : place + len(bytes_)] = bytes_
+    path.write_bytes(data)
+    return path
+
+
+@given(st.data())
+def test_one_changed_byte_is_damage_wherever_whole_entries_follow(
+    data: st.DataObject,
+) -> None:
+    """Also in the newest segment: whole entries have been written behind it."""
+    content = st.binary(min_size=1, max_size=300)
+    written = data.draw(st.lists(content, min_size=2, max_size=5))
+    last = 10 + sum(8 + len(each) for each in written[:-1])
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        write(directory, *written)
+        (path,) = directory.glob("*.log")
+        whole = bytearray(path.read_bytes())
+        place = data.draw(st.integers(10, last - 1))
+        whole[place] ^= data.draw(st.integers(1, 255))
+        path.write_bytes(whole)
+        for _ in range(2):
+            # Refused each time: nothing was cut off.
+            with pytest.raises(DamagedFileError, match="no crash does that"):
+                AppendLog(directory)
+        assert path.read_bytes() == whole
+
+
+def test_damage_is_found_with_the_room_of_a_killed_writer_behind(
+    tmp_path: Path,
+) -> None:
+    write(tmp_path, b"one", b"two" * 5_000, b"three")
+    path = changed(tmp_path, 30, b"#")
+    path.write_bytes(path.read_bytes() + bytes(1 << 18))
+    with pytest.raises(DamagedFileError, match="at byte 15029 there is one"):
+        AppendLog(tmp_path)
+
+
+def test_a_damaged_length_is_found_before_a_large_content(tmp_path: Path) -> None:
+    """Of a content that looks like lengths all over, too."""
+    numbers = b"".join(number.to_bytes(4, "little") for number in range(600_000))
+    write(tmp_path, b"one", numbers, b"three")
+    changed(tmp_path, 10 + 8 + 3 + 2, b"\xff")
+    with pytest.raises(DamagedFileError, match="no crash does that"):
+        AppendLog(tmp_path)
+
+
+def test_what_a_crash_tore_is_logged_with_its_length(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write(tmp_path, b"one", b"two" * 100)
+    (path,) = tmp_path.glob("*.log")
+    path.write_bytes(path.read_bytes()[:121] + bytes(1 << 18))
+    with caplog.at_level("WARNING", "aiomailbox"):
+        assert entries(tmp_path) == [b"one"]
+        assert entries(tmp_path) == [b"one"]
+    # The second time there is nothing left to be cut off; room alone is not logged.
+    (line,) = caplog.records
+    assert "torn" in line.getMessage()
+    assert str(path) in line.getMessage()
+    assert vars(line)["byte"] == 21
+    assert vars(line)["length"] == 100
+
+
+def test_a_page_that_a_loss_of_power_left_out_is_torn_and_no_damage(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The pages of what was not synced reach the disk in any order."""
+    written = [b"%03d" % number * 30 for number in range(300)]
+    write(tmp_path, *written)
+    changed(tmp_path, 4096, bytes(4096))
+    with caplog.at_level("WARNING", "aiomailbox"):
+        kept = entries(tmp_path)
+    assert kept == written[: (4096 - 10) // 98]
+    (line,) = caplog.records
+    assert vars(line)["length"] == 10 + 300 * 98 - vars(line)["byte"]
+
+
+def test_a_reader_does_not_take_a_writer_that_goes_on_for_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = AppendLog(tmp_path)
+    log.append_one(b"one")
+    place = log.append_one(b"two")
+    path = tmp_path / "000000000000.log"
+    # As it is seen in the middle of the copy.
+    whole = path.read_bytes()
+    path.write_bytes(whole[: place + 9] + bytes(len(whole) - place - 9))
+    search = LogSegment._whole_entry_behind
+
+    def search_later(segment: LogSegment, end: int) -> int | None:
+        path.write_bytes(whole)
+        log.append_one(b"three")
+        return search(segment, end)
+
+    monkeypatch.setattr(LogSegment, "_whole_entry_behind", search_later)
+    segment = LogSegment(tmp_path, 0)
+    assert segment.check(is_last=True) == place + 2 * 8 + len(b"twothree")
+    log.close()
+
+
+def test_a_kill_in_the_middle_of_an_append_tears_no_entry_that_others_follow(
+    tmp_path: Path,
+) -> None:
+    """Each entry is copied when the one before is whole."""
+    log = AppendLog(tmp_path)
+    seen: list[list[bytes]] = []
+
+    class Watched:
+        def __init__(self, mapped: Any) -> None:
+            self.mapped = mapped
+
+        def __setitem__(self, place: slice, content: bytes) -> None:
+            seen.append([entry for _, entry in LogSegment(tmp_path, 0).entries()])
+            self.mapped[place] = content
+
+    mapped = log._mapped
+    log._mapped = Watched(mapped)  # type: ignore[assignment]
+    log.append([b"one", b"two", b"three"])
+    log._mapped = mapped
+    log.close()
+    assert seen == [[], [b"one"], [b"one", b"two"]]
 
 
 def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
