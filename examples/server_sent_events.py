@@ -4,8 +4,9 @@ Readings are put into an inbox by one handler. The job sums them up by sensor, a
 opens ``/changes`` sees every change from then on. A browser that is too slow misses the
 oldest ones; the job does not wait for it.
 
-Run it: ``uvicorn examples.server_sent_events:app``, then ``curl -N localhost:8000/changes``
-and ``curl -X POST 'localhost:8000/readings?sensor=attic&value=3'``.
+Run it: ``uvicorn --timeout-graceful-shutdown 5 examples.server_sent_events:app``, which
+ends open streams when it is told to end. Then ``curl -N localhost:8000/changes`` and
+``curl -X POST 'localhost:8000/readings?sensor=attic&value=3'``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """A page that shows a running job: an ASGI application to mount or to serve.
 
 Theory of operation: the page only requests the job's snapshots, which arrive as
-server-sent events. All pages of a job share one snapshot per second. Reading is for
+server-sent events. A stream of them ends after some seconds, and the page requests the
+next one: servers wait for open responses before they end, by default for ever. All pages
+of a job share one snapshot per second. Reading is for
 programs of this machine, changing for those that have the token. A request must name
 this machine by a name that always belongs to it: else a foreign web page, whose name was
 resolved to this machine after it was loaded, could read it (DNS rebinding).
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["dashboard", "serving_dashboard"]
 
 _LOOK_S: Final = 1.0
+# So long an open page holds up the end of a server.
+_STREAM_S: Final = 5.0
 _PAGES_MAX: Final = 64
 _FILES: Final = {
     "": ("index.html", "text/html"),
@@ -202,7 +206,7 @@ class _Dashboard:
         return Response(self._look(self._shown()), media_type="application/json")
 
     async def events(self, request: Request) -> Response:
-        """Return the snapshots from now on, as server-sent events.
+        """Return the snapshots of some seconds from now on, as server-sent events.
 
         ``waiting`` is sent while there is no job, ``changeable`` where a token may change
         it.
@@ -216,7 +220,8 @@ class _Dashboard:
             yield b"retry: 1000\n\n"
             if self._token is not None:
                 yield b"event: changeable\ndata: 1\n\n"
-            while True:
+            end_s = self._clock.monotonic() + _STREAM_S
+            while self._clock.monotonic() < end_s:
                 job = self._found()
                 if job is None:
                     yield b"event: waiting\ndata: 1\n\n"
@@ -337,7 +342,7 @@ async def serving_dashboard(
         try:
             yield f"http://{host}:{listener.getsockname()[1]}/"
         finally:
-            # Pages keep their connections open for ever, so they are not waited for.
+            # Pages keep their connections open, and are not waited for.
             server.should_exit = server.force_exit = True
             await asyncio.wait([serving])
 

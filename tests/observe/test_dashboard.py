@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -338,6 +340,69 @@ async def test_events_come_while_the_job_runs() -> None:
                 if len(seen) == 3:
                     break
     assert seen[0].taken_at_ms < seen[1].taken_at_ms < seen[2].taken_at_ms
+
+
+SERVICE = """
+from contextlib import asynccontextmanager
+from starlette.applications import Starlette
+import aiomailbox as am
+
+@asynccontextmanager
+async def lifespan(app):
+    env = am.StreamExecutionEnvironment()
+    inbox = am.Inbox()
+    env.from_source(inbox).sink_to(print)
+    async with env.start("shop") as job:
+        app.mount("/job", am.observe.dashboard(job))
+        await inbox.put("put before")
+        yield
+        await job.stop()
+    print(job.state.value)
+
+app = Starlette(lifespan=lifespan)
+"""
+
+
+async def test_an_open_page_does_not_keep_a_server_from_its_end(
+    tmp_path: Path,
+) -> None:
+    """uvicorn waits for open responses, as long as they last, before the lifespan ends."""
+    (tmp_path / "shop.py").write_text(SERVICE)
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "uvicorn", "shop:app"),
+        *("--port", "0", "--no-access-log"),
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert server.stderr is not None
+    try:
+        line = b""
+        while b"running on" not in line:
+            line = await server.stderr.readline()
+            assert line, "it has ended"
+        address = re.search(r"http://\S+", line.decode())
+        assert address is not None
+        seen = 0
+        async with (
+            asyncio.timeout(60),
+            httpx.AsyncClient(base_url=address[0], timeout=60) as client,
+            client.stream("GET", "/job/events") as response,
+        ):
+            async for text in response.aiter_lines():
+                if text.startswith("data: "):
+                    seen += 1
+                    if seen == 1:
+                        server.send_signal(signal.SIGTERM)
+        said, _ = await server.communicate()
+    finally:
+        with suppress(ProcessLookupError):
+            server.kill()
+        await server.wait()
+    # It has ended by itself, after the job: uvicorn repeats the signal that it got.
+    assert server.returncode == -signal.SIGTERM
+    assert said.decode().split("\n") == ["put before", "finished", ""]
+    assert seen > 1
 
 
 PROGRAM = """

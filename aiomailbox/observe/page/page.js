@@ -323,22 +323,30 @@ function connection(text) {
 }
 
 let updates = 0;
+let lost = 0;
+
+function connected() {
+  clearTimeout(lost);
+  lost = 0;
+  connection("");
+}
 
 function listen() {
   const events = new EventSource("events");
   events.addEventListener("waiting", () => {
-    connection("");
+    connected();
     say($("state"), "no job yet");
   });
   events.addEventListener("changeable", () => { $("change").hidden = false; });
   events.onmessage = (event) => {
-    connection("");
+    connected();
     render(JSON.parse(event.data));
     if (updates++ % 2 === 0) tree();
   };
   events.onerror = () => {
-    connection("no connection");
-    // The browser tries again by itself, but not where it was refused.
+    // Each stream ends after some seconds, and the browser asks for the next one.
+    lost ||= setTimeout(() => connection("no connection"), 3000);
+    // It does so by itself, but not where it was refused.
     if (events.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
   };
 }
