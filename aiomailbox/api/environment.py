@@ -27,7 +27,7 @@ from aiomailbox.api.build import (
 )
 from aiomailbox.api.columns import rows_for_times
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.api.job import JobClient
+from aiomailbox.api.job import JobClient, inboxes_kept_open
 from aiomailbox.api.job_progress import progress as showing_progress
 from aiomailbox.api.misnamed import no_such_method
 from aiomailbox.api.stream import DataStream
@@ -525,8 +525,12 @@ class StreamExecutionEnvironment:
                     "Pass either replace= or restore_from=.",
                 )
             # Before the other one is stopped: what cannot be deployed replaces nothing.
-            definition.job_graph(check_name(job_name, "job_name"), sinks, deployment)
-            handed_over = restore_from = await _take_over(replace)
+            graph = definition.job_graph(
+                check_name(job_name, "job_name"), sinks, deployment
+            )
+            # What both jobs read takes records meanwhile, for this one.
+            with inboxes_kept_open(graph):
+                handed_over = restore_from = await _take_over(replace)
         try:
             job = definition.deploy(
                 check_name(job_name, "job_name"),

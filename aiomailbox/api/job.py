@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import html
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from os import PathLike
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from weakref import ref
 
 from aiomailbox.api.body import Body
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
-from aiomailbox.connectors import Publication, Questions, Subscription
+from aiomailbox.connectors import Inbox, Publication, Questions, Subscription
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import (
     AsyncTimeoutError,
@@ -21,7 +23,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     UsageError,
 )
-from aiomailbox.graph import describe_svg
+from aiomailbox.graph import JobGraph, describe_svg
 from aiomailbox.records import SnapshotType, StopMode
 from aiomailbox.runtime import (
     BackpressureReport,
@@ -44,6 +46,37 @@ T = TypeVar("T")
 
 # The last ones of this program; a page may show them.
 _started: deque[ref[JobClient]] = deque(maxlen=16)
+
+
+_ENDED: Final = {
+    JobState.FINISHED: "has finished",
+    JobState.FAILED: "has failed",
+    JobState.CANCELED: "was cancelled",
+}
+
+
+def inboxes_of(graph: JobGraph) -> list[Inbox[Any]]:
+    """Return the inboxes that a job reads."""
+    sources = [
+        node.transformation.source for vertex in graph.vertices for node in vertex.nodes
+    ]
+    return [source for source in sources if isinstance(source, Inbox)]
+
+
+@contextmanager
+def inboxes_kept_open(graph: JobGraph) -> Iterator[None]:
+    """Let the inboxes of a job take records that begins after the block."""
+    inboxes = inboxes_of(graph)
+    for inbox in inboxes:
+        inbox._begin()
+    try:
+        yield
+    except BaseException:
+        for inbox in inboxes:
+            inbox._end("the job that was to take it over did not begin")
+        raise
+    for inbox in inboxes:
+        inbox._hand_over()
 
 
 def latest_job() -> JobClient | None:
@@ -85,19 +118,18 @@ class JobClient:
         self._body = body
         self._observer = JobObserver(job)
         _started.append(ref(self))
-        nodes = [node for vertex in job.graph.vertices for node in vertex.nodes]
         # Of the graph, which a job in workers has here, too.
-        self._questions = [
-            source
-            for node in nodes
-            if isinstance(source := node.transformation.source, Questions)
-        ]
+        self._inboxes = inboxes_of(job.graph)
+        self._questions = [one for one in self._inboxes if isinstance(one, Questions)]
         self._publications = [
             (node.transformation, sink)
-            for node in nodes
+            for vertex in job.graph.vertices
+            for node in vertex.nodes
             if isinstance(sink := node.transformation.sink, Publication)
         ]
-        if self._questions or self._publications:
+        for inbox in self._inboxes:
+            inbox._begin()
+        if self._inboxes or self._publications:
             job.call_when_over(self._end_feeds)
 
     @property
@@ -170,7 +202,9 @@ class JobClient:
         """Put a question to the running job, and return its answer.
 
         The question is a record of the stream of `env.from_questions`, and its answer
-        comes back from the sink ``am.Answers()``. Cancelling discards the question.
+        comes back from the sink ``am.Answers()``. While as many questions are open as
+        there may be, callers wait, first come, first served. Cancelling discards the
+        question.
 
         Args:
             value: What is asked.
@@ -258,8 +292,17 @@ class JobClient:
         )
 
     def _end_feeds(self) -> None:
-        for questions in self._questions:
-            questions.end()
+        how = _ENDED.get(self.state, "has ended")
+        refusal = f"job {self.name!r}, which read it, {how}, and no other job reads it"
+        unread = 0
+        for inbox in self._inboxes:
+            unread += inbox._end(refusal)
+        if unread:
+            self._job.services.log.warning(
+                "records were put into an inbox and never read: they wait in it for "
+                "the next job that reads it",
+                records=unread,
+            )
         for _, publication in self._publications:
             publication.end()
 

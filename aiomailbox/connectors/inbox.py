@@ -1,7 +1,9 @@
 """Sources that other code of the program puts into, and sinks that it reads from.
 
 Theory of operation: all of it lives on the loop that starts the job, in the process that
-does: what is put waits in a bounded queue, and further callers of `put` wait for room.
+does: what is put waits in a bounded queue, and further callers of `put` wait in a line for
+room. A place that becomes free is given to the first in the line, so nobody who comes
+later gets it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Any, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
@@ -27,12 +29,76 @@ T = TypeVar("T")
 _SIZE: Final = 1024
 
 
+class _Places:
+    """A number of places, given first come, first served.
+
+    Args:
+        count: How many there are.
+    """
+
+    __slots__ = ("_free", "_line")
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        # Not empty only while none is free.
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    def try_take(self) -> bool:
+        """Take a place if one is free, and say whether."""
+        if not self._free:
+            return False
+        self._free -= 1
+        return True
+
+    async def take(self) -> None:
+        """Take a place, in the order of the calls; cancelling takes none.
+
+        Raises what `turn_away` gives.
+        """
+        if self.try_take():
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn in self._line:
+                self._line.remove(turn)
+            elif not turn.cancelled() and turn.exception() is None:
+                # Its turn came just before.
+                self.give_back()
+            raise
+
+    def give_back(self, count: int = 1) -> None:
+        """Give places to the first in the line, or let them be free."""
+        line = self._line
+        while count and line:
+            turn = line.popleft()
+            # Else it was cancelled, and its task has not run since.
+            if not turn.done():
+                turn.set_result(None)
+                count -= 1
+        self._free += count
+
+    def turn_away(self, error: Callable[[], Exception]) -> None:
+        """Let all that are in the line fail."""
+        for turn in self._line:
+            if not turn.done():
+                turn.set_exception(error())
+                # Who is cancelled at the same moment does not look at it.
+                turn.exception()
+        self._line.clear()
+
+
 class Inbox(AsyncIterableSource, Generic[T]):
     """A source that other code of the program puts records into.
 
     Not replayable: records that a failed job has read are not read again. One job at a time
-    reads it; without a job, records wait in it. A job that is stopped processes all
-    records that were put before.
+    reads it. Before the first one, records wait in it. A job that is stopped processes all
+    records that were put before. When its job has ended, failed or was cancelled, or is
+    being stopped, the inbox refuses records until another job that reads it starts. What was put
+    and not read before waits for that one, and the log says how many there are. Where a job
+    takes over with ``replace=``, nothing is refused: records wait for the new job.
 
     Args:
         size: How many records may wait in it; the pipeline holds as many again.
@@ -60,55 +126,114 @@ class Inbox(AsyncIterableSource, Generic[T]):
         super().__init__(
             self._records, bounded=False, buffered_max=min(size, RUN_LENGTH_MAX)
         )
-        self._size = size
         self._waiting: deque[T] = deque()
-        self._has_room = Availability(available=True)
+        self._places = _Places(size)
         self._has_some = Availability(available=False)
         self._is_closed = False
+        # Jobs that read it, or are about to.
+        self._jobs = 0
+        # Why nobody reads it any more; empty while a job does, and before the first one.
+        self._refusal = ""
 
     def __len__(self) -> int:
         """Return how many records wait in it."""
         return len(self._waiting)
 
     async def put(self, record: T) -> None:
-        """Put a record in, and wait for room before; cancelling puts nothing.
+        """Put a record in; cancelling puts nothing.
+
+        Waits for room, behind those who have called it before.
 
         Raises:
-            IllegalStateError: If it is closed.
+            IllegalStateError: If it is closed, or its job has ended; also while it waits.
         """
-        # Tried again: of many waiters, others may have been quicker.
-        while not self.try_put(record):
-            await self._has_room.wait()
+        self._check_open()
+        if not self._places.try_take():
+            await self._places.take()
+            try:
+                # It may have been closed since its turn came.
+                self._check_open()
+            except IllegalStateError:
+                self._places.give_back()
+                raise
+        self._add(record)
 
     def try_put(self, record: T) -> bool:
-        """Put a record in if there is room, and say whether.
+        """Put a record in if there is room that nobody waits for, and say whether.
 
         Raises:
-            IllegalStateError: If it is closed.
+            IllegalStateError: If it is closed, or its job has ended.
         """
-        if self._is_closed:
-            raise IllegalStateError("the inbox is closed: its stream has ended")
-        if len(self._waiting) >= self._size:
-            self._has_room.reset()
+        self._check_open()
+        if not self._places.try_take():
             return False
-        self._waiting.append(record)
-        self._has_some.set_available()
+        self._add(record)
         return True
 
     def close(self) -> None:
         """End the stream after what was put; again is a no-op."""
         self._is_closed = True
         self._has_some.set_available()
-        self._has_room.set_available()
+        self._places.turn_away(self._refused)
+
+    def _begin(self) -> None:
+        """Take records: a job that reads it begins."""
+        self._jobs += 1
+        self._refusal = ""
+
+    def _hand_over(self) -> None:
+        """Let the job that begins now be the one that was about to."""
+        self._jobs -= 1
+
+    def _end(self, refusal: str) -> int:
+        """Be notified that a job that read it is over.
+
+        Args:
+            refusal: Why, for whoever puts something in.
+
+        Returns:
+            How many records nobody has read, or is about to read.
+        """
+        self._jobs -= 1
+        if self._jobs:
+            return 0
+        self._refuse(refusal)
+        return len(self._waiting)
+
+    def _refuse(self, refusal: str) -> None:
+        self._refusal = refusal
+        self._places.turn_away(self._refused)
+
+    def _check_open(self) -> None:
+        if self._is_closed or self._refusal:
+            raise self._refused()
+
+    def _refused(self) -> IllegalStateError:
+        if self._is_closed:
+            return IllegalStateError("the inbox is closed: its stream has ended")
+        return IllegalStateError(f"the inbox takes no records: {self._refusal}")
+
+    def _add(self, record: T) -> None:
+        self._waiting.append(record)
+        self._has_some.set_available()
+
+    def _on_taken(self, count: int) -> None:
+        """Let records leave: their places are free."""
+        self._places.give_back(count)
 
     def _rest(self) -> Iterable[T]:
+        # Nobody would read what comes now, unless another job takes over.
+        if self._jobs <= 1:
+            self._refuse("the job that reads it is being stopped")
         # Its producer was notified that it was accepted: a stop does not drop it.
         rest = list(self._waiting)
         self._waiting.clear()
-        self._has_room.set_available()
+        self._on_taken(len(rest))
         return rest
 
     def _records(self) -> AsyncIterator[T]:
+        # Its job was being stopped, and has restarted instead.
+        self._refusal = ""
         return self._taken_out()
 
     async def _taken_out(self) -> AsyncIterator[T]:
@@ -117,7 +242,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
             while waiting:
                 record = waiting.popleft()
                 # Before it is handed on: its place is free as soon as it has left.
-                self._has_room.set_available()
+                self._on_taken(1)
                 yield record
             if self._is_closed:
                 return
@@ -141,10 +266,8 @@ class Questions(Inbox[Question[Any]]):
         self._desk = next(_numbers)
         self._next = itertools.count()
         self._asked: dict[int, asyncio.Future[Any]] = {}
-        # Of these, what has been put in.
+        # Of these, the questions.
         self._given: dict[int, Question[Any]] = {}
-        self._room = Availability(available=True)
-        self._ended = False
         _desks[self._desk] = self
 
     @property
@@ -155,29 +278,40 @@ class Questions(Inbox[Question[Any]]):
     async def ask(self, value: Any) -> Any:
         """Put a question in and return its answer; cancelling forgets the question.
 
+        Waits for room, behind those who have asked before.
+
         Raises:
             IllegalStateError: If questions are no longer answered.
         """
-        while len(self._asked) >= self._size:
-            self._check_open()
-            self._room.reset()
-            await self._room.wait()
         self._check_open()
+        await self._places.take()
         number = next(self._next)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        # In `_asked` before it is put in: an answer may come while the put still waits.
-        self._asked[number] = answer
         try:
+            # It may have been closed since its turn came.
+            self._check_open()
             question = Question(self._desk, number, value)
-            await self.put(question)
-            # Only now: a new attempt of the job must not be given what is not taken
-            # yet.
+            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            self._asked[number] = answer
             self._given[number] = question
+            self._add(question)
             return await answer
+        except BaseException:
+            self._forget(number)
+            raise
         finally:
-            del self._asked[number]
+            self._asked.pop(number, None)
             self._given.pop(number, None)
-            self._room.set_available()
+            self._places.give_back()
+
+    def _forget(self, number: int) -> None:
+        # Else questions that nobody asks any more would pile up before a slow job.
+        for at, question in enumerate(self._waiting):
+            if question.number == number:
+                del self._waiting[at]
+                return
+
+    def _on_taken(self, count: int) -> None:
+        """Keep their places: a question has its own until it is answered."""
 
     def _records(self) -> AsyncIterator[Question[Any]]:
         """Give, to each attempt of the job, what no attempt has answered."""
@@ -193,22 +327,18 @@ class Questions(Inbox[Question[Any]]):
         if waiting is not None and not waiting.done():
             waiting.set_result(answer.value)
 
-    def end(self) -> None:
-        """Fail all that wait for an answer: the job is over."""
-        self._ended = True
-        self._room.set_available()
-        for waiting in self._asked.values():
-            if not waiting.done():
-                waiting.set_exception(_no_answer())
-        self.close()
+    def _end(self, refusal: str) -> int:
+        """Fail all that wait for an answer, too."""
+        super()._end(refusal)
+        if not self._jobs:
+            for waiting in self._asked.values():
+                if not waiting.done():
+                    waiting.set_exception(self._refused())
+        # Each has been told.
+        return 0
 
-    def _check_open(self) -> None:
-        if self._ended:
-            raise _no_answer()
-
-
-def _no_answer() -> IllegalStateError:
-    return IllegalStateError("there will be no answer: the job has ended")
+    def _refused(self) -> IllegalStateError:
+        return IllegalStateError("there will be no answer: the job has ended")
 
 
 # By number, and weakly: a question travels through pickles, its asker does not.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -233,9 +236,212 @@ async def test_a_stop_finishes_what_was_put_into_the_inbox_before(drain: bool) -
         await asyncio.sleep(0.05)
         await job.stop(drain=drain)
     assert seen == list(range(3_000))
-    # The next job that reads it goes on behind them.
-    await inbox.put(3_000)
-    assert len(inbox) == 1
+    assert len(inbox) == 0
+
+
+async def test_askers_are_answered_first_come_first_served() -> None:
+    """Each of a hundred asks a hundred times; the last must not wait for all the others."""
+    env = am.StreamExecutionEnvironment()
+    answers: list[int] = []
+
+    async def answer(question: Any) -> Any:
+        await asyncio.sleep(0.01)
+        return question.answer(question.value)
+
+    async def ask(job: am.JobClient, asker: int) -> None:
+        for _ in range(100):
+            assert await job.ask(asker) == asker
+            answers.append(asker)
+
+    env.from_questions(size=10).map_async(answer, concurrency=10).sink_to(am.Answers())
+    async with env.start() as job, asyncio.TaskGroup() as group:
+        for asker in range(100):
+            group.create_task(ask(job, asker))
+    assert len(answers) == 10_000
+    check_served_in_turn(answers)
+
+
+def check_served_in_turn(served: list[int]) -> None:
+    """Of a hundred, each has had its turn before another one has had three more."""
+    for count in range(100, len(served) + 1, 100):
+        turns = Counter(served[:count])
+        assert len(turns) == 100
+        assert max(turns.values()) - min(turns.values()) <= 2
+
+
+async def test_records_are_put_first_come_first_served() -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=2)
+    seen: list[int] = []
+
+    async def slow(number: int) -> None:
+        await asyncio.sleep(1)
+        seen.append(number)
+
+    async def put(putter: int) -> None:
+        for _ in range(10):
+            await inbox.put(putter)
+
+    env = am.StreamExecutionEnvironment()
+    env.from_source(inbox).sink_to(slow)
+    async with env.start() as job:
+        async with asyncio.TaskGroup() as group:
+            for putter in range(100):
+                group.create_task(put(putter))
+            await asyncio.sleep(0)
+        inbox.close()
+        await job.result()
+    check_served_in_turn(seen[2:])
+
+
+async def test_who_gives_up_waiting_for_room_leaves_its_place_to_the_next() -> None:
+    inbox: am.Inbox[str] = am.Inbox(size=1)
+    put = asyncio.get_running_loop().create_task
+    assert inbox.try_put("first")
+    waiting = [put(inbox.put(name)) for name in ("second", "third", "fourth")]
+    await asyncio.sleep(1)
+    waiting[0].cancel()
+    await asyncio.sleep(1)
+    records = inbox._records()
+    assert await anext(records) == "first"
+    # The place is that of the third, whose turn has come and who has not run since.
+    assert not inbox.try_put("fifth")
+    waiting[1].cancel()
+    await asyncio.wait(waiting)
+    assert [task.cancelled() for task in waiting] == [True, True, False]
+    assert not inbox.try_put("fifth")
+    assert await anext(records) == "fourth"
+    assert inbox.try_put("fifth")
+
+
+@asynccontextmanager
+async def failing_block() -> AsyncIterator[None]:
+    with pytest.raises(am.JobFailedError):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("way", "told"),
+    [("stop", "has finished"), ("cancel", "was cancelled"), ("fail", "has failed")],
+)
+async def test_an_inbox_whose_job_is_over_refuses_records(
+    way: str, told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=3)
+
+    async def hang(number: int) -> int:
+        if way == "fail":
+            await asyncio.sleep(10)
+            raise ValueError(number)
+        await asyncio.sleep(0 if way == "stop" else 1_000)
+        return number
+
+    env = am.StreamExecutionEnvironment()
+    # It reads three ahead, and holds one in the function.
+    env.from_source(inbox).map_async(hang, concurrency=1, buffer=1).sink_to(print)
+    async with (
+        nullcontext() if way != "fail" else failing_block(),
+        env.start("shop", on_failure="log") as job,
+    ):
+        if way == "stop":
+            await inbox.put(1)
+        else:
+            putting = asyncio.get_running_loop().create_task(put_all(inbox, 100))
+            await asyncio.sleep(1)
+            assert len(inbox) == 3
+        if way == "fail":
+            with pytest.raises(am.JobFailedError):
+                await job.result()
+        else:
+            await (job.stop() if way == "stop" else job.cancel())
+        message = f"job 'shop', which read it, {told}"
+        with pytest.raises(am.IllegalStateError, match=message):
+            await inbox.put(2)
+        with pytest.raises(am.IllegalStateError, match=message):
+            inbox.try_put(2)
+        if way != "stop":
+            # It waited for room.
+            with pytest.raises(am.IllegalStateError, match=message):
+                await putting
+            (line,) = [one for one in caplog.records if "never read" in one.message]
+            assert vars(line)["records"] == len(inbox) == 3
+        # What waits is for the next job, and then the inbox takes records again.
+        waiting = list(inbox._waiting)
+    await read_all(inbox, waiting)
+
+
+async def put_all(inbox: am.Inbox[int], count: int) -> None:
+    for number in range(count):
+        await inbox.put(number)
+
+
+async def read_all(inbox: am.Inbox[int], waiting: list[int]) -> None:
+    seen: list[int] = []
+    env = am.StreamExecutionEnvironment()
+    env.from_source(inbox).sink_to(seen.append)
+    async with env.start() as job:
+        await inbox.put(99)
+        inbox.close()
+        await job.result()
+    assert seen == [*waiting, 99]
+
+
+async def test_while_a_job_is_being_stopped_its_inbox_takes_nothing_that_is_lost() -> (
+    None
+):
+    inbox: am.Inbox[int] = am.Inbox(size=10)
+    seen: list[int] = []
+    taken: list[int] = []
+
+    async def slow(number: int) -> int:
+        await asyncio.sleep(1)
+        return number
+
+    async def put_until_refused() -> str:
+        for number in range(1_000):
+            try:
+                await inbox.put(number)
+            except am.IllegalStateError as error:
+                return str(error)
+            taken.append(number)
+        return ""
+
+    env = am.StreamExecutionEnvironment()
+    env.from_source(inbox).map(slow).sink_to(seen.append)
+    async with env.start() as job:
+        putting = asyncio.get_running_loop().create_task(put_until_refused())
+        await asyncio.sleep(5.5)
+        await job.stop()
+        assert "is being stopped" in await putting
+    assert seen == taken
+
+
+async def test_an_inbox_goes_on_where_a_job_takes_over() -> None:
+    """What comes between the two jobs waits for the second one."""
+    inbox: am.Inbox[int] = am.Inbox(size=2)
+    seen: list[int] = []
+
+    def reading() -> am.StreamExecutionEnvironment:
+        env = am.StreamExecutionEnvironment()
+        env.enable_checkpointing(10, mode=am.CheckpointingMode.AT_LEAST_ONCE)
+        env.from_source(inbox, name="inbox").map(pause).sink_to(seen.append)
+        return env
+
+    async def pause(number: int) -> int:
+        await asyncio.sleep(0.5)
+        return number
+
+    async def put() -> None:
+        for number in range(40):
+            await inbox.put(number)
+
+    async with reading().start("first") as first:
+        putting = asyncio.get_running_loop().create_task(put())
+        await asyncio.sleep(5)
+        async with reading().start("second", replace=first) as second:
+            await putting
+            inbox.close()
+            await second.result()
+    assert seen == list(range(40))
 
 
 async def test_nobody_waits_for_ever_at_a_closed_inbox() -> None:
