@@ -112,6 +112,12 @@ class SliceBudget:
         # Before the first turn nothing is known of them.
         return left_s <= 0 or 0 < 2 * self._turns * left_s <= spent_s
 
+    @property
+    def is_spent_on_nothing(self) -> bool:
+        """Whether a slice had as many turns as it may, in less than its time."""
+        elapsed_s = self._clock.monotonic() - self._started
+        return self._turns >= _TURNS_MAX and elapsed_s < self._slice_s
+
     async def yield_to_loop(self) -> None:
         """Let the event loop run everything that is ready, and begin a new slice."""
         self._fit_stride(self._clock.monotonic() - self._started)

@@ -46,11 +46,13 @@ class LoopControl:
         failure: The first failure of a mail that ran inside a yield, in case the code
             around the yield swallowed it.
         suspended_mails: The coroutine mails that await something, outermost first.
+        ended_by: What the loop raised that closed the mailbox, if it did.
     """
 
     __slots__ = (
         "_mailbox",
         "cancelled",
+        "ended_by",
         "failure",
         "leave",
         "running",
@@ -64,6 +66,7 @@ class LoopControl:
         self.cancelled: bool = False
         self.failure: BaseException | None = None
         self.suspended_mails: list[Mail] = []
+        self.ended_by: BaseException | None = None
 
     @property
     def may_run(self) -> bool:

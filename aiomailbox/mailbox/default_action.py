@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from typing import Protocol
 
 from aiomailbox.errors import IllegalStateError, MailboxClosedError
@@ -171,13 +170,14 @@ class MailboxController:
 class MailboxDefaultAction(Protocol):
     """One short step of the work that is done when there is no mail.
 
-    It must not block: with nothing to do it suspends itself through the controller.
-    Sync first: it returns None, or something to await only when it has to wait.
+    It must not block: with nothing to do it suspends itself through the controller. One
+    that does not, and does nothing, is called now and then only. Sync first: it returns
+    something to await only when it has to wait; anything else that it returns is ignored.
 
     Concept:
         Flink, ``MailboxDefaultAction``.
     """
 
-    def __call__(self, controller: MailboxController, /) -> Awaitable[None] | None:
+    def __call__(self, controller: MailboxController, /) -> object:
         """Do one step."""
         ...

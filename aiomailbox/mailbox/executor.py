@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TypeVar, cast, overload
 
 from aiomailbox.availability import Availability
@@ -123,14 +124,17 @@ class MailboxExecutor:
         Raises:
             RejectedMailError: If the mailbox takes no more mail.
         """
-        is_cancelling = self._yielder.control.is_cancelling
-        submission: Submission[ResultT] = Submission(function, args, is_cancelling)
+        control = self._yielder.control
+        submission: Submission[ResultT] = Submission(
+            function, args, control.is_cancelling
+        )
+        what = description or getattr(function, "__qualname__", "")
         mail = Mail(
             submission,
             priority=self._priority,
             options=options,
-            description=description or getattr(function, "__qualname__", ""),
-            on_cancel=submission.future.cancel,
+            description=what,
+            on_cancel=partial(_refuse, submission.future, what, control),
         )
         self._put(mail, "submit")
         return submission.future
@@ -187,14 +191,20 @@ class MailboxExecutor:
             YieldDepthError: If mails yield to mails too deep.
             WrongTaskError: If the caller is not the mailbox's task.
         """
-        if isinstance(future, concurrent.futures.Future):
-            future = asyncio.wrap_future(future)
+        waited = (
+            asyncio.wrap_future(future)
+            if isinstance(future, concurrent.futures.Future)
+            else future
+        )
         await self._yielder.yield_until(
-            cast("asyncio.Future[object]", future),
+            cast("asyncio.Future[object]", waited),
             self._priority,
             ignore_deferrable=ignore_deferrable,
         )
-        return future.result()
+        if isinstance(future, MailFuture) and future.is_refused:
+            # Which says why.
+            future.result()
+        return waited.result()
 
     @property
     def cancellation(self) -> LoopControl:
@@ -298,3 +308,9 @@ class MailboxExecutor:
             self._yielder.mailbox.put(mail)
         except MailboxClosedError as error:
             raise RejectedMailError(operation, error.state) from error
+
+
+def _refuse(future: MailFuture[ResultT], what: str, control: LoopControl) -> None:
+    error = MailboxClosedError(f"run {what or 'the mail'}", "closed")
+    error.__cause__ = control.ended_by
+    future.refuse(error)

@@ -4,14 +4,17 @@ Theory of operation: per turn the loop tests one bool, runs what mail there was 
 looked, and then does one step of the default action, so that mail which sends itself
 again cannot starve the input. While the default action is suspended the loop runs mail
 one by one and sleeps in between. Nothing else is tested: every change of a flag comes
-with a mail. After a slice of about a millisecond the loop lets the event loop run.
+with a mail. After a slice of about a millisecond the loop lets the event loop run. An
+action that has used up its turns long before its slice, without mail, has nothing to
+do and does not say so: it rests for some milliseconds, or until mail comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Coroutine
-from typing import TypeVar
+from inspect import isawaitable
+from typing import Final, TypeVar
 
 from aiomailbox.errors import MailFailedError
 from aiomailbox.mailbox.budget import SliceBudget
@@ -28,12 +31,16 @@ __all__ = ["MailboxLoop"]
 
 ResultT = TypeVar("ResultT")
 
+_REST_MIN_S: Final = 0.001
+_REST_MAX_S: Final = 0.008
+
 
 class MailboxLoop:
     """Runs the mail and the default action of one processor, in the running task."""
 
     __slots__ = (
         "_action",
+        "_action_rests",
         "_budget",
         "_control",
         "_controller",
@@ -41,6 +48,7 @@ class MailboxLoop:
         "_mailbox",
         "_metrics",
         "_name",
+        "_rest_s",
     )
 
     def __init__(
@@ -51,7 +59,11 @@ class MailboxLoop:
         control: LoopControl,
         metrics: MailboxMetrics,
         budget: SliceBudget,
+        *,
+        action_rests: bool,
     ) -> None:
+        self._action_rests = action_rests
+        self._rest_s = _REST_MIN_S
         self._name = name
         self._action = action
         self._gate = gate
@@ -101,7 +113,7 @@ class MailboxLoop:
             self._budget,
         )
         action, controller = self._action, self._controller
-        turns = 0
+        turns, mails = 0, self._metrics.mails_processed
         await budget.begin()
         try:
             while not control.leave:
@@ -113,18 +125,37 @@ class MailboxLoop:
                         break
                 turns += 1
                 pending = action(controller)
-                if pending is not None:
+                if pending is not None and isawaitable(pending):
                     await pending
                 # Reading the clock may cost more than a short turn does.
                 elif turns < budget.stride:
                     continue
                 # Also after each await, which may have taken any time.
                 if budget.is_over(turns):
-                    await budget.yield_to_loop()
+                    seen, mails = mails, self._metrics.mails_processed
+                    if self._action_rests and seen == mails:
+                        await self._rest_or_yield()
+                    else:
+                        await budget.yield_to_loop()
                 turns = 0
         # Python would make a RuntimeError of it, which says neither what nor where.
         except StopIteration as error:
             raise MailFailedError(f"default action of {self._name}", error) from error
+
+    async def _rest_or_yield(self) -> None:
+        if not self._budget.is_spent_on_nothing:
+            self._rest_s = _REST_MIN_S
+            await self._budget.yield_to_loop()
+            return
+        loop = asyncio.get_running_loop()
+        over: asyncio.Future[object] = loop.create_future()
+        timer = loop.call_later(self._rest_s, over.cancel)
+        try:
+            await self._mailbox.wait_for_mail(MIN_PRIORITY, until=over)
+        finally:
+            timer.cancel()
+        self._rest_s = min(2 * self._rest_s, _REST_MAX_S)
+        await self._budget.begin()
 
     async def _process_mail(self) -> None:
         box, control, gate = self._mailbox, self._control, self._gate
@@ -200,6 +231,6 @@ class MailboxLoop:
         if self._control.leave or self._gate.suspension is not None:
             return False
         pending = self._action(self._controller)
-        if pending is not None:
+        if pending is not None and isawaitable(pending):
             await pending
         return True

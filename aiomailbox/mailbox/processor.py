@@ -3,38 +3,60 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar, overload
 
 from aiomailbox.clock import Clock
-from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.errors import (
+    IllegalStateError,
+    InvalidArgumentError,
+    MailboxClosedError,
+)
 from aiomailbox.mailbox.budget import LoopClock, SliceBudget
 from aiomailbox.mailbox.control import LoopControl, attach_later_error
 from aiomailbox.mailbox.default_action import (
     ActionGate,
+    MailboxController,
     MailboxDefaultAction,
 )
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.loop import MailboxLoop
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
 from aiomailbox.mailbox.metrics import MailboxMetrics
+from aiomailbox.mailbox.submission import MailFuture
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
 from aiomailbox.mailbox.yielding import YIELD_DEPTH_MAX, MailYielder
+from aiomailbox.supervision import outlast
 
 __all__ = ["MailboxProcessor"]
+
+ResultT = TypeVar("ResultT")
 
 
 class MailboxProcessor:
     """Runs a mailbox and a default action in one asyncio task.
 
     Made anywhere; belongs to the task that first runs it. No event loop is touched
-    before that.
+    before that. ``async with`` runs it in a task of its own: at the end of the block the
+    mail that was sent is run and the mailbox is closed, and what made the loop fail is
+    raised. If the block fails, what runs is cancelled and the rest is not run.
+
+    A loop that has ended for good (completed, failed or cancelled) closes its mailbox,
+    and whoever waits for submitted mail that was not run gets `MailboxClosedError`. It
+    does so in the next turn of the event loop but one: who wants to run the rest calls
+    `prepare_close` before, and then `drain` and `close`.
 
     Args:
-        default_action: One short step of work; see `MailboxDefaultAction`.
+        default_action: One short step of work; see `MailboxDefaultAction`. None for an
+            actor, which only runs mail.
         mailbox: The mailbox to run; None for a new one.
         name: For people.
         clock: For the slice, latencies and idle times; None for the event loop's.
         slice_ms: How long the loop may keep the event loop, in milliseconds.
         max_yield_depth: How deep mails may yield to mails.
+        is_managed: Whether the caller closes the mailbox, however the loop ends, and the
+            action always suspends itself when it has nothing to do.
 
     Raises:
         InvalidArgumentError: If ``slice_ms`` or ``max_yield_depth`` is not positive.
@@ -58,13 +80,21 @@ class MailboxProcessor:
         >>> asyncio.run(MailboxProcessor(action).run_mailbox_loop())
         >>> steps
         ['step', 'step']
+        >>> async def add() -> int:
+        ...     async with MailboxProcessor() as mailbox:
+        ...         return await mailbox.submit(lambda: 2 + 3)
+        >>> asyncio.run(add())
+        5
     """
 
     __slots__ = (
         "_budget",
+        "_closing",
         "_control",
         "_gate",
+        "_is_managed",
         "_loop",
+        "_runner",
         "_yielder",
         "mailbox",
         "main_executor",
@@ -74,13 +104,14 @@ class MailboxProcessor:
 
     def __init__(
         self,
-        default_action: MailboxDefaultAction,
+        default_action: MailboxDefaultAction | None = None,
         *,
         mailbox: TaskMailbox | None = None,
         name: str = "task",
         clock: Clock | None = None,
         slice_ms: float = 1.0,
         max_yield_depth: int = YIELD_DEPTH_MAX,
+        is_managed: bool = False,
     ) -> None:
         _check_positive("slice_ms", slice_ms)
         _check_positive("max_yield_depth", max_yield_depth)
@@ -94,8 +125,17 @@ class MailboxProcessor:
         self._control = LoopControl(self.mailbox)
         self._gate = ActionGate(self.mailbox)
         self._loop = MailboxLoop(
-            name, default_action, self._gate, self._control, self.metrics, self._budget
+            name,
+            _idle if default_action is None else default_action,
+            self._gate,
+            self._control,
+            self.metrics,
+            self._budget,
+            action_rests=not is_managed,
         )
+        self._is_managed = is_managed
+        self._runner: asyncio.Task[None] | None = None
+        self._closing: asyncio.Handle | None = None
         self._yielder = MailYielder(
             self._gate,
             self._control,
@@ -106,7 +146,7 @@ class MailboxProcessor:
         self.main_executor: MailboxExecutor = self.executor(MIN_PRIORITY)
 
     async def run_mailbox_loop(self) -> None:
-        """Run until suspended or completed; again continues where it stopped.
+        """Run until suspended or completed; again continues where it was suspended.
 
         Raises:
             MailboxClosedError: If the mailbox is not open.
@@ -114,7 +154,13 @@ class MailboxProcessor:
             MailFailedError: If a mail or the action awaited what others cancelled.
         """
         self._begin("run the mailbox loop")
-        await self._loop.surfacing(self._loop.run())
+        try:
+            await self._loop.surfacing(self._loop.run())
+        except BaseException as error:
+            self._close_soon(error)
+            raise
+        if not self.is_running:
+            self._close_soon(None)
 
     async def run_mailbox_step(self) -> bool:
         """Run one mail, or else one default action; waits for nothing.
@@ -190,6 +236,61 @@ class MailboxProcessor:
         if failure is not None:
             raise failure
 
+    async def __aenter__(self) -> Self:
+        if self._runner is not None:
+            raise IllegalStateError(
+                "the mailbox was entered before: make a new MailboxProcessor"
+            )
+        loop = asyncio.get_running_loop()
+        self._runner = loop.create_task(self._run_and_close(), name=self.name)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        runner = self._runner
+        assert runner is not None, "the block was entered"
+        if error is None:
+            self.all_actions_completed()
+        else:
+            self.cancel()
+            runner.cancel()
+        await outlast(runner, lambda: _cancel(runner))
+        failure = None if runner.cancelled() else runner.exception()
+        if failure is None:
+            return
+        # The second one is what the block saw of the failure.
+        if error is None or isinstance(error, MailboxClosedError):
+            raise failure
+        attach_later_error(error, failure)
+
+    @overload
+    def submit(
+        self, function: Callable[..., Awaitable[ResultT]], *args: object
+    ) -> MailFuture[ResultT]: ...
+    @overload
+    def submit(
+        self, function: Callable[..., ResultT], *args: object
+    ) -> MailFuture[ResultT]: ...
+    def submit(self, function: Callable[..., object], *args: object) -> Any:
+        """Send work and return the future of its result; see `MailboxExecutor.submit`.
+
+        Raises:
+            RejectedMailError: If the mailbox takes no more mail.
+        """
+        return self.main_executor.submit(function, *args)
+
+    def execute(self, function: Callable[..., object], *args: object) -> None:
+        """Send work whose failure fails the loop; see `MailboxExecutor.execute`.
+
+        Raises:
+            RejectedMailError: If the mailbox takes no more mail.
+        """
+        self.main_executor.execute(function, *args)
+
     def executor(self, priority: int) -> MailboxExecutor:
         """Return an executor whose mail has ``priority``.
 
@@ -236,15 +337,54 @@ class MailboxProcessor:
         state = "running" if self.is_running else "completed"
         return f"<MailboxProcessor {self.name!r} {state}, action {action}, {self.mailbox!r}>"
 
+    async def _run_and_close(self) -> None:
+        try:
+            await self.run_mailbox_loop()
+            self.prepare_close()
+            await self.drain()
+        except BaseException as error:
+            self._control.ended_by = error
+            raise
+        finally:
+            self.close()
+
+    def _close_soon(self, error: BaseException | None) -> None:
+        """Close the mailbox after its loop has ended, unless its task does more with it."""
+        if self._is_managed:
+            return
+        self._control.ended_by = error
+        self._close_in(2)
+
+    def _close_in(self, turns: int) -> None:
+        # In the first turn those wake that await its task, and may do more with it.
+        if turns:
+            loop = asyncio.get_running_loop()
+            self._closing = loop.call_soon(self._close_in, turns - 1)
+        elif self.mailbox.is_open:
+            # Its task may live on, and do something else.
+            self.mailbox.ownership.void()
+            self.close()
+
     def _begin(self, operation: str) -> None:
         self.mailbox.bind_owner()
         self.mailbox.require_open(operation)
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
         control = self._control
         # A failure that an earlier run did not surface: this one ends before its first
         # step and raises it.
         control.leave = not control.may_run or control.failure is not None
         self.metrics.start()
         self._budget.restart()
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+
+
+def _idle(controller: MailboxController) -> None:
+    controller.suspend_default_action()
 
 
 def _check_positive(parameter: str, value: float) -> None:

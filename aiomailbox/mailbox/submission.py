@@ -9,7 +9,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator
 from typing import Generic, TypeVar, cast
 
-from aiomailbox.errors import IllegalStateError, MailFailedError
+from aiomailbox.errors import IllegalStateError, MailboxClosedError, MailFailedError
 
 __all__ = ["MailFuture", "Submission"]
 
@@ -22,27 +22,55 @@ class MailFuture(concurrent.futures.Future[ResultT]):
     """The result of work that was submitted to a mailbox.
 
     One type for every caller: ``await`` it on any event loop, or call ``result()`` in
-    a thread that runs none. ``cancel()`` withdraws the work if it has not begun.
-    ``asyncio.wrap_future`` makes a plain ``asyncio.Future`` of it where one is needed.
+    a thread that runs none. ``cancel()`` withdraws the work if it has not begun. If the
+    mailbox closes before that, the future is cancelled too, and whoever waits for it gets
+    `MailboxClosedError`. ``asyncio.wrap_future`` makes a plain ``asyncio.Future`` of it where one is needed.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._looked_at = False
+        self._refused: MailboxClosedError | None = None
 
     def __await__(self) -> Generator[object, None, ResultT]:
-        return asyncio.wrap_future(self).__await__()
+        return self._outcome().__await__()
+
+    async def _outcome(self) -> ResultT:
+        try:
+            return await asyncio.wrap_future(self)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            # Who is cancelled itself is told so.
+            if self._refused is None or (task is not None and task.cancelling()):
+                raise
+            raise self._refused from self._refused.__cause__
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the mailbox closed before the work began."""
+        return self._refused is not None
+
+    def refuse(self, error: MailboxClosedError) -> None:
+        """Be notified that the work will not be done: its mailbox has closed."""
+        self._refused = error
+        self.cancel()
 
     def result(self, timeout: float | None = None) -> ResultT:
         """Return the result, waiting for it up to ``timeout`` seconds.
 
         Raises:
+            MailboxClosedError: If the mailbox closed before the work began.
             IllegalStateError: If it is not there yet and this thread runs an event
                 loop, which would be blocked.
         """
         self._refuse_to_block()
         self._looked_at = True
-        return super().result(timeout)
+        try:
+            return super().result(timeout)
+        except concurrent.futures.CancelledError:
+            if self._refused is None:
+                raise
+            raise self._refused from self._refused.__cause__
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return the exception, waiting for it up to ``timeout`` seconds.
@@ -53,7 +81,12 @@ class MailFuture(concurrent.futures.Future[ResultT]):
         """
         self._refuse_to_block()
         self._looked_at = True
-        return super().exception(timeout)
+        try:
+            return super().exception(timeout)
+        except concurrent.futures.CancelledError:
+            if self._refused is None:
+                raise
+            return self._refused
 
     def _refuse_to_block(self) -> None:
         if not self.done() and asyncio._get_running_loop() is not None:

@@ -103,6 +103,7 @@ class StreamTask:
             self._process_input,
             name=environment.task_name,
             clock=environment.clock,
+            is_managed=True,
         )
         if environment.latency_interval_ms is not None:
             self.processor.set_up_latency_measurement(environment.latency_interval_ms)

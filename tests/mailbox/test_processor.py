@@ -702,3 +702,228 @@ async def test_no_wake_up_is_lost_when_threads_put_while_the_loop_falls_asleep()
         thread.join()
     assert seen == 2 * rounds
     assert processor.main_executor.priority == MIN_PRIORITY
+
+
+async def running(processor: MailboxProcessor) -> asyncio.Task[None]:
+    """Start its loop in a task of its own."""
+    task = asyncio.create_task(processor.run_mailbox_loop())
+    await asyncio.sleep(1)
+    return task
+
+
+def fail() -> None:
+    raise ValueError("mine")
+
+
+class TestEnd:
+    """Whoever waits for a loop that has ended is told so."""
+
+    @pytest.mark.parametrize("way", ["complete", "fail", "cancel", "cancel the task"])
+    async def test_what_was_submitted_and_not_run_fails(self, way: str) -> None:
+        processor = MailboxProcessor()
+        task = await running(processor)
+        held = asyncio.Event()
+        processor.execute(held.wait)
+        await asyncio.sleep(1)
+        # The last mail sees the end before those behind it.
+        if way == "complete":
+            processor.all_actions_completed()
+        elif way == "cancel":
+            processor.cancel()
+        elif way == "fail":
+            processor.execute(fail)
+        waiting = asyncio.create_task(wait_for(processor.submit(int)))
+        await asyncio.sleep(1)
+        if way == "cancel the task":
+            task.cancel()
+        held.set()
+        with pytest.raises(MailboxClosedError, match="cannot run int") as caught:
+            await waiting
+        causes = {"fail": ValueError, "cancel the task": asyncio.CancelledError}
+        assert isinstance(caught.value.__cause__, causes.get(way, type(None)))
+        await asyncio.wait([task])
+        with pytest.raises(RejectedMailError):
+            processor.submit(int)
+        assert processor.mailbox.state is MailboxState.CLOSED
+
+    @pytest.mark.real_time
+    async def test_a_thread_that_waits_is_told(self) -> None:
+        processor = MailboxProcessor()
+        future = processor.submit(int)
+        waiting = asyncio.create_task(asyncio.to_thread(future.result, 30))
+        processor.report_throwable(ValueError("mine"))
+        with pytest.raises(ValueError, match="mine"):
+            await processor.run_mailbox_loop()
+        with pytest.raises(MailboxClosedError):
+            await waiting
+
+    async def test_it_is_told_too_where_the_task_of_the_loop_lives_on(self) -> None:
+        processor = MailboxProcessor()
+        processor.execute(fail)
+        future = processor.submit(int)
+        with pytest.raises(ValueError, match="mine"):
+            await processor.run_mailbox_loop()
+        with pytest.raises(MailboxClosedError):
+            await future
+        assert isinstance(future.exception(), MailboxClosedError)
+
+    async def test_one_that_is_cancelled_itself_is_told_that(self) -> None:
+        processor = MailboxProcessor()
+        waiting = asyncio.create_task(wait_for(processor.submit(int)))
+        await asyncio.sleep(1)
+        waiting.cancel()
+        processor.close()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    async def test_another_mailbox_that_yields_until_it_is_told(self) -> None:
+        other = MailboxProcessor()
+        future = other.submit(int)
+        async with MailboxProcessor() as mailbox:
+            executor = mailbox.main_executor
+            yielding = mailbox.submit(executor.yield_until, future)
+            await asyncio.sleep(1)
+            other.close()
+            with pytest.raises(MailboxClosedError):
+                await yielding
+
+    async def test_what_is_left_can_be_run_before_it_is_closed(self) -> None:
+        processor = MailboxProcessor(complete)
+        future = processor.submit(int)
+        processor.all_actions_completed()
+        await processor.run_mailbox_loop()
+        processor.prepare_close()
+        await processor.drain()
+        await asyncio.sleep(1)
+        assert await future == 0
+
+    async def test_a_loop_that_was_suspended_stays_open(self) -> None:
+        processor = MailboxProcessor()
+        processor.suspend()
+        future = processor.submit(int)
+        await processor.run_mailbox_loop()
+        await asyncio.sleep(1)
+        assert not future.done()
+        processor.executor(0).execute(processor.all_actions_completed)
+        await processor.run_mailbox_loop()
+        assert await future == 0
+
+
+async def wait_for(future: Any) -> Any:
+    return await future
+
+
+class TestBlock:
+    async def test_it_runs_what_was_sent_and_closes(self) -> None:
+        log: list[str] = []
+        async with MailboxProcessor(name="adder") as mailbox:
+            assert await mailbox.submit(lambda a, b: a + b, 2, 3) == 5
+            mailbox.execute(log.append, "first")
+            last = mailbox.submit(asyncio.sleep, 5, "last")
+        assert log == ["first"]
+        assert await last == "last"
+        assert mailbox.mailbox.state is MailboxState.CLOSED
+        with pytest.raises(RejectedMailError):
+            mailbox.execute(int)
+        with pytest.raises(IllegalStateError, match="entered before"):
+            async with mailbox:
+                pass
+
+    async def test_it_raises_what_made_the_loop_fail(self) -> None:
+        with pytest.raises(ValueError, match="mine"):
+            async with MailboxProcessor() as mailbox:
+                mailbox.execute(fail)
+                # What the block sees of it is only a consequence.
+                await mailbox.submit(int)
+        with pytest.raises(ValueError, match="mine"):
+            async with MailboxProcessor() as mailbox:
+                mailbox.execute(fail)
+        with pytest.raises(KeyError) as caught:
+            async with MailboxProcessor() as mailbox:
+                mailbox.execute(fail)
+                await asyncio.sleep(1)
+                raise KeyError
+        assert "mine" in caught.value.__notes__[0]
+
+    async def test_a_block_that_fails_or_is_cancelled_waits_for_nothing(self) -> None:
+        begun = asyncio.get_running_loop().time()
+        with pytest.raises(KeyError):
+            async with MailboxProcessor() as mailbox:
+                hanging = mailbox.submit(asyncio.sleep, 100)
+                behind = mailbox.submit(int)
+                await asyncio.sleep(1)
+                raise KeyError
+        with pytest.raises(MailFailedError):
+            await hanging
+        with pytest.raises(MailboxClosedError):
+            await behind
+
+        async def block() -> None:
+            async with MailboxProcessor() as mailbox:
+                await mailbox.submit(asyncio.sleep, 100)
+
+        task = asyncio.create_task(block())
+        await asyncio.sleep(1)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert asyncio.get_running_loop().time() - begun < 3
+
+
+class TestActionThatDoesNothing:
+    @pytest.mark.parametrize(
+        "action",
+        [
+            lambda controller: controller.suspend_default_action(),
+            lambda controller: 7,
+            None,
+        ],
+    )
+    async def test_what_it_returns_is_awaited_only_if_it_can_be(
+        self, action: Any
+    ) -> None:
+        async with MailboxProcessor(action) as mailbox:
+            assert await mailbox.submit(int) == 0
+
+    async def test_a_step_ignores_what_cannot_be_awaited(self) -> None:
+        processor = MailboxProcessor(lambda _: 7)
+        assert await processor.run_mailbox_step()
+
+    @pytest.mark.real_time
+    @pytest.mark.parametrize("is_async", [False, True])
+    async def test_it_does_not_spin(self, is_async: bool) -> None:
+        calls = 0
+
+        def nothing(_: MailboxController) -> None:
+            nonlocal calls
+            calls += 1
+
+        async def nothing_later(controller: MailboxController) -> None:
+            nothing(controller)
+
+        async with MailboxProcessor(nothing_later if is_async else nothing) as mailbox:
+            began = calls
+            await asyncio.sleep(1)
+            # A loop that spins makes millions of calls in a second.
+            assert calls - began < 300_000
+            # Mail does not wait for the end of the rest.
+            assert await mailbox.submit(int) == 0
+
+    async def test_time_goes_on_beside_it(self) -> None:
+        """Where time stands still while there is something to run."""
+        async with MailboxProcessor(lambda _: None):
+            await asyncio.sleep(100)
+
+    async def test_an_action_that_works_does_not_rest(self, clock: Any) -> None:
+        steps = 0
+
+        def work(controller: MailboxController) -> None:
+            nonlocal steps
+            steps += 1
+            clock.seconds += 0.00001
+            if steps == 10_000:
+                controller.all_actions_completed()
+
+        before = asyncio.get_running_loop().time()
+        await MailboxProcessor(work, clock=clock).run_mailbox_loop()
+        assert asyncio.get_running_loop().time() == before
