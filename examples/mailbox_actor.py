@@ -12,11 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from aiomailbox.mailbox import (
-    MailboxController,
-    MailboxProcessor,
-    MailOptions,
-)
+from aiomailbox.mailbox import MailboxProcessor, MailOptions
 
 DEPOSITS, WITHDRAWALS = 1, 0
 
@@ -27,7 +23,7 @@ class Account:
     def __init__(self) -> None:
         self.balance = 0
         self.history: list[str] = []
-        self._processor = MailboxProcessor(self._idle, name="account")
+        self._processor = MailboxProcessor(name="account")
         # A withdrawal that waits for money yields to deposits, never to withdrawals.
         self.deposits = self._processor.executor(DEPOSITS)
         self.withdrawals = self._processor.executor(WITHDRAWALS)
@@ -63,10 +59,6 @@ class Account:
 
     def freeze(self) -> None:
         self.history.append("frozen")
-
-    @staticmethod
-    def _idle(controller: MailboxController) -> None:
-        controller.suspend_default_action()
 
 
 def salaries(account: Account) -> None:
