@@ -470,7 +470,8 @@ class StreamExecutionEnvironment:
                 again, with a warning if it was to resume; ``"return"`` ends it at once,
                 as finished, with `JobResult.finished_before`; ``"refuse"`` fails it with
                 `JobFinishedError`. The last two need a checkpoint directory.
-            allow_unmatched_state: Whether state that belongs to no operator may be dropped.
+            allow_unmatched_state: Whether state that belongs to no operator, or to no
+                aggregate of one, may be dropped, and new aggregates begin empty.
             replace: A running job that this one takes over from, such as that of a notebook
                 cell that is run again. It is first stopped with a savepoint, from
                 which this job resumes. A job that has already ended is left alone.

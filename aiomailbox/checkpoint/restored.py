@@ -8,7 +8,7 @@ parallelism may be others than when it was kept.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from aiomailbox.errors import StateError, named_operator
@@ -119,7 +119,8 @@ def restored_tasks(
         snapshot: What was kept, maybe of a graph that was chained in another way or had
             other numbers of subtasks.
         graph: What is to run.
-        allow_unmatched: Whether state may be left that no operator of the graph has.
+        allow_unmatched: Whether state may be left that no operator of the graph has, nor
+            an aggregate of an operator.
         codec: For records in flight, where there are other numbers of subtasks.
 
     Raises:
@@ -130,8 +131,14 @@ def restored_tasks(
     Concept:
         Flink, ``StateAssignmentOperation``.
     """
+    kept = snapshot.operators
     if not allow_unmatched:
         _check_matched(snapshot, graph)
+    else:
+        kept = {
+            name: [one and _may_be_left(one) for one in found]
+            for name, found in kept.items()
+        }
     _check_key_groups(snapshot, graph)
     in_flight = _in_flight(snapshot.channels, graph, codec)
     tasks: dict[tuple[VertexId, int], TaskSnapshot] = {}
@@ -139,7 +146,7 @@ def restored_tasks(
         spread = {
             node.operator_id: redistribute(found, vertex.parallelism)
             for node in vertex.nodes
-            if (found := snapshot.operators.get(node.operator_id)) is not None
+            if (found := kept.get(node.operator_id)) is not None
         }
         head = vertex.head.operator_id
         times = _spread_times(snapshot.inputs.get(head, ()), vertex.parallelism)
@@ -204,6 +211,12 @@ def _spread_times(former: Sequence[_Inputs], parallelism: int) -> list[_Inputs]:
         for times in zip(*former, strict=True)
     )
     return [together] * parallelism
+
+
+def _may_be_left(snapshot: OperatorSnapshot) -> OperatorSnapshot:
+    """Return the same, of which what nothing asks for may be left."""
+    keyed = tuple(replace(piece, allow_unmatched=True) for piece in snapshot.keyed)
+    return replace(snapshot, keyed=keyed)
 
 
 def _check_matched(snapshot: JobSnapshot, graph: JobGraph) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,13 +29,10 @@ from aiomailbox.records import Run
 from aiomailbox.state import (
     GroupedEntries,
     KeyedStateSnapshot,
-    ValueStateDescriptor,
     state_meta,
 )
 
 __all__ = ["ColumnarAggregateOperator"]
-
-_ROLLING: Final = ValueStateDescriptor("rolling")
 
 
 class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
@@ -111,7 +108,7 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
         """Hold on to what the arrays have, for a thread to make rows of."""
         groups, keys = self.context.max_parallelism, self._slots.keys
         rows = _SlotRows(self._cells.frozen(len(keys)), keys)
-        states = [state_meta(_ROLLING, namespaced=False)]
+        states = [state_meta(self._state, namespaced=False)]
         return [KeyedStateSnapshot(groups, states, GroupedEntries([rows], groups))]
 
     def _rolled(self, run: Run) -> Run:

@@ -7,6 +7,7 @@ from aiomailbox.operators.aggregates.distinct import count_distinct
 from aiomailbox.operators.aggregates.first_last import first, last
 from aiomailbox.operators.aggregates.functions import (
     Aggregate,
+    Reduced,
     aggregates,
     can_merge,
     check_aggregate,
@@ -335,6 +336,7 @@ __all__ = [
     "ReaderOutput",
     "RecordFailures",
     "RecordFields",
+    "Reduced",
     "RepeatedWarnings",
     "RowsNote",
     "RunInterruption",

@@ -76,7 +76,8 @@ class JobConfig:
             checkpoint or savepoint; None to start without state.
         if_finished: What happens if the job has finished before: ``"run"`` runs it again,
             ``"return"`` ends it at once, as finished, ``"refuse"`` fails it.
-        allow_unmatched_state: Whether state that belongs to no operator may be dropped.
+        allow_unmatched_state: Whether state that belongs to no operator, or to no aggregate
+            of one, may be dropped, and new aggregates begin empty.
         allow_pickled_state: Whether pickled state may be read, which executes code that
             its bytes define.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiomailbox.state.accumulators import AccumulatorSchema, accumulator_schema
 from aiomailbox.state.backends import (
     HeapStateBackend,
     RocksDBStateBackend,
@@ -9,6 +10,7 @@ from aiomailbox.state.backends import (
 )
 from aiomailbox.state.descriptors import (
     VOID,
+    AccumulatorDescriptor,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -71,6 +73,8 @@ from aiomailbox.state.store import (
 
 __all__ = [
     "VOID",
+    "AccumulatorDescriptor",
+    "AccumulatorSchema",
     "AggregateFunction",
     "AggregatingState",
     "AggregatingStateDescriptor",
@@ -117,6 +121,7 @@ __all__ = [
     "ValueState",
     "ValueStateDescriptor",
     "Void",
+    "accumulator_schema",
     "check_same_state",
     "copy_content",
     "declared_classes",

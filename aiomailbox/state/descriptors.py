@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.signatures import accepts
+from aiomailbox.state.accumulators import Convert, accumulator_schema
 from aiomailbox.state.functions import AggregateFunction
 from aiomailbox.state.schema import StateSchema, class_schemas, type_options
 from aiomailbox.state.serializers import (
@@ -24,6 +25,7 @@ from aiomailbox.typevars import InT, MapKeyT, OutT, ValueT
 
 __all__ = [
     "VOID",
+    "AccumulatorDescriptor",
     "AggregatingStateDescriptor",
     "ListStateDescriptor",
     "MapStateDescriptor",
@@ -143,6 +145,19 @@ class StateDescriptor:
         return ObjectSerializer.id if serializer is None else serializer.id
 
     @property
+    def accumulates(self) -> AggregateFunction | None:
+        """The aggregate function whose accumulators are kept; None if none are."""
+        return None
+
+    def converted(self, content: Any, convert: Convert) -> Any:
+        """Return a content with its accumulators converted, None if nothing is left."""
+        if self.ttl_config is None:
+            return convert(content)
+        accumulator, touched = content
+        made = convert(accumulator)
+        return None if made is None else (made, touched)
+
+    @property
     def schema(self) -> StateSchema:
         """The types of the contents that the descriptor declares."""
         part = _PARTS.get(self.kind, "value")
@@ -152,6 +167,7 @@ class StateDescriptor:
         return StateSchema(
             {part: options for part, options in parts.items() if options},
             class_schemas(given.values()),
+            None if self.accumulates is None else accumulator_schema(self.accumulates),
         )
 
 
@@ -417,3 +433,37 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[InT, OutT]):
                     f"{self.aggregate_function!r} has no method {method}",
                     "See AggregateFunction for the four it needs.",
                 )
+
+    @property
+    def accumulates(self) -> AggregateFunction:
+        """The aggregate function."""
+        return self.aggregate_function
+
+
+@dataclass(frozen=True)
+class AccumulatorDescriptor(StateDescriptor):
+    """Describes accumulators that an operator of ours keeps as values.
+
+    Args:
+        name: The state's name, unique within its operator.
+        aggregate: The aggregate function.
+        convert_content: Converts the accumulators in a content, as `converted`; None if
+            a content is one.
+    """
+
+    kind: ClassVar[str] = "value"
+
+    aggregate: Any
+    convert_content: Callable[[Any, Convert], Any] | None = None
+
+    @property
+    def accumulates(self) -> AggregateFunction:
+        """The aggregate function."""
+        found: AggregateFunction = self.aggregate
+        return found
+
+    def converted(self, content: Any, convert: Convert) -> Any:
+        """Return a content with its accumulators converted, None if nothing is left."""
+        if self.convert_content is None:
+            return convert(content)
+        return self.convert_content(content, convert)

@@ -20,6 +20,9 @@ class AggregateFunction(Protocol[InT_contra, AccT, OutT_co]):
 
     Its type variables are those of the values, the accumulator and the result.
 
+    A class may have an ``accumulator_kind``, a str: under it, in place of the name of the
+    class, savepoints find its accumulators again. Give it another one when they change.
+
     Concept:
         Flink, ``AggregateFunction``.
 

@@ -120,9 +120,9 @@ class HeapStateStore(TableStateStore[HeapTable]):
             entry.table.clear()
         for snapshot in snapshots:
             check_max_parallelism(snapshot, self._max_parallelism)
-            tables = [self._registry.restored(meta) for meta in snapshot.states]
+            states = self._restored_states(snapshot)
             for position, entries in snapshot.entries_of(self._key_group_range):
-                tables[position].load(entries)
+                states[position].load(entries)
                 if entries:
                     self.restored_key = entries.columns[0][0]
                 yield

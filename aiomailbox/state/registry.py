@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any, Generic, Protocol, TypeVar
 
 from aiomailbox.errors import StateError
+from aiomailbox.state.accumulators import Convert, conversion
 from aiomailbox.state.descriptors import StateDescriptor
+from aiomailbox.state.entries import Entries
+from aiomailbox.state.heap_state import ContentTable
 from aiomailbox.state.schema import StateSchema, check_fields, check_parts
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 
 __all__ = [
+    "KeyedTable",
     "Registered",
+    "Restoring",
     "StateRegistry",
     "check_max_parallelism",
     "check_same_contents",
@@ -21,7 +27,22 @@ __all__ = [
     "state_meta",
 ]
 
-TableT = TypeVar("TableT")
+
+class KeyedTable(ContentTable, Protocol):
+    """What a store asks of its own tables, of whichever shape."""
+
+    def all_keys(self) -> Iterable[Any]:
+        """Return the keys, perhaps some of them twice, but then next to each other."""
+        ...
+
+    def load(self, entries: Entries) -> None:
+        """Set contents to those of entries."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+TableT = TypeVar("TableT", bound=KeyedTable)
 
 
 @dataclass(slots=True)
@@ -31,12 +52,42 @@ class Registered(Generic[TableT]):
     Attributes:
         meta: What is known of it.
         table: Where its contents are.
-        descriptor: The last descriptor that was found to fit, None after a restore.
+        descriptor: The last descriptor that was found to fit; None if there was none.
+        allow_unmatched: Whether accumulators that were restored, and that nothing has
+            asked for yet, may be left.
     """
 
     meta: StateMeta
     table: TableT
     descriptor: StateDescriptor | None = None
+    allow_unmatched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Restoring(Generic[TableT]):
+    """A state that is being restored.
+
+    Attributes:
+        table: Where its contents go.
+        descriptor: What has asked for it already, if anything has.
+        convert: Converts accumulators to those of the descriptor, if they are others.
+    """
+
+    table: TableT
+    descriptor: StateDescriptor | None
+    convert: Convert | None
+
+    def load(self, entries: Entries) -> None:
+        """Put entries of a snapshot into the table."""
+        descriptor, convert = self.descriptor, self.convert
+        if descriptor is not None and convert is not None:
+            width = len(entries.columns)
+            made = (
+                (*address, descriptor.converted(content, convert))
+                for *address, content in entries
+            )
+            entries = Entries.of((row for row in made if row[-1] is not None), width)
+        self.table.load(entries)
 
 
 class StateRegistry(Generic[TableT]):
@@ -64,13 +115,51 @@ class StateRegistry(Generic[TableT]):
         known = self.entries.get((descriptor.name, namespaced))
         if known is not None and known.descriptor is descriptor:
             return known.table
-        entry = self._add(state_meta(descriptor, namespaced=namespaced))
-        entry.descriptor = descriptor
+        meta = state_meta(descriptor, namespaced=namespaced)
+        entry = self._add(meta)
+        convert = conversion(
+            descriptor.name,
+            entry.meta.schema.accumulator,
+            descriptor.accumulates,
+            allow_unmatched=entry.allow_unmatched,
+        )
+        if convert is not None:
+            _convert_all(entry.table, descriptor, convert)
+        accumulator = meta.schema.accumulator
+        schema = replace(entry.meta.schema, accumulator=accumulator)
+        entry.meta = replace(entry.meta, schema=schema)
+        entry.descriptor, entry.allow_unmatched = descriptor, False
         return entry.table
 
-    def restored(self, meta: StateMeta) -> TableT:
-        """Return the table of a state that a snapshot holds; raises as `table` does."""
-        return self._add(meta).table
+    def restored(
+        self, meta: StateMeta, *, allow_unmatched: bool = False
+    ) -> Restoring[TableT]:
+        """Return what puts contents of a snapshot into the table of their state.
+
+        Args:
+            meta: What the snapshot says of the state.
+            allow_unmatched: Whether accumulators may be left, and others begin empty.
+
+        Raises:
+            StateError: As `table`, or if it was written in two ways.
+        """
+        entry = self._add(meta)
+        descriptor = entry.descriptor
+        if descriptor is not None:
+            convert = conversion(
+                meta.name,
+                meta.schema.accumulator,
+                descriptor.accumulates,
+                allow_unmatched=allow_unmatched,
+            )
+            return Restoring(entry.table, descriptor, convert)
+        entry.allow_unmatched = allow_unmatched
+        if meta.schema.accumulator != entry.meta.schema.accumulator:
+            raise StateError(
+                f"state {meta.name!r} is in the snapshot twice, by different aggregates: "
+                f"[{entry.meta.schema.accumulator}] and [{meta.schema.accumulator}]"
+            )
+        return Restoring(entry.table, None, None)
 
     def _add(self, meta: StateMeta) -> Registered[TableT]:
         known = self.entries.get((meta.name, meta.namespaced))
@@ -81,7 +170,11 @@ class StateRegistry(Generic[TableT]):
             known = Registered(meta, self._make_table(meta))
             self.entries[meta.name, meta.namespaced] = known
         elif meta.schema.parts:
-            known.meta = meta
+            # What is in it stays as it was written, until that is converted.
+            accumulator = known.meta.schema.accumulator
+            known.meta = replace(
+                meta, schema=replace(meta.schema, accumulator=accumulator)
+            )
         return known
 
 
@@ -132,6 +225,19 @@ def state_meta(descriptor: StateDescriptor, *, namespaced: bool) -> StateMeta:
         descriptor.serializer_id,
         descriptor.schema,
     )
+
+
+def _convert_all(
+    table: KeyedTable, descriptor: StateDescriptor, convert: Convert
+) -> None:
+    """Convert all accumulators of a table; it takes a microsecond for each."""
+    for key, _ in groupby(table.all_keys()):
+        for namespace in table.namespaces_of(key):
+            made = descriptor.converted(table.read(key, namespace), convert)
+            if made is None:
+                table.forget(key, namespace)
+            else:
+                table.write(key, namespace, made)
 
 
 def _check_fits(known: StateMeta, asked: StateMeta) -> None:

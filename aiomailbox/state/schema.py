@@ -12,13 +12,14 @@ import hashlib
 import types
 import typing
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
 import msgspec
 
 from aiomailbox.errors import StateError
+from aiomailbox.state.accumulators import AccumulatorSchema
 
 __all__ = [
     "ClassSchema",
@@ -48,6 +49,8 @@ class StateSchema:
         parts: Per part (``value``, ``element``, ``key``) the alternatives of its type;
             a part whose type is not known is left out.
         classes: Per class that occurs, ``module:name``, its fields.
+        accumulator: What accumulators in it are made of; None if it holds none, or
+            that is not known.
 
     Example:
         >>> StateSchema({"value": type_options(int | None)}).parts
@@ -56,10 +59,11 @@ class StateSchema:
 
     parts: dict[str, Options] = field(default_factory=dict)
     classes: dict[str, ClassSchema] = field(default_factory=dict)
+    accumulator: AccumulatorSchema | None = None
 
     def with_classes(self, classes: dict[str, ClassSchema]) -> StateSchema:
         """Return the same with more classes that occur."""
-        return StateSchema(self.parts, {**self.classes, **classes})
+        return replace(self, classes={**self.classes, **classes})
 
     @property
     def fingerprint(self) -> str:

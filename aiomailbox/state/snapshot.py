@@ -106,6 +106,7 @@ class KeyedStateSnapshot:
         key_groups: Per key group that has state, and per position in ``states``, the
             entries: ``(key, content)``, or ``(key, namespace, content)``. Key groups
             may be made, or read, when they are asked for; that may be in any thread.
+        allow_unmatched: Whether who restores it may leave what nothing asks for.
     """
 
     max_parallelism: int
@@ -113,6 +114,7 @@ class KeyedStateSnapshot:
     key_groups: Mapping[int, Mapping[int, Sequence[tuple[Any, ...]]]] = field(
         default_factory=dict
     )
+    allow_unmatched: bool = field(default=False, compare=False)
 
     @property
     def files(self) -> tuple[StateFile, ...]:

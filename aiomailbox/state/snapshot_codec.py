@@ -24,6 +24,7 @@ import msgspec
 
 from aiomailbox.errors import CorruptStreamError, StateError
 from aiomailbox.keygroups import UPPER_BOUND_MAX_PARALLELISM
+from aiomailbox.state.accumulators import AccumulatorSchema
 from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
 from aiomailbox.state.entries import Entries, pieces_of
 from aiomailbox.state.schema import ClassSchema, Options, StateSchema
@@ -96,6 +97,7 @@ class Contents(msgspec.Struct):
         parts: The types of the parts.
         classes: The fields of classes.
         met: Which of the classes occur.
+        accumulator: What accumulators in them are made of, if that is known.
     """
 
     serializer: str
@@ -103,11 +105,12 @@ class Contents(msgspec.Struct):
     parts: dict[str, Options]
     classes: dict[str, ClassSchema]
     met: list[str]
+    accumulator: AccumulatorSchema | None = None
 
     @property
     def schema(self) -> StateSchema:
         """The types of the contents."""
-        return StateSchema(self.parts, self.classes)
+        return StateSchema(self.parts, self.classes, self.accumulator)
 
 
 class _State(msgspec.Struct):
@@ -319,9 +322,14 @@ def contents_of(
 ) -> Contents:
     """Return how contents were written, once they have been."""
     met = objects.codec.classes.schemas()
-    schema = StateSchema(known.parts, {**known.classes, **met})
+    schema = known.with_classes(met)
     return Contents(
-        serializer, schema.fingerprint, schema.parts, schema.classes, list(met)
+        serializer,
+        schema.fingerprint,
+        schema.parts,
+        schema.classes,
+        list(met),
+        schema.accumulator,
     )
 
 

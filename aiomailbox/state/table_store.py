@@ -8,7 +8,7 @@ and restore them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from aiomailbox.clock import Clock
 from aiomailbox.state.descriptors import (
@@ -24,7 +24,6 @@ from aiomailbox.state.heap_state import (
     NO_KEY,
     Cell,
     ContentCell,
-    ContentTable,
     CurrentKey,
     HeapAggregatingState,
     HeapListState,
@@ -33,7 +32,12 @@ from aiomailbox.state.heap_state import (
     HeapValueState,
 )
 from aiomailbox.state.merging import merge_contents, merge_expiring
-from aiomailbox.state.registry import StateRegistry, refuse_ttl
+from aiomailbox.state.registry import (
+    KeyedTable,
+    Restoring,
+    StateRegistry,
+    refuse_ttl,
+)
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.state.store import (
     AggregatingState,
@@ -46,17 +50,7 @@ from aiomailbox.state.store import (
 )
 from aiomailbox.state.ttl import Expiry, Sweep, TtlCell, TtlListState, TtlMapState
 
-__all__ = ["KeyedTable", "TableStateStore"]
-
-
-class KeyedTable(ContentTable, Protocol):
-    """What a store asks of its own tables, of whichever shape."""
-
-    def all_keys(self) -> Iterable[Any]:
-        """Return the keys, perhaps some of them twice."""
-        ...
-
-    def __len__(self) -> int: ...
+__all__ = ["TableStateStore"]
 
 
 TableT = TypeVar("TableT", bound=KeyedTable)
@@ -182,6 +176,13 @@ class TableStateStore(Generic[TableT]):
     def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
         """Do as `restore`, in pieces; raises as that does."""
         raise TypeError(f"{type(self).__name__} defines no restoring")
+
+    def _restored_states(self, snapshot: KeyedStateSnapshot) -> list[Restoring[TableT]]:
+        """Return what puts the contents of a snapshot into tables, by their positions."""
+        return [
+            self._registry.restored(meta, allow_unmatched=snapshot.allow_unmatched)
+            for meta in snapshot.states
+        ]
 
     def _cell(self, descriptor: StateDescriptor, namespace: Any) -> Cell:
         table = self._table(descriptor, namespaced=namespace is not VOID)

@@ -8,11 +8,11 @@ from typing import Any
 from aiomailbox.operators import Pending, awaited, is_async_aggregate, undoable
 from aiomailbox.records import StreamRecord
 from aiomailbox.state import (
+    AccumulatorDescriptor,
     KeyedStateStore,
     ListStateDescriptor,
     NamespacedTable,
     StateDescriptor,
-    ValueStateDescriptor,
     kept_in_state,
 )
 from aiomailbox.windowing.time_window import Window
@@ -48,6 +48,10 @@ class WindowContents:
         """
         self._table = store.namespaced(self._descriptor)
         self._log = log
+
+    def expect(self, store: KeyedStateStore) -> None:
+        """Ask for the state, before it is restored."""
+        store.namespaced(self._descriptor)
 
     def add(
         self, key: Any, window: Window, value: Any, timestamp: int | None
@@ -106,7 +110,7 @@ class AccumulatedContents(WindowContents):
     """
 
     def __init__(self, aggregate: Any) -> None:
-        super().__init__(ValueStateDescriptor(_NAME))
+        super().__init__(AccumulatorDescriptor(_NAME, aggregate))
         self._aggregate = aggregate
         self.is_async: bool = is_async_aggregate(aggregate)
 

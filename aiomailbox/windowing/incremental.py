@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from aiomailbox.operators import (
     Aggregate,
     MutationCheck,
+    Reduced,
     Undoable,
     is_commutative,
     refuse_coroutines,
@@ -33,7 +34,7 @@ class WindowResult(Protocol):
         ...
 
 
-class ReduceAggregate(Undoable):
+class ReduceAggregate(Undoable, Reduced):
     """A reduce function in the form of an aggregate function.
 
     A reduce function changes neither of its arguments: they are records.

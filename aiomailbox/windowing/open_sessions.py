@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any, Final
 
@@ -196,6 +196,21 @@ class SessionRows:
         """Yield keys and their sessions, so many at a time."""
         for keys, contents in self._snapshot.columns(count):
             yield keys, [[tuple(one) for one in sessions] for sessions in contents]
+
+
+def converted_sessions(
+    sessions: list[Any], convert: Callable[[Any], Any]
+) -> list[Any] | None:
+    """Return the sessions of a key, as a snapshot has them, with other accumulators.
+
+    Those that are None are left out, and so is a key without any.
+    """
+    made = [
+        (start, end, content, stage)
+        for start, end, before, stage in sessions
+        if (content := convert(before)) is not None
+    ]
+    return made or None
 
 
 def _copied(sessions: list[Session]) -> list[Session]:

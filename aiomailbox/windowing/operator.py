@@ -86,6 +86,10 @@ class WindowOperator(StatefulOperator):
         offset = self._assigner.kept_offset() if self._is_open else None
         return with_offset(super().snapshot_own(), offset)
 
+    def expect_accumulators(self) -> None:
+        """Ask for the contents of windows."""
+        self._contents.expect(self.context.keyed_state)
+
     def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Let windows begin where they did."""
         super().restore_own(own)

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any
 
 from aiomailbox.operators import USER_ERRORS, Layered, Pending, in_pieces, then
 from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.state import (
+    AccumulatorDescriptor,
     GroupedEntries,
     KeyedStateSnapshot,
-    ValueStateDescriptor,
     state_meta,
 )
 from aiomailbox.windowing.assigners import required_timestamp
@@ -28,14 +28,12 @@ from aiomailbox.windowing.open_sessions import (
     OpenSessions,
     Session,
     SessionRows,
+    converted_sessions,
     start_of,
 )
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.tumbling import AggregateWindowsOperator
 from aiomailbox.windowing.window_spec import WindowSpec
-
-# The name is in snapshots.
-_SESSIONS: Final = ValueStateDescriptor("open-sessions")
 
 
 class SessionAggregateOperator(AggregateWindowsOperator):
@@ -54,18 +52,26 @@ class SessionAggregateOperator(AggregateWindowsOperator):
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__(spec, aggregate)
         self._gap = spec.assigner.gap_ms
+        # The name is in snapshots.
+        self._state = AccumulatorDescriptor(
+            "open-sessions", aggregate, converted_sessions
+        )
 
     def open(self) -> Pending:
         """Bind the state."""
-        table = self.context.keyed_state.table(_SESSIONS)
+        table = self.context.keyed_state.table(self._state)
         self._sessions = OpenSessions(table, self._lateness)
         return then(in_pieces(self._sessions.take_over), super().open)
+
+    def expect_accumulators(self) -> None:
+        """Ask for the sessions."""
+        self.context.keyed_state.table(self._state)
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Capture all sessions."""
         groups = self.context.max_parallelism
         rows = GroupedEntries([SessionRows(self._sessions.snapshot())], groups)
-        states = [state_meta(_SESSIONS, namespaced=False)]
+        states = [state_meta(self._state, namespaced=False)]
         return [KeyedStateSnapshot(groups, states, rows)]
 
     def layered(self) -> list[Layered]:

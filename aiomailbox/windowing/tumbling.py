@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from operator import length_hint
-from typing import Any, Final
+from typing import Any
 
 from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.operators import (
@@ -37,11 +37,11 @@ from aiomailbox.records import (
     Run,
 )
 from aiomailbox.state import (
+    AccumulatorDescriptor,
     GroupedEntries,
     KeyedStateSnapshot,
     OperatorStateSnapshot,
     SnapshotRows,
-    ValueStateDescriptor,
     state_meta,
 )
 from aiomailbox.windowing.assigners import required_timestamp
@@ -57,10 +57,6 @@ from aiomailbox.windowing.open_windows import (
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.undo_log import UndoLog
 from aiomailbox.windowing.window_spec import WindowSpec, key_function
-
-# The names are in snapshots.
-_OPEN: Final = ValueStateDescriptor("open-windows")
-_FIRED: Final = ValueStateDescriptor("fired-windows")
 
 
 class AggregateWindowsOperator(StatefulOperator):
@@ -230,6 +226,11 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__(spec, aggregate)
         self._size: int = spec.assigner.size_ms
+        # Of windows that have not fired, and that have; the names are in snapshots.
+        self._states = [
+            AccumulatorDescriptor(name, aggregate)
+            for name in ("open-windows", "fired-windows")
+        ]
         self._ending: EndingWindow | None = None
         self._forgets = self._lateness > 0
         self._offsets: list[int] = []
@@ -238,13 +239,17 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
     def open(self) -> Pending:
         """Bind the state."""
         context = self.context
-        store = context.keyed_state
-        self._open = OpenWindows(store.namespaced(_OPEN))
-        self._fired = OpenWindows(store.namespaced(_FIRED))
+        tables = map(context.keyed_state.namespaced, self._states)
+        self._open, self._fired = map(OpenWindows, tables)
         self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._offset: int = self._assigner.offset_ms
         pending = then(in_pieces(self._open.take_over), self._take_over_fired)
         return then(then(pending, self._forget_restored), super().open)
+
+    def expect_accumulators(self) -> None:
+        """Ask for the contents of windows."""
+        for state in self._states:
+            self.context.keyed_state.namespaced(state)
 
     def _take_over_fired(self) -> Pending:
         return in_pieces(self._fired.take_over)
@@ -285,7 +290,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self, unfired: SnapshotRows, fired: SnapshotRows
     ) -> KeyedStateSnapshot:
         groups = self.context.max_parallelism
-        states = [state_meta(one, namespaced=True) for one in (_OPEN, _FIRED)]
+        states = [state_meta(one, namespaced=True) for one in self._states]
         entries = GroupedEntries([unfired, fired], groups)
         return KeyedStateSnapshot(groups, states, entries)
 

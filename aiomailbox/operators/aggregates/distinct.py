@@ -29,12 +29,17 @@ class CountDistinct(Undoable):
     """
 
     is_commutative = True
+    accumulator_kind = "count_distinct"
 
     def __init__(self, field: Selector, where: Condition | None = None) -> None:
         self.field: Callable[[Any], Any] = selector_where(field, "field", where)
 
     def __repr__(self) -> str:
         return f"count_distinct({selector_text(self.field)})"
+
+    def may_hold(self, accumulator: Any) -> bool:
+        """Return whether it may have made an accumulator: a set."""
+        return type(accumulator) is set
 
     def create_accumulator(self) -> set[Any]:
         """Return a set of nothing."""

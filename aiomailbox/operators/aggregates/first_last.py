@@ -45,9 +45,22 @@ class FirstLast(UndoableList):
         self.is_last = is_last
 
     def __repr__(self) -> str:
-        name = "last" if self.is_last else "first"
+        name = self.accumulator_kind
         read = "" if self.field is None else f"{selector_text(self.field)}, "
         return f"{name}({read}by={selector_text(self.by)})"
+
+    @property
+    def accumulator_kind(self) -> str:
+        """Which of the two it is."""
+        return "last" if self.is_last else "first"
+
+    def may_hold(self, accumulator: Any) -> bool:
+        """Return whether it, or the other of the two, may have made an accumulator."""
+        return (
+            type(accumulator) is list
+            and len(accumulator) == len(self.create_accumulator())
+            and type(accumulator[0]) is bool
+        )
 
     def create_accumulator(self) -> Accumulator:
         """Return an accumulator without a record."""

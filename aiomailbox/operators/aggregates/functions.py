@@ -41,7 +41,11 @@ from aiomailbox.operators.core.selectors import (
     selector_text,
     selector_where,
 )
-from aiomailbox.state import AggregateFunction
+from aiomailbox.state import (
+    AccumulatorSchema,
+    AggregateFunction,
+    accumulator_schema,
+)
 from aiomailbox.typevars import InT, OutT, ValueT
 
 _TEMPLATES: Final[dict[str, Template]] = {
@@ -54,6 +58,8 @@ _TEMPLATES: Final[dict[str, Template]] = {
     "collect_list": LIST,
     "custom": CUSTOM,
 }
+# Of equal kinds one reads what the other wrote: a count is a count, whatever it counts.
+_KINDS: Final = {"count_where": "count"}
 _RESERVED: Final = frozenset({"key", "window_start", "window_end"})
 _FIELD_ERRORS: Final = (AttributeError, KeyError, TypeError)
 _CALLED_WITH: Final = {
@@ -177,6 +183,14 @@ def _selectors(name: str, selector: Any) -> Iterator[tuple[str, FieldSelector]]:
         yield from _selectors("where", selector.where)
 
 
+class Reduced:
+    """What a reduce function keeps in the place of an accumulator: a record."""
+
+    __slots__ = ()
+
+    accumulator_schema = AccumulatorSchema("reduce")
+
+
 class Aggregate(Generic[InT, OutT]):
     """One or several ready-made aggregates, as one `AggregateFunction`.
 
@@ -249,6 +263,37 @@ class Aggregate(Generic[InT, OutT]):
         pieces = zip(names, self.pieces, strict=True)
         text = [f"{name}{'=' if name else ''}{_text(piece)}" for name, piece in pieces]
         return text[0] if self.names is None else f"aggregates({', '.join(text)})"
+
+    @property
+    def accumulator_schema(self) -> AccumulatorSchema:
+        """The parts of the accumulator by their names, with their kinds."""
+        parts = [
+            accumulator_schema(selector)
+            if kind == "custom"
+            else AccumulatorSchema(
+                _KINDS.get(kind, kind), len(_TEMPLATES[kind].initial)
+            )
+            for kind, selector in self.pieces
+        ]
+        names = self.names or ("",)
+        return AccumulatorSchema(
+            "aggregates", parts=tuple(zip(names, parts, strict=True))
+        )
+
+    def may_hold(self, accumulator: Any) -> bool:
+        """Return whether an accumulator, kept without a schema, may be one of these.
+
+        It has as many slots, and in them what each piece keeps: a count, a list. Which
+        numbers are added up, and of which the largest is kept, cannot be seen.
+        """
+        slots = self.slots()
+        if type(accumulator) is not list or len(accumulator) != len(slots):
+            return False
+        held = iter(accumulator)
+        return all(
+            _may_be(kind, selector, [next(held) for _ in _TEMPLATES[kind].initial])
+            for kind, selector in self.pieces
+        )
 
     def slots(self) -> list[Any]:
         """Return for each slot of the accumulator its piece's kind, or its function."""
@@ -587,6 +632,20 @@ def _field_expression(selector: Any, record: Any) -> str | None:
 
 def _itself(record: Any) -> Any:
     return record
+
+
+def _may_be(kind: str, selector: Any, slots: list[Any]) -> bool:
+    """Say whether a piece may have put this into its slots."""
+    if kind == "custom":
+        may_hold: Any = getattr(selector, "may_hold", None)
+        return may_hold is None or bool(may_hold(slots[0]))
+    if kind == "collect_list":
+        return type(slots[0]) is list
+    if kind == "mean" and (slots[0] is None) != (slots[1] == 0):
+        return False
+    if kind in {"count", "count_where", "mean"}:
+        return type(slots[-1]) is int and slots[-1] >= 0
+    return True
 
 
 def _text(piece: tuple[str, Any]) -> str:

@@ -63,6 +63,19 @@ class Quantile(Undoable):
     def __repr__(self) -> str:
         return f"quantile({self.q}, {selector_text(self.field)})"
 
+    @property
+    def accumulator_kind(self) -> str:
+        """With the accuracy, which says what the bins are; all quantiles read them."""
+        return f"quantile(accuracy={self.accuracy})"
+
+    def may_hold(self, accumulator: Any) -> bool:
+        """Return whether it may have made an accumulator: two dicts and a count."""
+        return type(accumulator) is list and [*map(type, accumulator)] == [
+            dict,
+            dict,
+            int,
+        ]
+
     def create_accumulator(self) -> Accumulator:
         """Return counts of nothing."""
         return [{}, {}, 0]

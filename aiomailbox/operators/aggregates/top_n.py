@@ -37,6 +37,15 @@ class TopN(UndoableList, Generic[InT]):
     def __repr__(self) -> str:
         return f"top_n({self.n}, by={selector_text(self.by)})"
 
+    @property
+    def accumulator_kind(self) -> str:
+        """With how many records: of fewer, more could not be made again."""
+        return f"top_n({self.n})"
+
+    def may_hold(self, accumulator: Any) -> bool:
+        """Return whether it may have made an accumulator: a list that is short enough."""
+        return type(accumulator) is list and len(accumulator) <= self.n
+
     def create_accumulator(self) -> list[InT]:
         """Return an empty list."""
         return []

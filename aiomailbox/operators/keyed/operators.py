@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators.aggregates.functions import (
     Aggregate,
+    Reduced,
     check_aggregate,
     is_async_aggregate,
 )
@@ -36,7 +37,7 @@ from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.records import ListRun, Run
-from aiomailbox.state import AggregateFunction, ValueStateDescriptor
+from aiomailbox.state import AccumulatorDescriptor, AggregateFunction
 
 _RETURN_ONE: Final = "Return the reduced record."
 
@@ -52,6 +53,7 @@ class RollingOperator(StatefulOperator):
         is_async: Whether the function must be awaited.
         on_error: What to do with a record for which it raises; its key's content
             stays as it was.
+        aggregate: What the contents are accumulators of.
     """
 
     def __init__(
@@ -61,8 +63,11 @@ class RollingOperator(StatefulOperator):
         *,
         is_async: bool,
         on_error: OnError,
+        aggregate: Any,
     ) -> None:
         super().__init__()
+        # The name is in snapshots.
+        self._state = AccumulatorDescriptor("rolling", aggregate)
         self._key = field_or_function(key, "key")
         self._function = function
         self._is_async = is_async
@@ -72,12 +77,15 @@ class RollingOperator(StatefulOperator):
     def open(self) -> Pending:
         """Bind the state."""
         self._keys = KeyReader(self._key, self)
-        # The name is in snapshots.
-        self._table = self.context.keyed_state.table(ValueStateDescriptor("rolling"))
+        self._table = self.context.keyed_state.table(self._state)
         self._failures = RecordFailures(
             self.on_error, self._function, self.context, self.output
         )
         return None
+
+    def expect_accumulators(self) -> None:
+        """Ask for the state."""
+        self.context.keyed_state.table(self._state)
 
     def may_leave_rest(self, index: int) -> bool:
         """Whether it may leave the rest of a run: if its function is awaited."""
@@ -231,6 +239,7 @@ class KeyedReduceOperator(RollingOperator):
             self._reduce,
             is_async=is_async_callable(self._reduce),
             on_error=on_error,
+            aggregate=Reduced,
         )
 
     def open(self) -> Pending:
@@ -309,6 +318,7 @@ class KeyedAggregateOperator(RollingOperator):
             self._aggregate.add,
             is_async=is_async_aggregate(aggregate),
             on_error=on_error,
+            aggregate=self._aggregate,
         )
         self._may_give_coroutines = not isinstance(aggregate, Aggregate)
         self._undoable: UndoableAggregate | None = None

@@ -112,12 +112,20 @@ class StatefulOperator(Operator):
             StateError: If they are of another number of key groups.
         """
         context = self.context
+        self.expect_accumulators()
         yield from context.keyed_state.restoring(snapshot.keyed)
         for name, timers in snapshot.timers.items():
             loaded = self._restored_timers[name] = LoadedTimers(
                 context.max_parallelism, context.key_group_range
             )
             yield from loaded.load(timers)
+
+    def expect_accumulators(self) -> None:
+        """Ask for state that holds accumulators, before a restore; nothing by default.
+
+        Those of an older aggregate are converted while they are restored, in pieces; what
+        is asked for later is converted all at once.
+        """
 
     def _settle_after(self, delay_ms: int) -> None:
         """Look, some time from now, whether snapshots still have to be read."""

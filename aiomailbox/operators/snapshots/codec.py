@@ -284,12 +284,15 @@ def _described(
     name: str, kind: str, contents: Contents, **known: bool
 ) -> StateDescription:
     flags = {"is_keyed": False, "is_own": False, "namespaced": False, "ttl": False}
+    types = {part: " | ".join(options) for part, options in contents.parts.items()}
+    if contents.accumulator is not None:
+        types.setdefault("accumulator", str(contents.accumulator))
     return StateDescription(
         name,
         kind,
         **{**flags, **known},
         serializer=contents.serializer,
-        types={part: " | ".join(options) for part, options in contents.parts.items()},
+        types=types,
         classes={one: contents.classes.get(one, {}) for one in contents.met},
     )
 

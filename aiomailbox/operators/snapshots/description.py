@@ -23,7 +23,8 @@ class StateDescription:
         namespaced: Whether contents belong to a key and a namespace.
         ttl: Whether contents carry the time they were last touched.
         serializer: The id of the serializer.
-        types: Per part (``value``, ``element``, ``key``) its type, as far as known.
+        types: Per part (``value``, ``element``, ``key``) its type, as far as known; of an
+            ``accumulator`` its aggregates with their kinds.
         classes: The fields of the classes that occur, ``module:name``.
     """
 

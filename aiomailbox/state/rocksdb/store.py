@@ -155,14 +155,14 @@ class RocksDBStateStore(TableStateStore[_Table]):
             entry.table.forget_all()
         for snapshot in snapshots:
             check_max_parallelism(snapshot, self._max_parallelism)
-            tables = [self._registry.restored(meta) for meta in snapshot.states]
+            states = self._restored_states(snapshot)
             for position, entries in snapshot.entries_of(self._key_group_range):
-                tables[position].load(entries)
+                states[position].load(entries)
                 if entries:
                     self.restored_key = entries.columns[0][0]
                 # At once: all of it at the end would hold the loop.
-                tables[position].cache.flush()
-                tables[position].cache.clear()
+                states[position].table.cache.flush()
+                states[position].table.cache.clear()
                 yield
 
     def close(self) -> None:
