@@ -143,13 +143,13 @@ class CheckpointFiles:
         return metadata
 
     def restored(
-        self, classes: Iterable[Any], *, allow_pickle: bool = False
+        self, classes: Iterable[Any], *, allow_pickled_state: bool = False
     ) -> RestoredJob:
         """Return what a job resumes from; keyed state is decoded when it is asked for.
 
         Args:
             classes: The classes that state may hold, or type hints that name them.
-            allow_pickle: Whether state that was pickled may be read.
+            allow_pickled_state: Whether state that was pickled may be read.
 
         Raises:
             FileNotFoundError: If there is no metadata.
@@ -158,7 +158,7 @@ class CheckpointFiles:
         """
         metadata = self.metadata()
         # Before a byte is decoded: pickled state runs code when it is read.
-        if not allow_pickle:
+        if not allow_pickled_state:
             self._refuse_pickle(metadata)
         declared = list(classes)
         # All of them are checked before the first one is decoded.
@@ -168,7 +168,7 @@ class CheckpointFiles:
                 handle,
                 data,
                 declared,
-                allow_pickle=allow_pickle,
+                allow_pickled_state=allow_pickled_state,
                 files=self.files_beside(handle),
             )
             for task, (handle, data) in tasks.items()
@@ -181,7 +181,9 @@ class CheckpointFiles:
             for vertex in metadata.vertices
         }
         enumerators = {
-            operator: decode_snapshot(data, declared, allow_pickle=allow_pickle)
+            operator: decode_snapshot(
+                data, declared, allow_pickled_state=allow_pickled_state
+            )
             for operator, data in metadata.enumerators.items()
         }
         committables = tuple(
@@ -273,8 +275,9 @@ class CheckpointFiles:
         if pickled:
             raise StateError(
                 f"{self.place} has state that was pickled: {', '.join(pickled)}. "
-                "Reading it would run what its bytes say: allow it with "
-                "allow_pickle=True if you trust whoever could write them."
+                "Reading it would run what its bytes say. If you trust whoever could "
+                "write them, allow it with allow_pickled_state=True, an argument of "
+                "am.JobConfig and of am.Savepoint."
             )
 
 

@@ -64,7 +64,7 @@ class Savepoint:
         classes: The classes of its objects, or type hints that name them. Objects of
             others come as dataclasses with the same fields, and enums with a
             ``value``.
-        allow_pickle: Whether state that was pickled may be read: reading it runs code
+        allow_pickled_state: Whether state that was pickled may be read: reading it runs code
             that the bytes name.
 
     Raises:
@@ -80,11 +80,11 @@ class Savepoint:
         place: str | os.PathLike[str],
         *,
         classes: Iterable[Any] = (),
-        allow_pickle: bool = False,
+        allow_pickled_state: bool = False,
     ) -> None:
         self._files = CheckpointFiles.at(place)
         self._classes = list(classes)
-        self._allow_pickle = allow_pickle
+        self._allow_pickled_state = allow_pickled_state
         self._last: tuple[TaskHandle, memoryview] | None = None
         try:
             self._metadata = self._files.metadata()
@@ -233,7 +233,7 @@ class Savepoint:
                 data,
                 state,
                 self._declared(describe_snapshot(data)),
-                allow_pickle=self._allow_pickle,
+                allow_pickled_state=self._allow_pickled_state,
                 files=self._files.files_beside(handle).get(operator, ()),
             )
             if state.ttl:

@@ -107,6 +107,8 @@ class CheckpointStore:
         self._has_completed = False
         # Complete ones that the job does not go on from.
         self._passed_over: set[int] = set()
+        # Checkpoints and savepoints that this execution has written.
+        self._own: set[int] = set()
         # By their numbers checkpoints that failed, and how often to look there again.
         self._failed: dict[int, int] = {}
         # Before anything is read: another job may be deleting here.
@@ -190,12 +192,14 @@ class CheckpointStore:
             numbers: dict[str, Any] = {}
             if metadata.kind.is_synchronous:
                 numbers = {"savepoint": storage.place, "savepoint_id": checkpoint_id}
+                self._own.add(checkpoint_id)
             self._write_job(last_id=max(checkpoint_id, self._job.last_id), **numbers)
             return storage.place
         directory = self._directory(checkpoint_id)
         # The last thing that is written: from here on it counts, also after a crash.
         self._storage.write(f"{directory}/{METADATA_NAME}", chunks)
         self._complete.add(checkpoint_id)
+        self._own.add(checkpoint_id)
         self._has_completed = True
         self._shared[checkpoint_id] = metadata.shared_files
         newest = max(checkpoint_id, self._job.completed)
@@ -362,7 +366,7 @@ class CheckpointStore:
         which: int | str | os.PathLike[str],
         classes: Iterable[Any],
         *,
-        allow_pickle: bool = False,
+        allow_pickled_state: bool = False,
     ) -> RestoredJob | None:
         """Return what a checkpoint or savepoint holds.
 
@@ -371,7 +375,8 @@ class CheckpointStore:
                 of one of this job's, or the path or URL of any. If checkpoints of this
                 job descend from that, it is the newest of them.
             classes: The classes that state may hold, or type hints that name them.
-            allow_pickle: Whether state that was pickled may be read.
+            allow_pickled_state: Whether state that was pickled may be read. What this
+                execution has written is read in any case, if it is the latest.
 
         Returns:
             None if the latest is asked for and none was ever complete.
@@ -383,7 +388,7 @@ class CheckpointStore:
         """
         declared = list(classes)
         if which == LATEST:
-            return self._load_latest(declared, allow_pickle=allow_pickle)
+            return self._load_latest(declared, allow_pickled_state=allow_pickled_state)
         if isinstance(which, int):
             files = CheckpointFiles(self._storage, self._directory(which))
         else:
@@ -391,13 +396,13 @@ class CheckpointStore:
         try:
             origin = files.identity()
             own = self._load_descendant(
-                origin, files.place, declared, allow_pickle=allow_pickle
+                origin, files.place, declared, allow_pickled_state=allow_pickled_state
             )
             if own is not None:
                 return own
             if self.finished(files.place) is not None:
                 self._warn_of_repetition(f"starts again from {files.place}")
-            restored = files.restored(declared, allow_pickle=allow_pickle)
+            restored = files.restored(declared, allow_pickled_state=allow_pickled_state)
             return _named(restored, origin)
         except FileNotFoundError as error:
             raise NoCheckpointError(
@@ -446,13 +451,13 @@ class CheckpointStore:
             yield checkpoint_id, found[checkpoint_id]
 
     def _load_newest(
-        self, classes: list[Any], *, allow_pickle: bool, origin: str = ""
+        self, classes: list[Any], *, allow_pickled_state: bool, origin: str = ""
     ) -> tuple[RestoredJob | None, bool]:
         """Return the newest that can be read, and whether a newer one cannot.
 
         Args:
             classes: As for `load`.
-            allow_pickle: As for `load`.
+            allow_pickled_state: As for `load`.
             origin: What it descends from; "" for anything.
         """
         is_damaged = False
@@ -461,7 +466,9 @@ class CheckpointStore:
             if origin and not self._descends(checkpoint_id, files, origin):
                 continue
             try:
-                restored = files.restored(classes, allow_pickle=allow_pickle)
+                # What is in it has come from this very process.
+                allow = allow_pickled_state or checkpoint_id in self._own
+                restored = files.restored(classes, allow_pickled_state=allow)
                 if files.storage is not self._storage:
                     # The savepoint that was to end the job.
                     restored = _named(restored, files.identity())
@@ -482,7 +489,7 @@ class CheckpointStore:
             return False
 
     def _load_descendant(
-        self, origin: str, place: str, classes: list[Any], *, allow_pickle: bool
+        self, origin: str, place: str, classes: list[Any], *, allow_pickled_state: bool
     ) -> RestoredJob | None:
         """Return the newest of this job's that descends from one; None if none does.
 
@@ -495,7 +502,7 @@ class CheckpointStore:
         )
         try:
             own, is_damaged = self._load_newest(
-                classes, allow_pickle=allow_pickle, origin=origin
+                classes, allow_pickled_state=allow_pickled_state, origin=origin
             )
         except StateError as error:
             add_note(error, f"It is of this job, and newer than {place}: {remedy}.")
@@ -516,7 +523,7 @@ class CheckpointStore:
         return own
 
     def _load_latest(
-        self, classes: list[Any], *, allow_pickle: bool
+        self, classes: list[Any], *, allow_pickled_state: bool
     ) -> RestoredJob | None:
         expected = self._job.completed
         if expected in self._passed_over:
@@ -524,7 +531,9 @@ class CheckpointStore:
         if expected and expected not in self._complete:
             place = f"{self._storage.place}/{self._directory(expected)}"
             self._warn(expected, place, "its metadata is missing")
-        restored, _ = self._load_newest(classes, allow_pickle=allow_pickle)
+        restored, _ = self._load_newest(
+            classes, allow_pickled_state=allow_pickled_state
+        )
         if restored is not None:
             return restored
         savepoint_id = self.ended_with

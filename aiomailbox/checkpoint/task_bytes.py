@@ -162,7 +162,7 @@ def decode_task(
     data: memoryview,
     classes: Iterable[Any],
     *,
-    allow_pickle: bool = False,
+    allow_pickled_state: bool = False,
     files: FilesBeside | None = None,
 ) -> TaskSnapshot:
     """Return the snapshot that was encoded; committables are left out.
@@ -172,7 +172,7 @@ def decode_task(
         data: Its bytes, checked; a mapped file will do. Keyed state is read from them
             when its key groups are asked for.
         classes: The classes that state may hold, or type hints that name them.
-        allow_pickle: Whether state that was pickled may be read.
+        allow_pickled_state: Whether state that was pickled may be read.
         files: By operators, and by the pieces of their keyed state, the files that
             they consist of beside the bytes.
 
@@ -190,7 +190,7 @@ def decode_task(
                 operators[OperatorId(section.name)] = decode_snapshot(
                     part,
                     classes,
-                    allow_pickle=allow_pickle,
+                    allow_pickled_state=allow_pickled_state,
                     files=(files or {}).get(OperatorId(section.name), ()),
                 )
             case SectionKind.INPUTS:

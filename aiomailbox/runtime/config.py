@@ -78,8 +78,8 @@ class JobConfig:
             ``"return"`` ends it at once, as finished, ``"refuse"`` fails it.
         allow_unmatched_state: Whether state that belongs to no operator, or to no aggregate
             of one, may be dropped, and new aggregates begin empty.
-        allow_pickled_state: Whether pickled state may be read, which executes code that
-            its bytes define.
+        allow_pickled_state: Whether pickled state may be read that another execution has
+            written, which executes code that its bytes define.
 
     Raises:
         InvalidArgumentError: If a number is out of its range.

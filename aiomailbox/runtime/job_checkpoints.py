@@ -422,7 +422,7 @@ class JobCheckpoints:
         pickle = self._config.allow_pickled_state
         if store is not None:
             return await run_in_thread(
-                lambda: store.load(which, classes, allow_pickle=pickle)
+                lambda: store.load(which, classes, allow_pickled_state=pickle)
             )
         if which == LATEST:
             raise InvalidArgumentError(
@@ -433,7 +433,7 @@ class JobCheckpoints:
         files = CheckpointFiles.at(which)
         try:
             return await run_in_thread(
-                lambda: files.restored(classes, allow_pickle=pickle)
+                lambda: files.restored(classes, allow_pickled_state=pickle)
             )
         except FileNotFoundError as error:
             raise NoCheckpointError(

@@ -164,7 +164,7 @@ def decode_keyed_snapshot(
     key_groups: Container[int] | None = None,
     *,
     classes: Iterable[Any] = (),
-    allow_pickle: bool = False,
+    allow_pickled_state: bool = False,
 ) -> KeyedStateSnapshot:
     """Return the snapshot that was encoded, or some key groups of it.
 
@@ -175,7 +175,7 @@ def decode_keyed_snapshot(
         key_groups: The key groups that are wanted; None for all.
         classes: The classes of records that contents may have, or type hints that
             name them; those of their fields are among them.
-        allow_pickle: Whether state that was pickled may be read: reading it runs code
+        allow_pickled_state: Whether state that was pickled may be read: reading it runs code
             that the bytes name.
 
     Raises:
@@ -188,7 +188,7 @@ def decode_keyed_snapshot(
     if key_groups is not None:
         part.key_groups = [one for one in part.key_groups if one[0] in key_groups]
     declared = declared_classes(classes)
-    return read_keyed(part, reader, declared, allow_pickle=allow_pickle)
+    return read_keyed(part, reader, declared, allow_pickled_state=allow_pickled_state)
 
 
 def _chunks(
@@ -338,7 +338,7 @@ def read_keyed(
     reader: BlockReader,
     declared: Mapping[str, type],
     *,
-    allow_pickle: bool,
+    allow_pickled_state: bool,
     only: int | None = None,
     files: Mapping[str, FetchFile] | None = None,
 ) -> KeyedStateSnapshot:
@@ -348,12 +348,17 @@ def read_keyed(
         part: The description.
         reader: Has the blocks.
         declared: The classes that contents may have, by their references.
-        allow_pickle: Whether state that was pickled may be read.
+        allow_pickled_state: Whether state that was pickled may be read.
         only: The position of the one state whose entries are wanted; None for all.
         files: Those that hold the entries, if files do.
     """
     readers = [
-        reader_of(state.name, state.contents, declared, allow_pickle=allow_pickle)
+        reader_of(
+            state.name,
+            state.contents,
+            declared,
+            allow_pickled_state=allow_pickled_state,
+        )
         if only in {None, position}
         else None
         for position, state in enumerate(part.states)
@@ -411,7 +416,11 @@ def key_groups_in(
 
 
 def reader_of(
-    state: str, contents: Contents, declared: Mapping[str, type], *, allow_pickle: bool
+    state: str,
+    contents: Contents,
+    declared: Mapping[str, type],
+    *,
+    allow_pickled_state: bool,
 ) -> ObjectSerializer:
     """Return what reads the contents of a state, if everything in them can be read.
 
@@ -419,10 +428,11 @@ def reader_of(
         StateError: If a class was not declared or does not fit, or pickle is needed and
             not allowed.
     """
-    if contents.serializer == PickleSerializer.id and not allow_pickle:
+    if contents.serializer == PickleSerializer.id and not allow_pickled_state:
         raise StateError(
             f"state {state!r} was pickled, and reading it would run what its bytes "
-            "say. Allow it if you trust whoever could write them."
+            "say. If you trust whoever could write them, allow it with "
+            "allow_pickled_state=True."
         )
     check_serializer(state, contents.serializer)
     classes = StateClasses(declared)

@@ -139,7 +139,7 @@ class MapState(Protocol[MapKeyT, ValueT]):
         ...
 
     def is_empty(self) -> bool:
-        """Say whether the map has no entry."""
+        """Say whether the map has no entry; one that has expired counts until it goes."""
         ...
 
     def clear(self) -> None:

@@ -287,8 +287,12 @@ class TtlMapState(_Elements):
         return [value for _, value in self.items()]
 
     def is_empty(self) -> bool:
-        """Say whether the map has no entry."""
-        return not self.items()
+        """Say whether the map has no entry, expired or not; that is no access to any.
+
+        Concept:
+            Flink, ``TtlMapState.isEmpty``, which asks the map that it wraps.
+        """
+        return not self._cell.read()
 
     def _look(self, map_keys: Iterable[Any]) -> list[tuple[Any, Any]]:
         """Read entries: drop those that have expired, refresh the others."""

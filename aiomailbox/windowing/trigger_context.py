@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from aiomailbox.eventtime import InternalTimerService
@@ -35,7 +36,7 @@ class OperatorTriggerContext:
         merged: In ``on_merge``, the windows that the current one replaces.
     """
 
-    __slots__ = ("_log", "_store", "_timers", "key", "merged", "window")
+    __slots__ = ("_bare", "_log", "_store", "_timers", "key", "merged", "window")
 
     def __init__(
         self,
@@ -46,6 +47,8 @@ class OperatorTriggerContext:
         self._store = store
         self._timers = timers
         self._log = log
+        # By name descriptors, and the same without a default.
+        self._bare: dict[str, tuple[ValueStateDescriptor, ValueStateDescriptor]] = {}
         self.key: Any = None
         self.window: Window
         self.merged: list[Any] = []
@@ -77,9 +80,13 @@ class OperatorTriggerContext:
 
     def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
         """Return a value of the window."""
-        state = self._store.get_value(descriptor, self.window)
         if self._log is None:
-            return state
+            return self._store.get_value(descriptor, self.window)
+        known = self._bare.get(descriptor.name)
+        if known is None or known[0] is not descriptor:
+            known = descriptor, replace(descriptor, default=None)
+            self._bare[descriptor.name] = known
+        state = self._store.get_value(known[1], self.window)
         return UndoableValue(state, descriptor.default, self._log)
 
     def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:

@@ -239,8 +239,10 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
     def open(self) -> Pending:
         """Bind the state."""
         context = self.context
-        tables = map(context.keyed_state.namespaced, self._states)
-        self._open, self._fired = map(OpenWindows, tables)
+        store = context.keyed_state
+        self._open, self._fired = [
+            OpenWindows(store.namespaced(state)) for state in self._states
+        ]
         self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._offset: int = self._assigner.offset_ms
         pending = then(in_pieces(self._open.take_over), self._take_over_fired)

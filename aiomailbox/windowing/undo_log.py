@@ -126,6 +126,14 @@ class UndoableCell:
         """Note what is there."""
         self._log.note(self._put_back, copy_content(self._read()))
 
+    def _given(self) -> Any:
+        """Return what is there, and note it if it may be changed in place."""
+        content = self._read()
+        kept = copy_content(content)
+        if kept is not content:
+            self._log.note(self._put_back, kept)
+        return content
+
     # A copy, for what is there may be changed in place next.
     def _put_back(self, content: Any) -> None:
         self._state.clear()
@@ -134,7 +142,13 @@ class UndoableCell:
 
 
 class UndoableValue(UndoableCell):
-    """A `ValueState` of which changes can be undone; ``default`` is its default."""
+    """A `ValueState` of which changes can be undone.
+
+    Args:
+        state: The state without a default, which tells nothing from a value.
+        default: What there is instead of nothing; each reader gets a copy.
+        log: Where changes are noted.
+    """
 
     __slots__ = ("_default",)
 
@@ -144,13 +158,8 @@ class UndoableValue(UndoableCell):
 
     def value(self) -> Any:
         """Return the value, or the descriptor's default."""
-        return self._read()
-
-    def note(self) -> None:
-        """Note what is there; a default stands for nothing."""
-        content = self._read()
-        content = None if content is self._default else copy_content(content)
-        self._log.note(self._put_back, content)
+        value = self._given()
+        return copy_content(self._default) if value is None else value
 
     def update(self, value: Any) -> None:
         """Replace the value; None clears it."""
@@ -168,7 +177,7 @@ class UndoableReducing(UndoableCell):
 
     def get(self) -> Any:
         """Return the value, or None when nothing was added."""
-        return self._read()
+        return self._given()
 
     def add(self, value: Any) -> None:
         """Fold ``value`` in."""

@@ -201,7 +201,7 @@ def test_pickled_state_is_read_only_when_allowed(tmp_path: Path) -> None:
     with pytest.raises(StateError, match="'odd' was pickled"):
         list(am.Savepoint(place).state("count", "odd"))
     assert list(am.Savepoint(place).state("count", "plain")) == [("a", 7)]
-    saved = am.Savepoint(place, allow_pickle=True)
+    saved = am.Savepoint(place, allow_pickled_state=True)
     assert list(saved.state("count", "odd")) == [("a", range(3))]
     assert saved.metadata.serializers == {OperatorId("count"): {"odd": "pickle/5"}}
 

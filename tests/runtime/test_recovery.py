@@ -669,3 +669,83 @@ async def test_union_state_is_whole_also_if_a_subtask_ended_before_the_others() 
     assert set(results) == set(range(40))
     # Not only what it had put in itself.
     assert seen == [(0, []), (1, []), (1, [0, 1])]
+
+
+class Opaque:
+    """What only a pickle can hold."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+
+class CountsOpaquely(am.KeyedProcessFunction):
+    """Keeps pickled state, and fails when it is told to."""
+
+    def __init__(self, opened: asyncio.Queue[bool]) -> None:
+        self.opened = opened
+
+    def open(self, context: Any) -> None:
+        self.seen = context.keyed_state.get_value(
+            am.ValueStateDescriptor("seen", serializer=am.PickleSerializer())
+        )
+        self.opened.put_nowait(True)
+
+    def process_element(self, value: str, context: Any, out: Any) -> None:
+        if value == "fail":
+            raise RuntimeError("told to")
+        held = self.seen.value()
+        count = 1 if held is None else held.count + 1
+        self.seen.update(Opaque(count))
+        out.collect(count)
+
+
+def opaque_counts(
+    directory: Path, inbox: Any, results: Any, opened: Any, config: Any = None
+) -> Any:
+    env = am.StreamExecutionEnvironment(config=config)
+    env.enable_checkpointing(
+        None,
+        mode=AT_LEAST_ONCE,
+        directory=directory,
+        retention=am.Retention.ON_CANCELLATION,
+    )
+    env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    counts = env.from_source(inbox).key_by(lambda _: 0).process(CountsOpaquely(opened))
+    counts.uid("counts").sink_to(results.put_nowait)
+    return env
+
+
+async def test_a_job_that_starts_again_trusts_the_pickles_that_it_has_written(
+    tmp_path: Path,
+) -> None:
+    inbox: Any = am.Inbox()
+    results: asyncio.Queue[int] = asyncio.Queue()
+    opened: asyncio.Queue[bool] = asyncio.Queue()
+    env = opaque_counts(tmp_path, inbox, results, opened)
+    async with env.start("counts") as job:
+        for value in ("a", "b"):
+            await inbox.put(value)
+        assert [await results.get(), await results.get()] == [1, 2]
+        await job.trigger_checkpoint()
+        await inbox.put("fail")
+        await opened.get()
+        await opened.get()
+        await inbox.put("c")
+        assert await results.get() == 3
+        assert job.restarts == 1
+        await job.cancel()
+    # Another execution does not know who has written them.
+    ended: Any = am.Inbox()
+    env = opaque_counts(tmp_path, ended, results, opened)
+    with pytest.raises((JobFailedError, StateError)) as caught:
+        await env.execute("counts", restore_from="latest")
+    message = f"{caught.value} {caught.value.__cause__}"
+    assert "'seen' of operator 'counts'" in message
+    assert "allow_pickled_state=True" in message
+    config = am.JobConfig(allow_pickled_state=True)
+    env = opaque_counts(tmp_path, ended, results, opened, config)
+    async with env.start("counts", restore_from="latest") as job:
+        await ended.put("d")
+        # The record that came before the job was cancelled was not in a checkpoint.
+        assert await results.get() == 3
+        await job.cancel()

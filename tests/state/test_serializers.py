@@ -267,7 +267,7 @@ def test_pickle_is_named_and_read_only_when_allowed(new_store: Any) -> None:
     with pytest.raises(StateError, match="'account' was pickled"):
         decode_keyed_snapshot(data)
     after = new_store()
-    after.restore([decode_keyed_snapshot(data, allow_pickle=True)])
+    after.restore([decode_keyed_snapshot(data, allow_pickled_state=True)])
     with pytest.raises(StateError, match="was written by serializer 'pickle/5'"):
         after.get_value(ValueStateDescriptor("account"))
     pickled = ValueStateDescriptor("account", serializer=PickleSerializer())

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.connectors.spark.stateful_processor import SparkMapState
 from aiomailbox.durations import millis
 from aiomailbox.errors import InvalidArgumentError, StateError
+from aiomailbox.operators.async_state.row_state import StateHandles, row_state
 from aiomailbox.state import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -200,7 +202,7 @@ def test_entries_of_a_map_age_one_by_one(new_setup: Any) -> None:
     setup.at(100)
     assert (prices.get("a"), prices.contains("b"), prices.keys()) == (None, True, ["b"])
     setup.at(160)
-    assert (prices.is_empty(), setup.store.key_count()) == (True, 0)
+    assert (prices.keys(), setup.store.key_count()) == ([], 0)
 
 
 def test_a_map_returns_expired_entries_once(new_setup: Any) -> None:
@@ -241,6 +243,64 @@ def test_reading_keeps_alive_those_entries_of_a_map_that_are_read(
     setup.at(230)
     assert (state.keys(), state.is_empty()) == ([], True)
     assert setup.store.key_count() == 0
+
+
+def test_asking_whether_a_map_is_empty_keeps_no_entry_alive(new_setup: Any) -> None:
+    setup = new_setup()
+    state = setup.store.get_map(MapStateDescriptor("m", ttl=config(update=READ)))
+    assert state.is_empty()
+    state.put("a", 1)
+    setup.at(60)
+    assert not state.is_empty()
+    setup.at(100)
+    # As in Flink: an entry that has expired is there until something removes it.
+    assert not state.is_empty()
+    assert state.get("a") is None
+    assert state.is_empty()
+
+
+def test_a_row_that_asks_whether_its_map_is_empty_keeps_no_entry_alive(
+    new_setup: Any,
+) -> None:
+    setup = new_setup()
+    descriptor = MapStateDescriptor("m", ttl=config(update=READ))
+    handles = StateHandles(setup.store)
+
+    def of_a_row() -> Any:
+        return row_state(handles, descriptor, lambda: None, "k")
+
+    assert of_a_row().is_empty()
+    first = of_a_row()
+    first.put("a", 1)
+    first.put("b", 1)
+    assert not first.is_empty()
+    first.apply()
+    setup.at(60)
+    second = of_a_row()
+    assert not second.is_empty()
+    second.clear()
+    assert second.is_empty()
+    second.put("c", 1)
+    second.remove("c")
+    assert second.is_empty()
+    second.put("d", 1)
+    assert not second.is_empty()
+    setup.at(100)
+    assert setup.store.get_map(descriptor).get("a") is None
+    third = of_a_row()
+    third.remove("b")
+    assert third.is_empty()
+
+
+def test_an_entry_that_has_expired_does_not_exist_to_a_processor_of_spark(
+    new_setup: Any,
+) -> None:
+    setup = new_setup()
+    prices = SparkMapState(setup.store.get_map(MapStateDescriptor("m", ttl=config())))
+    prices.updateValue(("a",), (1,))
+    assert prices.exists()
+    setup.at(100)
+    assert not prices.exists()
 
 
 def test_entries_of_a_map_are_removed_one_by_one_or_all(new_setup: Any) -> None:

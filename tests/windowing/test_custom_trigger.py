@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
+from aiomailbox.testing import OneInputHarness
+from aiomailbox.windowing import window_operator
 
 
 class OnStop(am.Trigger):
@@ -26,6 +28,58 @@ async def test_a_trigger_of_the_users_own_decides_when_windows_fire() -> None:
     windows = stream.key_by(lambda _: "all").window(am.GlobalWindows.create())
     counts = windows.trigger(OnStop()).aggregate(am.count())
     assert await counts.collect() == [3, 2]
+
+
+class Remembers(am.Trigger):
+    """Fires with the fifth record of a window; keeps the others in a list."""
+
+    seen = am.ValueStateDescriptor("seen", list, default=[])
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Any, context: Any
+    ) -> am.TriggerResult:
+        state = context.get_value(self.seen)
+        seen = state.value()
+        seen.append(value)
+        state.update(seen)
+        if value < 0:
+            raise ValueError(value)
+        full = len(state.value()) == 5
+        return am.TriggerResult.FIRE if full else am.TriggerResult.CONTINUE
+
+
+@pytest.mark.parametrize("on_error", [am.fail, am.skip], ids=["fail", "skip"])
+def test_a_list_that_a_triggers_state_begins_with_belongs_to_one_window(
+    on_error: Any,
+) -> None:
+    operator = window_operator(
+        lambda value: abs(value) % 2,
+        am.GlobalWindows.create(),
+        aggregate=am.count(),
+        trigger=Remembers(),
+        on_error=on_error,
+    )
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run(range(1, 9))
+        assert harness.values == []
+        if on_error is am.skip:
+            harness.process_run([-9, -10])
+        harness.process_run([9])
+        assert harness.values == [5]
+    assert Remembers.seen.default == []
+
+
+def test_a_record_that_failed_leaves_no_state_of_a_trigger() -> None:
+    operator = window_operator(
+        lambda value: abs(value) % 2,
+        am.GlobalWindows.create(),
+        aggregate=am.count(),
+        trigger=Remembers(),
+        on_error=am.skip,
+    )
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([-1, 2])
+        assert harness.context.keyed_state.keys(Remembers.seen) == [0]
 
 
 def test_a_life_of_state_is_described_with_public_names_only() -> None:

@@ -163,8 +163,8 @@ class SparkMapState:
         self._state = state
 
     def exists(self) -> bool:
-        """Say whether there is an entry."""
-        return not self._state.is_empty()
+        """Say whether there is an entry that has not expired."""
+        return bool(self._state.keys())
 
     def getValue(self, key: Iterable[Any]) -> tuple[Any, ...] | None:  # noqa: N802
         """Return the value of a map key, or None."""

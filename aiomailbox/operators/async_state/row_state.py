@@ -309,7 +309,12 @@ class RowMapState(RowState):
 
     def is_empty(self) -> bool:
         """Say whether the map has no entry."""
-        return not self.items()
+        self._enter()
+        changed = self._changes.values()
+        if self._cleared or any(value is not _GONE for value in changed):
+            return all(value is _GONE for value in changed)
+        # What the store holds is asked for one by one only if some of it is gone.
+        return not self.items() if self._changes else self._handle.is_empty()
 
     def clear(self) -> None:
         """Forget all entries."""

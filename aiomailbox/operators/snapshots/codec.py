@@ -148,7 +148,7 @@ def decode_snapshot(
     data: bytes | memoryview,
     classes: Iterable[Any] = (),
     *,
-    allow_pickle: bool = False,
+    allow_pickled_state: bool = False,
     files: Sequence[Mapping[str, FetchFile]] = (),
 ) -> OperatorSnapshot:
     """Return the snapshot that was encoded.
@@ -160,7 +160,7 @@ def decode_snapshot(
         data: The bytes; a mapped file will do.
         classes: The classes of records that it may hold, or type hints that name them;
             those of their fields are among them.
-        allow_pickle: Whether state that was pickled may be read: reading it runs code
+        allow_pickled_state: Whether state that was pickled may be read: reading it runs code
             that the bytes name.
         files: For each piece of keyed state the files that were kept beside it, by
             their names.
@@ -173,10 +173,16 @@ def decode_snapshot(
     reader = BlockReader(data, _MAGIC, _VERSION, _WHAT)
     described: _Description = decode_metadata(reader, _Description)
     declared = declared_classes(classes)
-    options: Any = {"declared": declared, "allow_pickle": allow_pickle}
+    options: Any = {"declared": declared, "allow_pickled_state": allow_pickled_state}
     return OperatorSnapshot(
         tuple(
-            read_keyed(part, reader, declared, allow_pickle=allow_pickle, files=beside)
+            read_keyed(
+                part,
+                reader,
+                declared,
+                allow_pickled_state=allow_pickled_state,
+                files=beside,
+            )
             for part, beside in zip_longest(
                 described.keyed, files[: len(described.keyed)]
             )
@@ -236,7 +242,7 @@ def decode_state(
     state: StateDescription,
     classes: Iterable[Any] = (),
     *,
-    allow_pickle: bool = False,
+    allow_pickled_state: bool = False,
     files: Sequence[Mapping[str, FetchFile]] = (),
 ) -> Iterator[Any]:
     """Yield what one state holds; the others are not read, and may be unreadable.
@@ -245,7 +251,7 @@ def decode_state(
         data: The bytes of `encode_snapshot`; a mapped file will do.
         state: One of those that `describe_snapshot` returns.
         classes: As for `decode_snapshot`.
-        allow_pickle: As for `decode_snapshot`.
+        allow_pickled_state: As for `decode_snapshot`.
         files: As for `decode_snapshot`.
 
     Returns:
@@ -261,7 +267,10 @@ def decode_state(
     if not state.is_keyed:
         listed = described.own if state.is_own else described.operator
         wanted = [one for one in listed if one.name == state.name]
-        options: Any = {"declared": declared, "allow_pickle": allow_pickle}
+        options: Any = {
+            "declared": declared,
+            "allow_pickled_state": allow_pickled_state,
+        }
         yield from _read_lists(wanted, reader, **options).elements(state.name)
         return
     pieces = zip_longest(described.keyed, files[: len(described.keyed)])
@@ -272,7 +281,7 @@ def decode_state(
                     part,
                     reader,
                     declared,
-                    allow_pickle=allow_pickle,
+                    allow_pickled_state=allow_pickled_state,
                     only=position,
                     files=beside,
                 )
@@ -331,12 +340,14 @@ def _read_lists(
     reader: BlockReader,
     *,
     declared: Mapping[str, type],
-    allow_pickle: bool,
+    allow_pickled_state: bool,
 ) -> OperatorStateSnapshot:
     states: dict[str, OperatorStateEntry] = {}
     for one in lists:
         contents = one.contents
-        objects = reader_of(one.name, contents, declared, allow_pickle=allow_pickle)
+        objects = reader_of(
+            one.name, contents, declared, allow_pickled_state=allow_pickled_state
+        )
         decode = serializer_of(contents.serializer, objects).decode
         elements: list[Any] = []
         for place in one.blocks:
@@ -386,7 +397,9 @@ def _write_timers(
 def _read_timers(
     timers: _Timers, reader: BlockReader, declared: Mapping[str, type]
 ) -> TimerSnapshot:
-    objects = reader_of(timers.name, timers.contents, declared, allow_pickle=False)
+    objects = reader_of(
+        timers.name, timers.contents, declared, allow_pickled_state=False
+    )
     event, processing = (
         _TimerGroups(
             dict(key_groups_in(found, timers.max_parallelism)), reader, objects

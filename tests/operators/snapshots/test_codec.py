@@ -130,7 +130,7 @@ def test_pickled_lists_are_read_only_when_that_is_allowed() -> None:
     data = encode_snapshot(OperatorSnapshot(operator=store.snapshot()))
     with pytest.raises(StateError, match="'ranges' was pickled"):
         decode_snapshot(data)
-    found = decode_snapshot(data, allow_pickle=True)
+    found = decode_snapshot(data, allow_pickled_state=True)
     assert found.operator.elements("ranges") == [range(3)]
     restored = OperatorStateStore()
     restored.restore([found.operator])
