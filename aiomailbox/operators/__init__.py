@@ -19,6 +19,7 @@ from aiomailbox.operators.aggregates.functions import (
     mean,
     min_,
     sum_,
+    warn_of_text,
     with_expressions,
 )
 from aiomailbox.operators.aggregates.quantile import quantile
@@ -446,6 +447,7 @@ __all__ = [
     "undoable",
     "user_location",
     "users_line",
+    "warn_of_text",
     "watched_input",
     "watched_write",
     "with_expressions",

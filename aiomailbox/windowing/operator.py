@@ -17,6 +17,7 @@ from aiomailbox.operators import (
     awaited,
     collector_for,
     then,
+    warn_of_text,
 )
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
 from aiomailbox.state import OperatorStateSnapshot, ValueStateDescriptor
@@ -119,6 +120,7 @@ class WindowOperator(StatefulOperator):
         self._process_context.current_watermark = self.watermark_ms
         self._emitter.bind(self._collector, self._process_context, context.mutations)
         watch_reduce(self._emitter.aggregate, context.mutations)
+        warn_of_text(self._emitter.aggregate, context.log)
         if isinstance(self._function, JoinFunction):
             self._function.failures = self._failures
         self._dropped = context.metrics.counter("num_late_records_dropped")

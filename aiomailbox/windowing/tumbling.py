@@ -28,6 +28,7 @@ from aiomailbox.operators import (
     raise_as,
     then,
     undoable,
+    warn_of_text,
 )
 from aiomailbox.records import (
     MAX_TIMESTAMP,
@@ -87,6 +88,7 @@ class AggregateWindowsOperator(StatefulOperator):
             self._spec.on_error, self._given.add, context, self.output
         )
         watch_reduce(self._given, context.mutations)
+        warn_of_text(self._given, context.log)
         self._aggregate: Any = self._given
         self._log: UndoLog | None = None
         if self._failures.may_fail:

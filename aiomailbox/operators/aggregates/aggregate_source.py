@@ -20,7 +20,8 @@ class Template:
 
     In the texts ``{a}`` is the accumulator, ``{b}`` another one, ``{i}`` and ``{j}``
     the first and second slot, ``{v}`` the value read from the record, ``{n}`` and
-    ``{m}`` names for new values, ``{f}`` the user's own aggregate function.
+    ``{m}`` names for new values, ``{f}`` the user's own aggregate function, ``TEXT`` the
+    types that are not added up, ``NUMBERS`` some of those that are.
 
     Attributes:
         initial: An expression per slot.
@@ -37,10 +38,17 @@ class Template:
     merge: tuple[str, ...]
 
 
+# Text is looked for where it would be the first: to a number it cannot be added. Most are
+# numbers, which a set tells in a third of the time.
 _ADDED: Final = (
     "{n} = {a}[{i}]",
     "if {v} is not None:",
-    "    {n} = {v} if {n} is None else {n} + {v}",
+    "    if {n} is not None:",
+    "        {n} = {n} + {v}",
+    "    elif {v}.__class__ not in NUMBERS and isinstance({v}, TEXT):",
+    "        raise TypeError",
+    "    else:",
+    "        {n} = {v}",
 )
 _SUM_MERGED: Final = (
     "if {b}[{i}] is not None:",
@@ -128,6 +136,12 @@ class Layout:
             }
             self._pieces.append((template, names))
             slot += len(template.initial)
+
+    @property
+    def sums(self) -> list[int]:
+        """The numbers of the pieces that add up."""
+        pieces = enumerate(self._pieces)
+        return [number for number, (one, _) in pieces if one.compute is SUM.compute]
 
     def initial(self) -> str:
         """Return the expression of a new accumulator."""
@@ -223,6 +237,16 @@ def pour_source(layout: Layout, reads: Sequence[tuple[int, str]], start: str) ->
 def _adding(layout: Layout, reads: Sequence[tuple[int, str]]) -> list[str]:
     """Return the statements that add ``record`` to ``a``."""
     lines: list[str] = []
+    compute = layout.statements("compute")
+    sums = [f"({number}, v{number})" for number in layout.sums]
+    if sums:
+        compute = [
+            "try:",
+            *(f"    {line}" for line in compute),
+            "except TypeError:",
+            f"    refuse_text(record, [{', '.join(sums)}])",
+            "    raise",
+        ]
     if reads:
         # Equal expressions are read once.
         first: dict[str, str] = {}
@@ -235,7 +259,7 @@ def _adding(layout: Layout, reads: Sequence[tuple[int, str]]) -> list[str]:
             "    explain(record)",
             "    raise",
         ]
-    return lines + layout.statements("compute") + layout.statements("store")
+    return lines + compute + layout.statements("store")
 
 
 def compile_function(

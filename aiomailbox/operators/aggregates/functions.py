@@ -8,7 +8,7 @@ import keyword
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, overload
 
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
 from aiomailbox.operators.aggregates.aggregate_source import (
     COUNT,
     COUNT_WHERE,
@@ -30,7 +30,12 @@ from aiomailbox.operators.aggregates.result_record import (
     check_result_fields,
     result_type,
 )
-from aiomailbox.operators.core.callables import check_methods, is_async_callable
+from aiomailbox.operators.core.callables import (
+    check_methods,
+    describe,
+    is_async_callable,
+    shortened,
+)
 from aiomailbox.operators.core.selectors import (
     Condition,
     ExpressionSelector,
@@ -61,6 +66,8 @@ _TEMPLATES: Final[dict[str, Template]] = {
 # Of equal kinds one reads what the other wrote: a count is a count, whatever it counts.
 _KINDS: Final = {"count_where": "count"}
 _RESERVED: Final = frozenset({"key", "window_start", "window_end"})
+_TEXT: Final = (str, bytes)
+_NUMBERS: Final = frozenset({int, float})
 _FIELD_ERRORS: Final = (AttributeError, KeyError, TypeError)
 _CALLED_WITH: Final = {
     "create_accumulator": (),
@@ -244,6 +251,8 @@ class Aggregate(Generic[InT, OutT]):
         )
         self._layout = Layout([_TEMPLATES[kind] for kind, _ in pieces])
         self.add: Callable[[InT, Any], Any] = self._first_add
+        # Logs a warning; whoever has a log sets it.
+        self.warn: Callable[..., None] | None = None
         self._compiled: Callable[[Any, Any], Any] | None = None
         self.roll: Callable[..., None] | None = None
         # How values are read from records like the first one.
@@ -375,6 +384,7 @@ class Aggregate(Generic[InT, OutT]):
         if self._compiled is None:
             self._compiled, self.roll = self._compile_for(record)
             self.add = self._compiled
+            self._warn_of_text(record)
         return self._compiled(record, accumulator)
 
     def _compile_for(
@@ -385,6 +395,9 @@ class Aggregate(Generic[InT, OutT]):
         extra: dict[str, Any] = {
             "field_errors": _FIELD_ERRORS,
             "explain": self._explain,
+            "TEXT": _TEXT,
+            "NUMBERS": _NUMBERS,
+            "refuse_text": self._refuse_text,
         }
         self._reads, self._read_names = reads, extra
         self._explain(record)
@@ -410,6 +423,54 @@ class Aggregate(Generic[InT, OutT]):
         for _, selector in self.pieces:
             if type(selector) is FieldSelector:
                 selector(record)
+
+    def _refuse_text(self, record: Any, values: list[tuple[int, Any]]) -> None:
+        """Raise `RecordTypeError` if one of the values that are added up is text.
+
+        Args:
+            record: Has them.
+            values: Of the pieces that add up, by their numbers.
+        """
+        for number, value in values:
+            if isinstance(value, _TEXT):
+                kind, selector = self.pieces[number]
+                field = selector.read if type(selector) is SelectorWhere else selector
+                text = _field_expression(field, record) or "..."
+                raise RecordTypeError(
+                    "field",
+                    f"{shortened(value)} of {_described(field)} is text, and {kind} adds "
+                    "up numbers",
+                    f"Convert it: am.{kind}(lambda record: float({text})). Or declare "
+                    "its type where it is read: am.FileSource(..., records=) takes a "
+                    "class with fields of type int, float or Decimal.",
+                )
+
+    def _warn_of_text(self, record: Any) -> None:
+        """Warn if the smallest or largest of texts is looked for in what may be numbers.
+
+        Args:
+            record: The first one. If it has nothing but text, it may come from a CSV file
+                that was read without a class.
+        """
+        if self.warn is None or type(record) is not dict:
+            return
+        if not all(value is None or type(value) is str for value in record.values()):
+            return
+        for kind, selector in self.pieces:
+            field = selector.read if type(selector) is SelectorWhere else selector
+            if kind not in {"min_", "max_"} or type(field) is not FieldSelector:
+                continue
+            value = field(record)
+            if value is not None:
+                self.warn(
+                    "text is compared letter by letter: '9' is larger than '10'. If "
+                    "these are numbers, declare their type where they are read, "
+                    "am.FileSource(..., records=a class), or convert them, "
+                    f"am.{kind}(lambda record: float(record[{field.field!r}]))",
+                    aggregate=f"{kind}({field.field!r})",
+                    place=field.place,
+                    value=shortened(value),
+                )
 
     def _indented(self, part: str) -> list[str]:
         return [f"    {line}" for line in self._layout.statements(part)]
@@ -459,9 +520,14 @@ def sum_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: 
 def sum_(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Add up a field; None if no record has a value there.
 
+    Text is refused: '9' and '10' would be '910'.
+
     Args:
         field: A field's name or a function of a record.
         where: As for `count`: records for which it gives something false do not count.
+
+    Raises:
+        RecordTypeError: When the first record comes whose value is a str or bytes.
 
     Example:
         >>> paid = sum_("amount", where="is_paid")
@@ -492,7 +558,7 @@ def mean(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: 
 def mean(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Average a field over the records that have a value there; None if none has.
 
-    ``where`` as for `sum_`.
+    ``where``, and what is refused, as for `sum_`.
     """
     return _single("mean", field, where)
 
@@ -516,7 +582,8 @@ def min_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: 
 def min_(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Find the smallest value of a field; None if no record has one.
 
-    ``where`` as for `sum_`.
+    ``where`` as for `sum_`. Text is compared letter by letter; a warning says so if it
+    is that of a CSV file that was read without a class.
     """
     return _single("min_", field, where)
 
@@ -540,7 +607,7 @@ def max_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: 
 def max_(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Find the largest value of a field; None if no record has one.
 
-    ``where`` as for `sum_`.
+    ``where`` as for `sum_`, and of text as for `min_`.
     """
     return _single("max_", field, where)
 
@@ -630,6 +697,12 @@ def _field_expression(selector: Any, record: Any) -> str | None:
     return f"record.{field}"
 
 
+def warn_of_text(aggregate: object, log: Any) -> None:
+    """Let an aggregate function log what of its first record may be meant as numbers."""
+    if isinstance(aggregate, Aggregate):
+        aggregate.warn = log.warning
+
+
 def _itself(record: Any) -> Any:
     return record
 
@@ -643,9 +716,18 @@ def _may_be(kind: str, selector: Any, slots: list[Any]) -> bool:
         return type(slots[0]) is list
     if kind == "mean" and (slots[0] is None) != (slots[1] == 0):
         return False
+    if kind in {"sum_", "mean"} and isinstance(slots[0], _TEXT):
+        return False
     if kind in {"count", "count_where", "mean"}:
         return type(slots[-1]) is int and slots[-1] >= 0
     return True
+
+
+def _described(selector: Any) -> str:
+    """Return what reads a value, with its line, for a message."""
+    if type(selector) is FieldSelector:
+        return f"field {selector}"
+    return "the record" if selector is _itself else f"what {describe(selector)} returns"
 
 
 def _text(piece: tuple[str, Any]) -> str:

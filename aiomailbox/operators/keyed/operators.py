@@ -13,6 +13,7 @@ from aiomailbox.operators.aggregates.functions import (
     Reduced,
     check_aggregate,
     is_async_aggregate,
+    warn_of_text,
 )
 from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.operators.aggregates.undoing import UndoableAggregate, undoable
@@ -330,6 +331,11 @@ class KeyedAggregateOperator(RollingOperator):
             self._rolls = isinstance(aggregate, Aggregate) and (
                 aggregate.always_has_result
             )
+
+    def open(self) -> Pending:
+        """Bind the state."""
+        warn_of_text(self._aggregate, self.context.log)
+        return super().open()
 
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from datetime import timedelta
+from decimal import Decimal
 from fractions import Fraction
 from functools import reduce
 from operator import add
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
 import aiomailbox as am
+from aiomailbox.errors import RecordTypeError, UserFunctionError
 from aiomailbox.operators import KeyedAggregateOperator, mean, sum_
 from aiomailbox.records import MAX_TIMESTAMP
 from aiomailbox.testing import OneInputHarness
@@ -170,3 +175,107 @@ def test_none_is_no_zero() -> None:
     assert running([None, 2**53, None, 1.0], sum_(lambda v: v))[-1] == 2.0**53
     assert running([None], sum_(lambda v: v)) == [None]
     assert running([None], mean(lambda v: v)) == [None]
+
+
+class Money:
+    """Adds up by itself, and only with its like."""
+
+    def __init__(self, cents: int) -> None:
+        self.cents = cents
+
+    def __add__(self, other: Money) -> Money:
+        if not isinstance(other, Money):
+            return NotImplemented
+        return Money(self.cents + other.cents)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("values", [["9", "10"], [9, "10"], [None, b"9"], [1.5, b""]])
+@pytest.mark.parametrize("kind", [sum_, mean])
+def test_text_is_refused_where_it_comes_first_and_later(
+    way: str, values: list[Any], kind: Any
+) -> None:
+    text = next(value for value in values if isinstance(value, str | bytes))
+    rows = [{"v": value} for value in values]
+    with pytest.raises(UserFunctionError) as caught:
+        WAYS[way](rows, kind("v"))
+    error = caught.value.__cause__
+    assert isinstance(error, RecordTypeError)
+    message = str(caught.value)
+    assert f"{text!r} of field 'v' ({__file__}:" in message
+    assert f"{kind.__name__}(lambda record: float(record['v']))" in message
+    assert "operator 'operator'" in message
+
+
+@pytest.mark.parametrize(
+    "aggregate", [sum_("v"), am.aggregates(n=am.count(), v=mean("v"))]
+)
+def test_a_record_with_text_can_be_skipped_and_leaves_no_trace(aggregate: Any) -> None:
+    rows = [{"v": value} for value in ("9", 1, "2", 3, b"4")]
+    operator = KeyedAggregateOperator(lambda _: "k", aggregate, on_error=am.skip)
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run(rows)
+        last = harness.values[-1]
+        assert (last if aggregate.names is None else (last.n, last.v)) in (4, (2, 2.0))
+        assert len(harness.values) == 2
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [Decimal("0.1"), Decimal("0.2")],
+        [timedelta(1), timedelta(3)],
+        [[1], [2]],
+        [True, True],
+        [Fraction(1, 3), 1],
+    ],
+    ids=repr,
+)
+def test_what_else_can_be_added_is_added_as_ever(values: list[Any]) -> None:
+    assert running(values, sum_(lambda value: value))[-1] == in_order(values)
+
+
+def test_a_type_of_the_users_is_added_and_its_own_failure_is_told_as_it_is() -> None:
+    total = sum_(lambda value: value)
+    assert running([Money(1), Money(2)], total)[-1].cents == 3
+    with pytest.raises(UserFunctionError, match="unsupported operand"):
+        running([Money(1), 2], sum_(lambda value: value))
+
+
+async def test_columns_of_text_are_refused_as_rows_are() -> None:
+    table = pa.table({"k": ["a", "a"], "v": ["9", "10"]})
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_source(am.ArrowSource(table)).key_by("k").aggregate(sum_("v"))
+    with pytest.raises(am.JobFailedError, match="'9' of field 'v'"):
+        await stream.collect()
+
+
+@pytest.mark.parametrize("kind", [am.min_, am.max_])
+async def test_extremes_of_a_csv_file_without_types_are_warned_of_once(
+    kind: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = tmp_path / "prices.csv"
+    place.write_text("k,v\na,9\nb,10\na,1\n")
+
+    async def extremes(aggregate: Any, **reading: Any) -> list[str]:
+        caplog.clear()
+        env = am.StreamExecutionEnvironment()
+        stream = env.from_source(am.FileSource(place, **reading))
+        await stream.key_by("k").aggregate(aggregate).collect()
+        messages = [record.getMessage() for record in caplog.records]
+        return [message for message in messages if "letter by letter" in message]
+
+    (line,) = await extremes(kind("v"))
+    assert f"{kind.__name__}('v')" in line
+    assert str(__file__) in line
+    assert not await extremes(kind("v"), records=Price)
+    assert not await extremes(kind(lambda row: float(row["v"])))
+    assert not await extremes(am.count())
+    (line,) = await extremes(am.aggregates(n=am.count(), v=kind("v", where="k")))
+
+
+class Price(NamedTuple):
+    """A row of the file."""
+
+    k: str
+    v: float
