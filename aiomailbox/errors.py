@@ -507,6 +507,8 @@ class RemoteTaskError(WorldError):
         uid: The operator's uid, or None.
         location: ``file:line`` of the innermost line of the user's code, or None.
         record: The record as text, or None.
+        fault: Whose fault it is: ``"caller"``, ``"program"`` or ``"world"``.
+        culprit: The name of the type of the exception that began it.
     """
 
     def __init__(
@@ -517,6 +519,8 @@ class RemoteTaskError(WorldError):
         remote_traceback: str = "",
         *,
         is_echo: bool = False,
+        fault: str = "world",
+        culprit: str = "",
         operator: str | None = None,
         uid: str | None = None,
         location: str | None = None,
@@ -527,6 +531,8 @@ class RemoteTaskError(WorldError):
         self.text = text
         self.remote_traceback = remote_traceback
         self.is_echo = is_echo
+        self.fault = fault
+        self.culprit = culprit or kind
         self.operator = operator
         self.uid = uid
         self.location = location
@@ -587,8 +593,8 @@ class JobFailedError(WorldError):
     ) -> None:
         self.job = job
         self.engine_traceback = engine_traceback
-        about = f". {remark}" if remark else ""
         text = safe_str(cause)
+        about = f"{'' if text.endswith('.') else '.'} {remark}" if remark else ""
         # Errors of the library's own have their place beside the text, others in it.
         operator = cause.operator if isinstance(cause, AioMailboxError) else None
         is_unnamed = operator is not None and repr(operator) not in text

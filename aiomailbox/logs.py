@@ -3,8 +3,8 @@
 A record's message has everything in words, so that any handler shows it. What it is
 about is on the record too, one attribute for each field (``record.operator``,
 ``record.count``), with ``record.event`` for what happened, so that JSON and structlog
-have all of it. The program that this is part of decides where it goes;
-without a handler it goes nowhere.
+have all of it. The program that this is part of decides where it goes. Where it has configured
+nothing, warnings and errors go to stderr, a line each.
 """
 
 from __future__ import annotations
@@ -24,8 +24,42 @@ _TAKEN: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctim
 # What `logging` itself takes beside a message.
 _OPTIONS: Final = ("exc_info", "stack_info", "stacklevel")
 
-# As libraries do: else `logging` writes warnings to stderr where it is not configured.
-logging.getLogger(LOGGER_NAME).addHandler(logging.NullHandler())
+
+class _LastResort(logging.Handler):
+    """Writes warnings to stderr while no handler of the program's would get them.
+
+    As `logging.lastResort`, but each line says who speaks and how bad it is. A program
+    that sets that one to None wants silence.
+    """
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, if nothing else does."""
+        stream = sys.stderr
+        if stream is None or logging.lastResort is None or self._is_handled(record):
+            return
+        try:
+            text = record.getMessage()
+            # What is raised shows the traceback again.
+            block = getattr(record, "traceback", None)
+            if isinstance(block, str):
+                text = text.replace(f"\n{block}", "")
+            stream.write(f"{record.levelname} {LOGGER_NAME}: {text}\n")
+        except RecursionError:
+            raise
+        except Exception:  # noqa: BLE001 -- as every handler does
+            self.handleError(record)
+
+    def _is_handled(self, record: logging.LogRecord) -> bool:
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            for handler in logger.handlers:
+                if handler is not self and not isinstance(handler, logging.NullHandler):
+                    return True
+            logger = logger.parent if logger.propagate else None
+        return False
+
+
+logging.getLogger(LOGGER_NAME).addHandler(_LastResort(logging.WARNING))
 
 
 def library_log(**context: Any) -> Any:

@@ -3,6 +3,22 @@
 A strategy is a value that describes; `RestartStrategy.begin` makes the counter that
 follows one job's failures. Times are milliseconds of any clock that does not go back.
 
+A job without a strategy of its user's restarts with growing delays after what the world
+did to it. A wrong program ends (`Fault`, `Mistakes`):
+
+===========  ==================================================  =====================
+fault        such as                                             the job
+===========  ==================================================  =====================
+``caller``   a `UsageError`: a call of this library is wrong     ends at once
+``program``  `PROGRAMMING_ERRORS` of a user's function           ends at the third
+                                                                 failure of one type at
+                                                                 one line, if no
+                                                                 checkpoint completed
+                                                                 in between
+``world``    everything else                                     restarts, with growing
+                                                                 delays
+===========  ==================================================  =====================
+
 Concept:
     Flink, ``RestartBackoffTimeStrategy`` and its implementations.
 """
@@ -13,21 +29,38 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 from random import Random
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from aiomailbox.durations import duration_ms
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.errors import (
+    BufferRecycledError,
+    CheckpointFailedError,
+    GateClosedError,
+    IllegalStateError,
+    InvalidArgumentError,
+    MailboxClosedError,
+    PoolDestroyedError,
+    RemoteTaskError,
+    UsageError,
+    UserFunctionError,
+)
 from aiomailbox.policies.arguments import check_count, check_number
 
 __all__ = [
+    "PROGRAMMING_ERRORS",
+    "Culprit",
     "ExponentialDelayRestart",
     "FailureRateRestart",
+    "Fault",
     "FixedDelayRestart",
+    "Mistakes",
     "NoRestart",
     "RestartBackoff",
     "RestartStrategy",
     "RestartWait",
+    "culprit_of",
     "exponential_delay",
     "failure_rate",
     "fixed_delay",
@@ -36,6 +69,71 @@ __all__ = [
 
 # Growth stops here: far beyond every maximum, far below where floats overflow.
 _BACKOFF_MS_MAX: Final = 2.0**60
+
+# What the text of a program gets wrong. Clients of services and databases raise classes
+# of their own, or OSError, TimeoutError and ValueError: those may pass.
+PROGRAMMING_ERRORS: Final = (
+    TypeError,
+    AttributeError,
+    NameError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+)
+# They follow another failure, whatever their family says.
+_ECHOES: Final = (
+    BufferRecycledError,
+    GateClosedError,
+    MailboxClosedError,
+    PoolDestroyedError,
+)
+_TIMES_MAX: Final = 3
+
+
+class Fault(StrEnum):
+    """Whose fault a failure is: what a job without a strategy of its user's does."""
+
+    CALLER = "caller"
+    PROGRAM = "program"
+    WORLD = "world"
+
+
+class Culprit(NamedTuple):
+    """What is behind a failure.
+
+    Attributes:
+        fault: Whose fault it is.
+        kind: The name of the type of the exception that began it.
+    """
+
+    fault: Fault
+    kind: str
+
+
+def culprit_of(error: BaseException) -> Culprit:
+    """Return whose fault a failure is, and what began it.
+
+    Example:
+        >>> culprit_of(ZeroDivisionError())
+        Culprit(fault=<Fault.PROGRAM: 'program'>, kind='ZeroDivisionError')
+        >>> culprit_of(ConnectionError()).fault
+        <Fault.WORLD: 'world'>
+    """
+    while (
+        isinstance(error, UserFunctionError | CheckpointFailedError) and error.__cause__
+    ):
+        error = error.__cause__
+    if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        return culprit_of(error.exceptions[0])
+    if isinstance(error, RemoteTaskError):
+        return Culprit(Fault(error.fault), error.culprit)
+    if isinstance(error, UsageError) and not isinstance(error, _ECHOES):
+        fault = Fault.CALLER
+    elif isinstance(error, PROGRAMMING_ERRORS):
+        fault = Fault.PROGRAM
+    else:
+        fault = Fault.WORLD
+    return Culprit(fault, type(error).__name__)
 
 
 class RestartBackoff(Protocol):
@@ -257,6 +355,57 @@ class ExponentialDelayRestart:
     def begin(self, random: Random) -> RestartBackoff:
         """Return the counter for one job."""
         return _ExponentialDelay(self, random)
+
+
+class Mistakes:
+    """Finds out that a failure will come again however often the job restarts.
+
+    Only for jobs without a strategy of their user's: none of those is overruled.
+
+    Attributes:
+        is_certain: Whether the last failure will come again, so that the job ends.
+        remark: Why, where the failure itself does not say it; "" otherwise.
+
+    Example:
+        >>> mistakes = Mistakes()
+        >>> for _ in range(3):
+        ...     mistakes.on_failure(ZeroDivisionError(), "job.py:7", completed_id=4)
+        >>> print(mistakes.remark)
+        ZeroDivisionError at job.py:7 ended 3 attempts, and no checkpoint completed...
+    """
+
+    def __init__(self) -> None:
+        self.is_certain: bool = False
+        self.remark: str = ""
+        self._last: tuple[str, str, int] | None = None
+        self._times = 0
+
+    def on_failure(
+        self, error: BaseException, place: str | None, *, completed_id: int
+    ) -> None:
+        """Take a failure.
+
+        Args:
+            error: It.
+            place: The user's line, or else the operator; None if neither is known.
+            completed_id: The last checkpoint that had completed, -1 for none.
+        """
+        culprit = culprit_of(error)
+        if culprit.fault is Fault.PROGRAM and place is not None:
+            failure = (culprit.kind, place, completed_id)
+            self._times = self._times + 1 if failure == self._last else 1
+            self._last = failure
+        else:
+            self._last, self._times = None, 0
+        is_repeated = self._times >= _TIMES_MAX
+        self.is_certain = is_repeated or culprit.fault is Fault.CALLER
+        if is_repeated:
+            self.remark = (
+                f"{culprit.kind} at {place} ended {self._times} attempts, and no "
+                "checkpoint completed in between: the job takes it for a mistake in the "
+                "program and ends. A strategy given to env.set_restart_strategy() decides "
+                "instead"
+            )
 
 
 def none() -> NoRestart:

@@ -126,6 +126,11 @@ class JobCheckpoints:
         return self._restored is not None
 
     @property
+    def completed_id(self) -> int:
+        """The newest complete checkpoint of this attempt, or what it went on from; -1."""
+        return self._completed_id
+
+    @property
     def restored_id(self) -> int:
         """The checkpoint that tasks went on from last, -1 for none."""
         restored = self._restored

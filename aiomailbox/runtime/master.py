@@ -38,7 +38,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph import FailoverRegions, JobGraph
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.policies import RateLimit, RestartWait
+from aiomailbox.policies import Mistakes, RateLimit, RestartWait
 from aiomailbox.records import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
@@ -50,6 +50,7 @@ from aiomailbox.runtime.checkpoint_views import (
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
+from aiomailbox.runtime.failure_place import place_of_error
 from aiomailbox.runtime.failure_report import FailureReport
 from aiomailbox.runtime.first_error import FirstError
 from aiomailbox.runtime.host import Host
@@ -125,6 +126,9 @@ class JobMaster:
         self._restart_wait = RestartWait(
             config.restart_strategy.begin(random.Random(services.seed))
         )
+        # A strategy of the user's is not overruled.
+        is_default = config.restart is None and config.checkpoints is not None
+        self._mistakes = Mistakes() if is_default else None
         self._plan: AttemptPlan | None = None
         self._committers: JobCommitters | None = None
         self._attempt: Attempt | None = None
@@ -302,8 +306,14 @@ class JobMaster:
         if failure is not None:
             if self._engine_traceback is None:
                 self._engine_traceback = shorten(failure)
+            remarks = [self._poison_text]
+            if self._mistakes is not None:
+                remarks.append(self._mistakes.remark)
             raise JobFailedError(
-                self.graph.name, failure, self._engine_traceback, self._poison_text
+                self.graph.name,
+                failure,
+                self._engine_traceback,
+                ". ".join(filter(None, remarks)),
             ) from failure
         # After its failure: a job that fails while it is cancelled has failed.
         if self.state is JobState.CANCELED:
@@ -539,6 +549,15 @@ class JobMaster:
         """Count a failure, and say whether the job starts again after it."""
         if not _can_be_tried_again(error):
             return False
+        if self._mistakes is not None:
+            place = place_of_error(error)
+            self._mistakes.on_failure(
+                error,
+                place.location or place.operator,
+                completed_id=self._checkpoints.completed_id,
+            )
+            if self._mistakes.is_certain:
+                return False
         return self._restart_wait.on_failure(self._monotonic_ms())
 
     def _left_s(self) -> float:

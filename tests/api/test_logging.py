@@ -41,10 +41,11 @@ def run(script: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_program_that_sets_up_no_logging_is_told_nothing() -> None:
+def test_a_program_that_sets_up_no_logging_reads_warnings_on_stderr() -> None:
     done = run(SKIPS)
     assert done.stdout == "[1.0]\n"
-    assert done.stderr == ""
+    assert done.stderr.startswith("WARNING aiomailbox: records skipped job='prices'")
+    assert done.stderr.count("\n") == 1
 
 
 def test_plain_logging_shows_all_of_it_in_words() -> None:
@@ -95,3 +96,40 @@ async def test_a_field_has_a_name_that_logging_takes(
     assert (vars(record)["args_"], vars(record)["event"]) == (1, "100 % sure")
     assert record.name == "aiomailbox"
     assert record.levelno == logging.WARNING
+
+
+FAILS = """
+import aiomailbox as am
+env = am.StreamExecutionEnvironment()
+stream = env.from_collection(["n/a"]).map(float)
+am.run(stream.collect("prices"))
+"""
+
+
+def test_a_failure_says_its_traceback_once_where_no_logging_is_set_up() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FAILS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("ERROR aiomailbox: the job failed job='prices'")
+    # The cause of the cause, and what is raised from both.
+    assert done.stderr.count("Traceback (most recent call last)") <= 3
+    assert done.stderr.count("could not convert string to float: 'n/a'\n") <= 3
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        "import logging; logging.lastResort = None\n",
+        "import logging; logging.getLogger().addHandler(logging.StreamHandler(open('/dev/null', 'w')))\n",
+        "import logging; logging.getLogger('aiomailbox').addHandler(logging.StreamHandler(open('/dev/null', 'w')))\n",
+        "import logging; logging.getLogger('aiomailbox').setLevel(logging.ERROR)\n",
+        "import sys; sys.stderr = None\n",
+    ],
+)
+def test_a_program_that_decides_where_lines_go_reads_none_elsewhere(
+    set_up: str,
+) -> None:
+    done = run(set_up + SKIPS)
+    assert done.stdout == "[1.0]\n"
+    assert done.stderr == ""

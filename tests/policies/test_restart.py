@@ -8,9 +8,20 @@ import pytest
 from hypothesis import given, strategies as st
 
 import aiomailbox as am
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import (
+    IllegalStateError,
+    InvalidArgumentError,
+    UserFunctionError,
+    WrongTypeError,
+)
 from aiomailbox.policies import restart
-from aiomailbox.policies.restart import RestartBackoff, RestartStrategy
+from aiomailbox.policies.restart import (
+    Fault,
+    Mistakes,
+    RestartBackoff,
+    RestartStrategy,
+    culprit_of,
+)
 
 
 def begin(strategy: RestartStrategy, seed: int = 0) -> RestartBackoff:
@@ -147,3 +158,83 @@ def test_bad_arguments_are_refused_where_they_are_given() -> None:
         restart.exponential_delay(multiplier="2")  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="milliseconds"):
         restart.fixed_delay(3, delay=90_000)
+
+
+def of_user(cause: BaseException) -> UserFunctionError:
+    error = UserFunctionError("parse", None, "job.py:7", cause)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "fault"),
+    [
+        (am.StateError("no key"), Fault.CALLER),
+        (of_user(am.WrongTypeError("function", "no", "Give one.")), Fault.CALLER),
+        (of_user(TypeError("no")), Fault.PROGRAM),
+        (of_user(KeyError("no")), Fault.PROGRAM),
+        (of_user(ZeroDivisionError()), Fault.PROGRAM),
+        (of_user(AssertionError()), Fault.PROGRAM),
+        (of_user(ExceptionGroup("", [NameError("no")])), Fault.PROGRAM),
+        (of_user(ConnectionResetError()), Fault.WORLD),
+        (of_user(ValueError("not JSON")), Fault.WORLD),
+        (of_user(type("PostgresError", (Exception,), {})()), Fault.WORLD),
+        (of_user(ExceptionGroup("", [TypeError(), OSError()])), Fault.WORLD),
+        # A consequence of another failure, in the family of the caller's.
+        (am.PoolDestroyedError("gone"), Fault.WORLD),
+        (am.RemoteTaskError("worker 1", "UserFunctionError", "no"), Fault.WORLD),
+        (
+            am.RemoteTaskError(
+                "worker 1",
+                "UserFunctionError",
+                "no",
+                fault="program",
+                culprit="KeyError",
+            ),
+            Fault.PROGRAM,
+        ),
+    ],
+)
+def test_a_failure_is_the_callers_the_programs_or_the_worlds(
+    error: BaseException, fault: Fault
+) -> None:
+    assert culprit_of(error).fault is fault
+
+
+def test_the_callers_fault_comes_again_for_certain() -> None:
+    mistakes = Mistakes()
+    mistakes.on_failure(am.StateError("no key"), None, completed_id=-1)
+    assert mistakes.is_certain
+
+
+def test_a_mistake_is_certain_at_its_third_failure() -> None:
+    mistakes, seen = Mistakes(), []
+    for _ in range(3):
+        mistakes.on_failure(of_user(TypeError()), "job.py:7", completed_id=2)
+        seen.append(mistakes.is_certain)
+    assert seen == [False, False, True]
+    assert "TypeError at job.py:7 ended 3 attempts" in mistakes.remark
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([TypeError, KeyError, OSError]),
+            st.sampled_from(["job.py:7", "job.py:8", None]),
+            st.integers(0, 2),
+        ),
+        max_size=30,
+    )
+)
+def test_only_three_in_a_row_of_one_type_at_one_line_after_one_checkpoint_are_certain(
+    failures: list[tuple[type[Exception], str | None, int]],
+) -> None:
+    mistakes, completed_id = Mistakes(), 0
+    row: list[tuple[type[Exception], str | None, int]] = []
+    for kind, place, more in failures:
+        completed_id += more
+        mistakes.on_failure(kind(), place, completed_id=completed_id)
+        failure = (kind, place, completed_id)
+        may_count = kind is not OSError and place is not None
+        row = [*row, failure] if row[-1:] == [failure] else [failure]
+        assert mistakes.is_certain == (may_count and len(row) >= 3)

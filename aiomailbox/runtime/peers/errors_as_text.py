@@ -11,6 +11,7 @@ from aiomailbox.errors import (
     add_note,
     safe_str,
 )
+from aiomailbox.policies.restart import culprit_of
 from aiomailbox.runtime.failure_place import place_of_error
 from aiomailbox.runtime.peers.messages import ErrorText
 from aiomailbox.runtime.tracebacks import shorten, traceback_text
@@ -34,6 +35,7 @@ def text_of_error(error: BaseException) -> ErrorText:
     operator, uid, location, record = (
         None if text is None else _cut(text) for text in place_of_error(error)
     )
+    culprit = culprit_of(error)
     notes = [safe_str(note) for note in getattr(error, "__notes__", [])]
     return ErrorText(
         type(error).__name__,
@@ -48,6 +50,8 @@ def text_of_error(error: BaseException) -> ErrorText:
         record,
         # Mostly the same.
         shown="" if shown == lines else shown[-_TEXT_MAX:],
+        fault=culprit.fault.value,
+        culprit=_cut(culprit.kind),
     )
 
 
@@ -59,6 +63,8 @@ def error_from_text(worker: str, text: ErrorText) -> RemoteTaskError:
         text.text,
         text.traceback,
         is_echo=text.is_echo,
+        fault=text.fault,
+        culprit=text.culprit,
         operator=text.operator,
         uid=text.uid,
         location=text.location,

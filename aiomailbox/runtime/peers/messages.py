@@ -9,7 +9,7 @@ What the parent sends may hold pickles: it has made the worker.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -91,6 +91,8 @@ class ErrorText(msgspec.Struct, frozen=True, array_like=True):
         location: ``file:line`` of the user's.
         record: The record as text.
         shown: The traceback without the engine's frames, "" if it is the same.
+        fault: Whose fault it is.
+        culprit: The name of the type of the exception that began it.
     """
 
     kind: str
@@ -103,6 +105,8 @@ class ErrorText(msgspec.Struct, frozen=True, array_like=True):
     location: str | None = None
     record: str | None = None
     shown: str = ""
+    fault: Literal["caller", "program", "world"] = "world"
+    culprit: str = ""
 
 
 class LimitText(msgspec.Struct, frozen=True, array_like=True):
