@@ -111,7 +111,7 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
         late = times < self.current_watermark
         pending: Pending = None
         if late.any():
-            pending = self._emit_late(side, run, np.flatnonzero(late))
+            pending = self._emit_late(side, run, times, np.flatnonzero(late))
             kept = np.flatnonzero(~late)
             if not len(kept):
                 return pending
@@ -121,10 +121,13 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
             return then(pending, self._join_all, side, run, times, slots)
         return self._join_all(side, run, times, slots)
 
-    def _emit_late(self, side: int, run: ArrowRun, places: np.ndarray) -> Pending:
+    def _emit_late(
+        self, side: int, run: ArrowRun, times: np.ndarray, places: np.ndarray
+    ) -> Pending:
         tag = self._right_late if side else self._left_late
         if tag is None:
-            self._dropped.value += len(places)
+            oldest = int(times[places].min())
+            self._dropped.drop(oldest, self.current_watermark, len(places))
             return None
         return self.output.emit_side(tag, run.take(places))
 

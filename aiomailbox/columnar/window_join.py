@@ -243,7 +243,9 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             records, starts = records[kept], starts[kept]
             late = times + self._lateness <= self.watermark_ms
             late[records] = False
-            self._dropped.add(int(np.count_nonzero(late)))
+            if late.any():
+                oldest, count = int(times[late].min()), int(np.count_nonzero(late))
+                self._dropped.drop(oldest, self.watermark_ms, count)
         slots = slots[records]
         ended = starts <= self.watermark_ms - self._size + 1
         if not ended.any():

@@ -226,7 +226,9 @@ class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
             return None
         tag = self._spec.late_tag
         if tag is None:
-            self._dropped.add(len(over))
+            times: Any = run.event_times
+            oldest = int(times[over].min())
+            self._dropped.drop(oldest, self.watermark_ms, len(over))
             return None
         return self.output.emit_side(tag, run.take(over))
 

@@ -19,6 +19,7 @@ from aiomailbox.operators import (
     then,
     warn_of_text,
 )
+from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
 from aiomailbox.state import OperatorStateSnapshot, ValueStateDescriptor
 from aiomailbox.windowing.co_group import JoinFunction
@@ -123,7 +124,7 @@ class WindowOperator(StatefulOperator):
         warn_of_text(self._emitter.aggregate, context.log)
         if isinstance(self._function, JoinFunction):
             self._function.failures = self._failures
-        self._dropped = context.metrics.counter("num_late_records_dropped")
+        self._dropped = LateRecords(context.metrics, context.repeated)
         self._is_open = True
         if self._function is None:
             return None
@@ -381,7 +382,7 @@ class WindowOperator(StatefulOperator):
         if stamp + self._spec.allowed_lateness_ms > self._timers.current_watermark:
             return
         if self._spec.late_tag is None:
-            self._dropped.add(1)
+            self._dropped.drop(stamp, self._timers.current_watermark)
             return
         self._collector.timestamp = stamp
         self._collector.collect_side(self._spec.late_tag, value)

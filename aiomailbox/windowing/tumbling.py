@@ -30,6 +30,7 @@ from aiomailbox.operators import (
     undoable,
     warn_of_text,
 )
+from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.records import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
@@ -93,7 +94,7 @@ class AggregateWindowsOperator(StatefulOperator):
         self._log: UndoLog | None = None
         if self._failures.may_fail:
             self._aggregate, self._log = undoable(self._given), UndoLog()
-        self._dropped = context.metrics.counter("num_late_records_dropped")
+        self._dropped = LateRecords(context.metrics, context.repeated)
         self._pieces = Pieces(context, self.output, self.emit_collected)
         self._results_taken: list[Any] = []
         self._stamps_taken: list[int] = []
@@ -206,7 +207,7 @@ class AggregateWindowsOperator(StatefulOperator):
         if stamp + self._lateness > self.watermark_ms:
             return
         if self._spec.late_tag is None:
-            self._dropped.add(1)
+            self._dropped.drop(stamp, self.watermark_ms)
             return
         self._collector.timestamp = stamp
         self._collector.collect_side(self._spec.late_tag, value)

@@ -1,4 +1,4 @@
-"""Warnings that may come for every record, said at most once a second."""
+"""Warnings that may come for every record, said at most once in a while."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from typing import Any, Final
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import safe_repr
+from aiomailbox.metrics import MetricGroup
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["RepeatedWarnings"]
+__all__ = ["LateRecords", "RepeatedWarnings"]
 
 _INTERVAL_S: Final = 1.0
+_LATE_INTERVAL_S: Final = 60.0
+_LATE: Final = "late records dropped"
 
 
 class RepeatedWarnings:
-    """Logs what happens again and again: at once, then the sum of each second.
+    """Logs what happens again and again: at once, then the sum of each interval.
 
     Args:
         log: A structlog logger.
-        clock: Says when a second is over.
+        clock: Says when an interval is over.
 
     Example:
         >>> from aiomailbox.testing import ManualClock, RecordingLog
@@ -39,24 +43,32 @@ class RepeatedWarnings:
         self._events: dict[str, _Event] = {}
 
     def add(self, event: str, count: int, error: BaseException) -> None:
-        """Say that something happened, or that it will be said later.
+        """Say that something happened, or say it later: at most once a second.
 
         Args:
             event: What happens; one of few texts.
             count: How often it happened.
             error: Why, the first time of these.
         """
-        found = self._events.get(event)
-        if found is None:
-            found = self._events[event] = _Event()
+        found = self._found(event, _INTERVAL_S)
         if not found.count:
             # As text: an exception keeps all that was on its stack.
-            found.first_error = safe_repr(error)
-        found.count += count
-        now = self._clock.monotonic()
-        if now >= found.silent_until:
-            found.silent_until = now + _INTERVAL_S
-            self._say(event, found)
+            found.fields = {"first_error": safe_repr(error)}
+        self._count(event, found, count)
+
+    def late(self, count: int, behind_ms: int | None) -> None:
+        """Say that records came too late and are dropped: at most once a minute.
+
+        Args:
+            count: How many.
+            behind_ms: How far the farthest of them is behind the watermark; None if
+                event time has ended.
+        """
+        found = self._found(_LATE, _LATE_INTERVAL_S)
+        if behind_ms is not None:
+            behind_ms = max(behind_ms, found.fields.get("farthest_ms", 0))
+            found.fields["farthest_ms"] = behind_ms
+        self._count(_LATE, found, count)
 
     def flush(self) -> None:
         """Say what was not yet said; at the end of the task."""
@@ -64,19 +76,58 @@ class RepeatedWarnings:
             if found.count:
                 self._say(event, found)
 
+    def _found(self, event: str, interval_s: float) -> _Event:
+        found = self._events.get(event)
+        if found is None:
+            found = self._events[event] = _Event(interval_s)
+        return found
+
+    def _count(self, event: str, found: _Event, count: int) -> None:
+        found.count += count
+        now = self._clock.monotonic()
+        if now >= found.silent_until:
+            found.silent_until = now + found.interval_s
+            self._say(event, found)
+
     def _say(self, event: str, found: _Event) -> None:
         found.total += found.count
-        self._log.warning(
-            event, count=found.count, total=found.total, first_error=found.first_error
-        )
+        self._log.warning(event, count=found.count, total=found.total, **found.fields)
         found.count = 0
 
 
 class _Event:
-    __slots__ = ("count", "first_error", "silent_until", "total")
+    __slots__ = ("count", "fields", "interval_s", "silent_until", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, interval_s: float) -> None:
+        self.interval_s = interval_s
         self.count = 0
         self.total = 0
-        self.first_error = ""
+        self.fields: dict[str, Any] = {}
         self.silent_until = float("-inf")
+
+
+class LateRecords:
+    """Counts the records of one operator that came too late, and says so.
+
+    Args:
+        metrics: The operator's.
+        warnings: The operator's.
+    """
+
+    __slots__ = ("_counter", "_warnings")
+
+    def __init__(self, metrics: MetricGroup, warnings: RepeatedWarnings) -> None:
+        self._counter = metrics.counter("num_late_records_dropped")
+        self._warnings = warnings
+
+    def drop(self, stamp_ms: int, watermark_ms: int, count: int = 1) -> None:
+        """Count records that are dropped.
+
+        Args:
+            stamp_ms: The event time of the oldest.
+            watermark_ms: How far event time is.
+            count: How many there are.
+        """
+        self._counter.value += count
+        is_known = stamp_ms > MIN_TIMESTAMP and watermark_ms < MAX_TIMESTAMP
+        self._warnings.late(count, watermark_ms - stamp_ms if is_known else None)

@@ -108,7 +108,7 @@ class AsOfJoinOperator(KeyedJoinOperator):
         versions, watermark = self._right.buffer, self.current_watermark
         if stamp <= watermark and self._version_at(watermark) > stamp:
             # All records that it was valid for have been joined.
-            self._dropped.value += 1
+            self._dropped.drop(stamp, watermark)
             return
         # A tuple, for the version itself may be None.
         versions.put(stamp, grown((), value))

@@ -10,6 +10,7 @@ from aiomailbox.errors import TimestampError
 from aiomailbox.eventtime import Timer
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.on_error import OnError
+from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.operators.functions.base import FunctionOperator
@@ -72,7 +73,7 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         self._right = JoinSide(
             "right", right_keys, store.get_map(MapStateDescriptor("right-buffer"))
         )
-        self._dropped = self.context.metrics.counter("num_late_records_dropped")
+        self._dropped = LateRecords(self.context.metrics, self.context.repeated)
         return super().open()
 
     def make_contexts(self) -> Sequence[ProcessContext]:
@@ -128,7 +129,7 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
     def drop_late(self, value: Any, stamp: int, tag: OutputTag | None) -> None:
         """Send a record that came too late to a side output, or drop it."""
         if tag is None:
-            self._dropped.value += 1
+            self._dropped.drop(stamp, self.current_watermark)
             return
         self._collector.timestamp = stamp
         self._collector.collect_side(tag, value)

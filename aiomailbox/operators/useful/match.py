@@ -16,6 +16,7 @@ from aiomailbox.operators.core.on_error import (
     check_on_error,
     fail,
 )
+from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.key_reader import KeyReader
@@ -108,7 +109,7 @@ class MatchOperator(StatefulOperator):
         self._failures = RecordFailures(
             self.on_error, next(wheres, advance), self.context, self.output
         )
-        self._late = metrics.counter("num_late_records_dropped")
+        self._late = LateRecords(self.context.metrics, self.context.repeated)
         self._forgotten = metrics.counter("partial_matches_dropped")
         return None
 
@@ -121,7 +122,7 @@ class MatchOperator(StatefulOperator):
             if stamp == MIN_TIMESTAMP:
                 raise self._no_time(values[index])
             if stamp <= watermark:
-                self._late.value += 1
+                self._late.drop(stamp, watermark)
                 continue
             self.context.keyed_state.set_current_key(key)
             # What is kept in a map is replaced, never changed: snapshots share it.
