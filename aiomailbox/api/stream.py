@@ -95,6 +95,7 @@ from aiomailbox.graph import (
     Origin,
     Transformation,
 )
+from aiomailbox.graph.side_outputs import problem_of_side_output
 from aiomailbox.operators import (
     AsOfJoinOperator,
     BatchOperator,
@@ -1054,8 +1055,21 @@ class DataStream(Generic[T]):
         return pipeline(self)
 
     def get_side_output(self, tag: OutputTag[U]) -> DataStream[U]:
-        """Return the side output ``tag`` of the operator that made this stream."""
+        """Return the side output ``tag`` of the operator that made this stream.
+
+        Raises:
+            InvalidArgumentError: If that operator emits nothing to ``tag``.
+            WrongTypeError: If ``tag`` is no `OutputTag`.
+        """
         check_kind(tag, OutputTag, "tag", "Write am.OutputTag('late').")
+        problem = problem_of_side_output(self._operator, tag)
+        if problem:
+            raise InvalidArgumentError(
+                "tag",
+                f"{tag.id!r} is no side output of {self._operator.name!r}: {problem}",
+                "Ask the stream that is returned by the operator with that tag, before "
+                "further operators follow.",
+            )
         return DataStream(self._definition, [Origin(self._operator, None, tag)])
 
     def batch(

@@ -1,13 +1,14 @@
-"""Which side outputs are read that nothing emits to, and emitted that are not read.
+"""Which side outputs are emitted that no operator reads, and which ones cannot be read.
 
 Theory of operation: what an operator was given says where it sends late records and dead
 letters. Where a user's function emits to, only its code knows: it is read, and never run.
 A tag that the code names in any way (a global, a closure, an attribute, a text that is the
-tag's name) is taken for one that it emits to, so that no warning is false.
+tag's name) is taken for one that it emits to, so that no error is false.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -26,41 +27,49 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.records import OutputTag
 
-__all__ = ["describe_side_outputs"]
+__all__ = ["describe_side_outputs", "problem_of_side_output", "unread_side_outputs"]
 
+_STANDARD: Final = sys.stdlib_module_names
 _OWN: Final = __name__.partition(".")[0]
 # What lies behind so many objects is not looked for any more, and taken for emitted.
 _OBJECTS_MAX: Final = 10_000
+_UNKNOWN: Final = object()
 
 
 def describe_side_outputs(graph: JobGraph) -> list[str]:
-    """Return a line for each side output without a reader, or an apparent emitter."""
+    """Return a line for each side output that no operator reads."""
+    return [
+        f"Side output {tag.id!r} of {item.name!r} is emitted, and no operator reads it."
+        for item, tag in unread_side_outputs(graph)
+    ]
+
+
+def unread_side_outputs(graph: JobGraph) -> list[tuple[Transformation, OutputTag]]:
+    """Return the side outputs whose records, such as dead letters, nothing reads."""
     items = [node.transformation for vertex in graph.vertices for node in vertex.nodes]
     read: dict[int, set[OutputTag]] = {id(item): set() for item in items}
     for item in items:
         for origin in (origin for united in item.inputs for origin in united):
             if origin.tag is not None:
                 read[id(origin.transformation)].add(origin.tag)
-    lines: list[str] = []
-    for item in items:
-        given = {found for found in _seen(item, own=True) if type(found) is OutputTag}
-        for tag in _in_order(read[id(item)] - given):
-            named = set(_seen(item, own=False))
-            if tag not in named and tag.id not in named and None not in named:
-                lines.append(
-                    f"{tag.id!r} of {item.name!r} is read, {_never_emitted(named)}"
-                )
-        lines += [
-            f"{tag.id!r} of {item.name!r} is emitted, and no operator reads it"
-            for tag in _in_order(given - read[id(item)])
-        ]
-    return [f"Side output {line}." for line in lines]
+    return [
+        (item, tag)
+        for item in items
+        for tag in _in_order(
+            {found for found in _seen(item, own=True) if type(found) is OutputTag}
+            - read[id(item)]
+        )
+    ]
 
 
-def _never_emitted(named: set[Any]) -> str:
+def problem_of_side_output(item: Transformation, tag: OutputTag) -> str:
+    """Return why a side output of an operator would stay empty; "" if it may not."""
+    named = set(_seen(item, own=False))
+    if tag in named or tag.id in named or None in named:
+        return ""
     tags = _in_order(found for found in named if type(found) is OutputTag)
     others = ", ".join(repr(tag.id) for tag in tags)
-    return "and nothing there emits to it" + (f": it has {others}" if others else "")
+    return "nothing there emits to it" + (f": it has {others}" if others else "")
 
 
 def _in_order(tags: Iterable[OutputTag]) -> list[OutputTag]:
@@ -85,6 +94,8 @@ def _seen(item: Transformation, *, own: bool) -> Iterator[OutputTag | str | None
         value = found.popleft()
         if type(value) is OutputTag or (type(value) is str and not own):
             yield value
+        elif value is _UNKNOWN:
+            yield None
         elif id(value) not in known and not isinstance(value, type | ModuleType):
             known[id(value)] = value
             if len(known) > _OBJECTS_MAX:
@@ -110,6 +121,9 @@ def _parts(value: Any, *, own: bool) -> Iterable[Any]:
             cells = [_content(cell) for cell in value.__closure__ or ()]
             code = () if _is_ours(value.__module__) else _of_code(value)
             return (*cells, *(value.__defaults__ or ()), *code)
+        case BuiltinFunctionType() if not own and _is_foreign(value.__module__):
+            # Compiled, so that it cannot be read: it may emit to any.
+            return (_UNKNOWN,)
         case None | bool() | int() | float() | bytes() | str() | BuiltinFunctionType():
             return ()
         case _ if own and not _is_ours(type(value).__module__):
@@ -138,6 +152,10 @@ def _methods(kind: type) -> Iterator[Any]:
 
 def _is_ours(module: str | None) -> bool:
     return (module or "").partition(".")[0] in {_OWN, "builtins", "typing", "abc"}
+
+
+def _is_foreign(module: str | None) -> bool:
+    return module is not None and module.partition(".")[0] not in _STANDARD
 
 
 def _content(cell: Any) -> Any:

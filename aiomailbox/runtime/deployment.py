@@ -12,6 +12,7 @@ from typing import Protocol
 from aiomailbox.clock import Clock, clock_of
 from aiomailbox.exchange import PartitionRegistry
 from aiomailbox.graph import JobGraph, has_blocking
+from aiomailbox.graph.side_outputs import unread_side_outputs
 from aiomailbox.logs import library_log
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.metrics import MetricGroup
@@ -109,4 +110,12 @@ def new_embedded_job(
             else None
         ),
     )
+    for item, tag in unread_side_outputs(graph):
+        services.log.warning(
+            "records of a side output are dropped, as no operator reads it",
+            side_output=tag.id,
+            operator=item.name,
+            remedy="read it with get_side_output(tag) of the stream that the operator "
+            "returns",
+        )
     return JobMaster(graph, config, services, new_host(graph, config, services))

@@ -50,7 +50,12 @@ def sessions(env: Any) -> Any:
 
 def triggered(env: Any) -> Any:
     windows = am.TumblingEventTimeWindows.of(am.seconds(1))
-    return keyed(env).window(windows).trigger(am.EventTimeTrigger()).apply(lambda key, window, values: values)
+    return (
+        keyed(env)
+        .window(windows)
+        .trigger(am.EventTimeTrigger())
+        .apply(lambda key, window, values: values)
+    )
 
 
 def interval(env: Any) -> Any:

@@ -148,7 +148,8 @@ def test_streams_say_what_they_are(stream: Any) -> None:
     assert repr(stream) == "<DataStream of collection>"
     assert repr(stream.map(str).name("text")) == "<DataStream of text>"
     assert repr(stream.union(stream.map(str))) == "<DataStream of collection + map>"
-    assert repr(stream.get_side_output(late)) == "<DataStream of collection[late]>"
+    mapped = stream.map(str, on_error=am.dead_letter(late))
+    assert repr(mapped.get_side_output(late)) == "<DataStream of map[late]>"
     assert repr(stream.key_by("n")) == "<KeyedStream of collection by 'n'>"
     keyed = repr(stream.key_by(lambda number: number))
     assert keyed.startswith(f"<KeyedStream of collection by lambda ({__file__}:")

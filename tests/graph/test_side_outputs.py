@@ -88,21 +88,35 @@ def test_a_tag_that_the_code_names_in_any_way_is_emitted(function: Any) -> None:
     assert said(env) == []
 
 
-def test_a_tag_that_nothing_names_is_told() -> None:
+def test_a_tag_that_nothing_names_is_refused() -> None:
     env = am.StreamExecutionEnvironment()
     stream = env.from_collection([1]).process(Global())
-    stream.sink_to(print)
-    stream.get_side_output(am.OutputTag("lates")).sink_to(print)
-    (line,) = said(env)
-    assert line == (
-        "Side output 'lates' of 'process' is read, and nothing there emits to it: "
-        "it has 'late'."
-    )
+    with pytest.raises(am.InvalidArgumentError, match="'lates' is no side") as caught:
+        stream.get_side_output(am.OutputTag("lates"))
+    assert "nothing there emits to it: it has 'late'" in str(caught.value)
+    with pytest.raises(am.InvalidArgumentError, match="'late' is no side output"):
+        stream.map(abs).get_side_output(LATE)
+
+
+def test_a_compiled_function_of_another_library_may_emit_to_any() -> None:
+    import msgspec
+
     env = am.StreamExecutionEnvironment()
-    env.from_collection([1]).map(abs).get_side_output(LATE).sink_to(print)
-    assert said(env) == [
-        "Side output 'late' of 'map' is read, and nothing there emits to it."
-    ]
+    stream = env.from_collection([1]).map(msgspec.json.encode)
+    assert stream.get_side_output(LATE)
+
+
+async def test_a_warning_names_what_no_operator_reads(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    failed = am.OutputTag[am.DeadLetter]("failed")
+    numbers = env.from_collection([1]).map(abs, on_error=am.dead_letter(failed))
+    await numbers.name("parse").collect()
+    (said,) = (one for one in caplog.records if "side output" in one.getMessage())
+    fields: Any = said
+    assert (fields.side_output, fields.operator) == ("failed", "parse")
+    assert fields.levelname == "WARNING"
 
 
 def test_dead_letters_that_nobody_reads_are_told() -> None:
@@ -134,5 +148,5 @@ def test_late_records_that_nobody_reads_are_told() -> None:
 def test_no_code_of_the_user_runs_for_it() -> None:
     env = am.StreamExecutionEnvironment()
     stream = env.from_collection([1]).process(Silent())
-    stream.get_side_output(LATE).sink_to(print)
-    assert len(said(env)) == 1
+    with pytest.raises(am.InvalidArgumentError, match="is no side output"):
+        stream.get_side_output(LATE)
