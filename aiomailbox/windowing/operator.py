@@ -170,6 +170,16 @@ class WindowOperator(StatefulOperator):
         )
         return then(pending, self.emit_collected)
 
+    def finish(self) -> Pending:
+        """Warn of windows that the end of input cuts off: their time has not come."""
+        if not self._is_event_time and self._timers.processing_time_timer_count:
+            self.context.log.warning(
+                "the input ended before windows of processing time did: they are dropped",
+                windows=self._timers.processing_time_timer_count,
+                remedy="use event time, or a source that outlasts the last window",
+            )
+        return super().finish()
+
     def fill_state(self) -> None:
         """Let the window function put what it holds into its state."""
         if self._function is not None and self._is_open:

@@ -1,4 +1,4 @@
-"""Records that come too late are counted, and a warning says how many and how late."""
+"""What windows drop is counted, and a warning says how much and why."""
 
 from __future__ import annotations
 
@@ -135,3 +135,31 @@ async def test_there_is_a_warning_each_minute(caplog: pytest.LogCaptureFixture) 
     said: list[Any] = [one for one in caplog.records if "late" in one.getMessage()]
     assert len(said) == 4
     assert sum(one.count for one in said) == said[-1].total == 150
+
+
+async def test_windows_that_the_end_of_input_cuts_off_are_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    windows = am.TumblingProcessingTimeWindows.of(am.hours(1))
+    counts = env.from_collection([1, 2, 3]).key_by(lambda number: number)
+    with caplog.at_level(logging.WARNING, "aiomailbox"):
+        assert await counts.window(windows).aggregate(am.count()).collect() == []
+    (said,) = (one for one in caplog.records if "processing time" in one.getMessage())
+    fields: Any = said
+    assert (fields.windows, fields.levelname) == (3, "WARNING")
+
+
+async def test_windows_of_processing_time_that_ended_are_not_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def slowly() -> AsyncIterator[int]:
+        yield 1
+        await asyncio.sleep(10)
+
+    env = am.StreamExecutionEnvironment()
+    windows = am.TumblingProcessingTimeWindows.of(am.seconds(1))
+    stream = env.from_async_iterable(slowly).window_all(windows)
+    with caplog.at_level(logging.WARNING, "aiomailbox"):
+        assert await stream.aggregate(am.count()).collect() == [1]
+    assert not caplog.records
