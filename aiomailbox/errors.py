@@ -82,6 +82,7 @@ __all__ = [
     "WrongTypeError",
     "YieldDepthError",
     "add_note",
+    "install_command",
     "named_operator",
     "safe_repr",
     "safe_str",
@@ -666,8 +667,46 @@ class MissingExtraError(UsageError, ImportError):
     def __init__(self, feature: str, extra: str) -> None:
         self.extra = extra
         super().__init__(
-            f"{feature} needs an optional dependency: pip install 'aiomailbox[{extra}]'"
+            f"{feature} needs an optional dependency: {install_command(extra)}"
         )
+
+
+def install_command(extra: str) -> str:
+    """Return the command that adds an extra to this installation of the library.
+
+    It names where the library was installed from, for it may be on no index, and the
+    interpreter that runs.
+    """
+    # Late: only who is about to fail needs them.
+    import json
+    import shlex
+    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.util import find_spec
+    from urllib.parse import unquote, urlsplit
+
+    python = shlex.quote(sys.executable or "python3")
+    pip = f"{python} -m pip install"
+    if find_spec("pip") is None:
+        pip = f"uv pip install --python {python}"
+    name, checkout = "aiomailbox", Path(__file__).parents[1]
+    try:
+        origin = distribution(name).read_text("direct_url.json")
+    except PackageNotFoundError:
+        # Imported from where it lies.
+        wanted = (
+            f"{checkout}[{extra}]" if (checkout / "pyproject.toml").exists() else ""
+        )
+        return f"{pip} {shlex.quote(wanted or f'{name}[{extra}]')}"
+    if origin is None:
+        return f"{pip} {shlex.quote(f'{name}[{extra}]')}"
+    found = json.loads(origin)
+    url = urlsplit(found["url"])
+    if url.scheme == "file" and "dir_info" in found:
+        editable = "-e " if found["dir_info"].get("editable") else ""
+        return f"{pip} {editable}{shlex.quote(f'{unquote(url.path)}[{extra}]')}"
+    vcs = found.get("vcs_info")
+    address = f"{vcs['vcs']}+{found['url']}@{vcs['commit_id']}" if vcs else found["url"]
+    return f"{pip} {shlex.quote(f'{name}[{extra}] @ {address}')}"
 
 
 class MailFailedError(WorldError):

@@ -165,4 +165,6 @@ def test_without_the_extra_its_name_is_said(
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "typer", None)
     assert main([]) == ExitCode.USAGE
-    assert "pip install 'aiomailbox[cli]'" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "pip install " in told
+    assert "[cli]" in told

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -7,6 +8,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from aiomailbox.errors import install_command
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,6 +124,65 @@ def test_a_name_behind_an_extra_says_how_to_install_it(
     shown = run(bare_python, "-c", ASK_FOR_SPARK, cwd=tmp_path)
     assert "SparkSource needs" in shown
     assert "aiomailbox[spark]" in shown
+
+
+ASK_FOR_PROCESSES = """
+import aiomailbox
+try:
+    aiomailbox.Processes(2)
+except aiomailbox.UsageError as error:
+    print(str(error).partition(": ")[2])
+"""
+
+
+@pytest.mark.timeout(180)
+def test_the_command_that_an_error_names_installs_what_is_missing(
+    bare_python: Path, tmp_path: Path
+) -> None:
+    # It names the wheel that was installed: the library is on no index.
+    command = run(bare_python, "-c", ASK_FOR_PROCESSES, cwd=tmp_path).strip()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    run("bash", "-c", f'PATH="{path}" {command} -q', cwd=tmp_path)
+    assert not run(bare_python, "-c", ASK_FOR_PROCESSES, cwd=tmp_path).strip()
+
+
+@pytest.mark.parametrize(
+    ("origin", "wanted"),
+    [
+        (None, "'aiomailbox[rocksdb]'"),
+        (
+            {"url": "file:///a%20b/aiomailbox", "dir_info": {"editable": True}},
+            "-e '/a b/aiomailbox[rocksdb]'",
+        ),
+        (
+            {"url": "file:///a/aiomailbox", "dir_info": {}},
+            "'/a/aiomailbox[rocksdb]'",
+        ),
+        (
+            {"url": "file:///a/b.whl", "archive_info": {}},
+            "'aiomailbox[rocksdb] @ file:///a/b.whl'",
+        ),
+        (
+            {
+                "url": "https://example.org/a.git",
+                "vcs_info": {"vcs": "git", "commit_id": "c0ffee"},
+            },
+            "'aiomailbox[rocksdb] @ git+https://example.org/a.git@c0ffee'",
+        ),
+    ],
+)
+def test_the_command_names_where_the_library_came_from(
+    origin: dict[str, object] | None, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Installed:
+        def read_text(self, name: str) -> str | None:
+            assert name == "direct_url.json"
+            return None if origin is None else json.dumps(origin)
+
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: Installed())
+    command = install_command("rocksdb")
+    assert " install " in command
+    assert command.endswith(f" {wanted}")
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

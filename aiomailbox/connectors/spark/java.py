@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from aiomailbox.errors import JavaNotFoundError
+from aiomailbox.errors import JavaNotFoundError, install_command
 from aiomailbox.scratch import ScratchDirectory
 
 __all__ = ["JAVA_VERSION_MIN", "JavaHome", "ensure_java", "find_java"]
@@ -89,7 +89,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
             f"Spark needs Java {JAVA_VERSION_MIN} or newer, and none was found "
             f"({'; '.join(looked)}). Install one, for example with "
             "'apt install default-jre-headless', or let pip bring one: "
-            "pip install 'aiomailbox[java]'"
+            f"{install_command('java')}"
         )
     return found
 

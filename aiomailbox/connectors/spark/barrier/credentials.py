@@ -14,7 +14,7 @@ from typing import Final
 
 import msgspec
 
-from aiomailbox.errors import UsageError, WorldError
+from aiomailbox.errors import UsageError, WorldError, install_command
 from aiomailbox.exchange.remote.security import Security
 from aiomailbox.scratch import ScratchDirectory
 
@@ -48,7 +48,7 @@ def new_credentials() -> Credentials:
     if program is None:
         raise UsageError(
             "workers on several machines encrypt their connections, and nothing is "
-            "installed that makes a certificate: pip install 'aiomailbox[tls]', or "
+            f"installed that makes a certificate: {install_command('tls')}, or "
             "install openssl. On a network that you trust, pass run_on(..., "
             "encrypt=False)."
         )
