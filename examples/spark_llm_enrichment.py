@@ -252,7 +252,10 @@ async def embedded(place: Path, url: str, rows: int, tokens_per_minute: int) -> 
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(2.0, directory=place / "job")
     df = make_texts(spark, rows)
-    source = am.SparkSource(df, records=Text, order_by="id", stage=place / "texts")
+    # By its name a program that was killed finds what it has staged.
+    source = am.SparkSource(
+        df, records=Text, order_by="id", stage=place / "texts", stage_name="texts"
+    )
     texts = env.from_source(source, name="texts").uid("texts")
     labels = texts.through(labelling(url, tokens_per_minute))
     table = am.SparkTableSink(spark, "labels", stage=place / "stage", ledger="added_by")

@@ -116,7 +116,7 @@ def job_staged(df: Any, stage: str) -> int:
 
     async def work() -> int:
         env = am.StreamExecutionEnvironment()
-        source = am.SparkSource(df, records="batch", stage=stage)
+        source = am.SparkSource(df, records="batch", stage=stage, stage_name="rows")
         return sum([batch.num_rows async for batch in env.from_source(source)])
 
     return am.run(work())

@@ -6,12 +6,19 @@ import contextlib
 import re
 import sys
 import uuid
+from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.connectors.spark.lost import lost_session_error
 from aiomailbox.errors import AioMailboxError, SparkJobError
 
-__all__ = ["JobTag", "is_connect", "is_connect_session", "spark_job_error"]
+__all__ = [
+    "JobTag",
+    "is_connect",
+    "is_connect_session",
+    "spark_job_error",
+    "url_for_spark",
+]
 
 
 def is_connect(df: Any) -> bool:
@@ -22,6 +29,14 @@ def is_connect(df: Any) -> bool:
 def is_connect_session(session: Any) -> bool:
     """Say whether a session is one of Spark Connect."""
     return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def url_for_spark(path: Path) -> str:
+    """Return how Spark is told of a file or directory of this machine.
+
+    Hadoop decodes nothing: for ``/a%20b`` it would look beside a directory ``/a b``.
+    """
+    return f"file://{path.absolute()}"
 
 
 class JobTag:

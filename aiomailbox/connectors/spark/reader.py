@@ -105,7 +105,7 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
         def produce() -> Iterator[ReadItem]:
             if tag is not None:
                 tag.tag_thread()
-            return read(plan, part, row)
+            return read(plan, part, row, split.fingerprint)
 
         return Pump(
             produce,

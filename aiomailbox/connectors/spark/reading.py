@@ -134,25 +134,28 @@ class Beginning:
 ReadItem = Chunk | PartEnd | Skipped | Beginning
 
 
-def read(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
+def read(
+    plan: ReadPlan, part: int, row: int, fingerprint: str = ""
+) -> Iterator[ReadItem]:
     """Read from a position on; blocks, so it belongs into a thread.
 
     Args:
         plan: What to read and how.
         part: Earlier partitions are skipped.
         row: Earlier rows of that partition are skipped.
+        fingerprint: Tells what the position is of; empty at the beginning.
     """
     if plan.stage is not None:
-        return _read_staged(plan, plan.stage, part, row)
+        return _read_staged(plan, plan.stage, part, row, fingerprint)
     if plan.path == "arrow":
         return _read_arrow(plan, part, row)
     return _read_rows(plan, part, row)
 
 
 def _read_staged(
-    plan: ReadPlan, stage: Stage, part: int, row: int
+    plan: ReadPlan, stage: Stage, part: int, row: int, identity: str
 ) -> Iterator[ReadItem]:
-    staged = stage.find(plan.df) or stage.write(plan.df)
+    staged = stage.rows(plan.df, identity)
     yield Beginning(staged.identity, len(staged.files), staged.rows)
     run_of = _RunMaker(plan, staged.schema)
     for index in range(part, len(staged.files)):

@@ -14,7 +14,7 @@ from pyarrow import parquet
 from aiomailbox.checkpoint import Savepoint
 from aiomailbox.columnar import BatchMaker
 from aiomailbox.connectors.spark.frame_checks import check_session
-from aiomailbox.connectors.spark.jobs import is_connect_session
+from aiomailbox.connectors.spark.jobs import is_connect_session, url_for_spark
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.result import kind_of_spark, spark_schema
 from aiomailbox.errors import InvalidArgumentError, TargetExistsError, UsageError
@@ -161,7 +161,7 @@ class _Segments:
         if self._path is not None:
             draft.rename(self._path)
         place = self._path or draft
-        return self._spark.read.schema(schema).parquet(place.as_uri())
+        return self._spark.read.schema(schema).parquet(url_for_spark(place))
 
     def _begin(self) -> Path:
         if self._path is not None:

@@ -69,8 +69,13 @@ class SparkSource(Generic[OutT]):
             leaves them as they are.
         partitions: How many partitions (or staged files) there are; None for Spark's.
         stage: A directory, in storage that Spark's executors and this process share, to
-            which Spark writes the rows as Parquet before the first one is read. One that
-            already holds this DataFrame is read as it is; the caller deletes it.
+            which Spark writes the rows as Parquet before the first one is read. Rows that
+            it holds already are read by a job that resumes from them, with
+            ``stage_name``, or with ``df=None``; else they are refused. The caller
+            deletes it.
+        stage_name: What the caller calls the rows, for example the day that they are of.
+            A stage that holds rows of this name is read, and not written again; one that
+            holds others is refused.
         path: ``"arrow"``: batches packed by Spark's Python workers. ``"rows"``: rows
             pickled by the JVM, which is slower but carries user-defined types. None
             uses Arrow where possible.
@@ -86,7 +91,7 @@ class SparkSource(Generic[OutT]):
         UnsupportedColumnError: If a column cannot be carried, or does not fit
             ``records``; names it.
         SparkJobError: If Spark's Java process has ended.
-        SourceChangedError: If the stage holds another DataFrame.
+        SourceChangedError: In the job, if the stage holds rows that are not asked for.
 
     Concept:
         Flink, FLIP-27 ``Source``, bounded.
@@ -111,6 +116,7 @@ class SparkSource(Generic[OutT]):
         order_by: Any = None,
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
+        stage_name: str | None = None,
         path: ReadPath | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
@@ -127,6 +133,7 @@ class SparkSource(Generic[OutT]):
         order_by: Any = None,
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
+        stage_name: str | None = None,
         path: ReadPath | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
@@ -142,6 +149,7 @@ class SparkSource(Generic[OutT]):
         order_by: Any = None,
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
+        stage_name: str | None = None,
         path: ReadPath | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
@@ -156,7 +164,7 @@ class SparkSource(Generic[OutT]):
         if partitions is not None:
             _check_positive("partitions", partitions)
         form = form_of(records)
-        place = None if stage is None else Stage(local_path(stage, "stage").absolute())
+        place = _stage(stage, stage_name)
         schema = _schema(df, place)
         if place is None:
             chosen = check_path(schema, path)
@@ -204,7 +212,7 @@ class SparkSource(Generic[OutT]):
         if stage is not None and self._row_count is None:
             # What is wrong with it, its reader says.
             with suppress(AioMailboxError, OSError):
-                staged = stage.find(None)
+                staged = stage.find()
                 self._row_count = None if staged is None else staged.rows
         return self._row_count
 
@@ -279,12 +287,26 @@ def _schema(df: Any, place: Stage | None) -> Any:
         return checked_schema(df)
     if place is None:
         raise WrongTypeError("df", "there is no DataFrame", "Give one, or stage=.")
-    staged = place.find(None)
+    staged = place.find()
     if staged is None:
         raise InvalidArgumentError(
             "stage", f"nothing is staged in {str(place.directory)!r}", "Give df too."
         )
     return staged.schema
+
+
+def _stage(directory: str | os.PathLike[str] | None, name: str | None) -> Stage | None:
+    if name is not None and not (isinstance(name, str) and name):
+        raise InvalidArgumentError(
+            "stage_name", f"{name!r} is no name", 'Use a text, e.g. "2026-11-23".'
+        )
+    if directory is not None:
+        return Stage(local_path(directory, "stage").absolute(), name)
+    if name is not None:
+        raise InvalidArgumentError(
+            "stage_name", "there is no stage", "Give stage=, a directory, too."
+        )
+    return None
 
 
 def _columns(order_by: Any, schema: Any) -> list[str]:

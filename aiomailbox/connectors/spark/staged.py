@@ -4,6 +4,10 @@ Theory of operation: Spark writes the rows into a directory of their own below t
 then a manifest that names the files appears beside it, in one step. Rows without a
 manifest were left by a crash, and the next write removes them. What was staged never
 changes, so a position is a file and a row of it, and reading again needs no Spark.
+
+Rows that are there already are read only if something names them: a position, the caller's
+name for them, or the directory alone. A DataFrame does not: the same plan over files that
+were replaced, or over other local rows, has other rows.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from aiomailbox.connectors.spark.fingerprint import plan_digest
+from aiomailbox.connectors.spark.jobs import url_for_spark
 from aiomailbox.errors import (
     DamagedFileError,
     InvalidArgumentError,
@@ -47,6 +52,8 @@ class _Manifest(msgspec.Struct):
     plan: str
     schema: str
     files: list[_File]
+    # What the caller calls the rows; None if nothing.
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +65,16 @@ class StagedRows:
         schema: The DataFrame's schema.
         files: The files, in the order of Spark's partitions.
         rows: How many rows there are.
+        plan: The digest of the DataFrame's plan; see `plan_digest`.
+        name: What the caller calls the rows; None if nothing.
     """
 
     identity: str
     schema: Any
     files: tuple[Path, ...]
     rows: int
+    plan: str
+    name: str | None
 
     def batches(
         self, index: int, row: int, batch_rows: int
@@ -86,24 +97,24 @@ class StagedRows:
             raise DamagedFileError(str(path), str(error)) from error
 
 
-@dataclass(frozen=True, slots=True)
 class Stage:
     """Where a DataFrame is staged.
 
-    Attributes:
+    Args:
         directory: The directory, in storage that Spark's executors and this process see.
+        name: What the caller calls the rows; None if nothing.
     """
 
-    directory: Path
+    def __init__(self, directory: Path, name: str | None = None) -> None:
+        self.directory = directory
+        self.name = name
+        # The identity of what was written here through this object.
+        self._written = ""
 
-    def find(self, df: Any) -> StagedRows | None:
-        """Return what was staged here, or None.
-
-        Args:
-            df: The DataFrame that should have been; None to take what there is.
+    def find(self) -> StagedRows | None:
+        """Return what is staged here, whatever it is; None if nothing is.
 
         Raises:
-            SourceChangedError: If it was another one.
             DamagedFileError: If the manifest cannot be read.
         """
         from pyspark.sql.types import StructType
@@ -117,37 +128,84 @@ class Stage:
             manifest = msgspec.json.decode(content, type=_Manifest)
         except msgspec.MsgspecError as error:
             raise DamagedFileError(str(path), str(error)) from error
-        if df is not None and manifest.plan != plan_digest(df):
-            raise SourceChangedError(
-                f"{str(self.directory)!r} holds the rows of another DataFrame: its plan "
-                "or schema was different. Give another directory, or delete this one."
-            )
         folder = self.directory / f"{_ROWS}{manifest.identity}"
         return StagedRows(
             manifest.identity,
             StructType.fromJson(msgspec.json.decode(manifest.schema)),
             tuple(folder / file.name for file in manifest.files),
             sum(file.rows for file in manifest.files),
+            manifest.plan,
+            manifest.name,
         )
 
-    def write(self, df: Any) -> StagedRows:
-        """Let Spark write a DataFrame here; blocks, in a thread whose jobs are tagged.
+    def rows(self, df: Any, identity: str) -> StagedRows:
+        """Return the rows of a DataFrame, which Spark writes here if nothing is staged.
+
+        Blocks, in a thread whose jobs are tagged.
+
+        Args:
+            df: The DataFrame; None to take what is staged.
+            identity: Of the rows that a position is of; empty if there is no position.
 
         Raises:
             InvalidArgumentError: If there is no DataFrame to write.
-            SourceChangedError: If Spark's executors wrote somewhere else.
+            SourceChangedError: If what is staged is not what is asked for, or Spark's
+                executors wrote somewhere else.
+            DamagedFileError: If the manifest cannot be read.
         """
+        staged = self.find()
+        if staged is not None:
+            if df is not None:
+                self._check(staged, df, identity)
+            return staged
+        if identity:
+            raise SourceChangedError(
+                f"nothing is staged in {str(self.directory)!r}, where the rows were that "
+                "the position was taken of. Bring them back, or start anew."
+            )
         if df is None:
             raise InvalidArgumentError(
                 "df", f"nothing is staged in {str(self.directory)!r}", "Give one."
             )
+        return self._write(df)
+
+    def _check(self, staged: StagedRows, df: Any, identity: str) -> None:
+        """Check that the rows that are staged are those that are asked for.
+
+        Raises:
+            SourceChangedError: If they are others, or may be.
+        """
+        place = str(self.directory)
+        if staged.plan != plan_digest(df):
+            raise SourceChangedError(
+                f"{place!r} holds the rows of another DataFrame: its plan or schema was "
+                "different. Give another directory, or delete this one."
+            )
+        if staged.identity in {identity, self._written}:
+            return
+        if self.name is None:
+            raise SourceChangedError(
+                f"{place!r} holds rows that were staged before. Whether they are still "
+                "those of the DataFrame, its plan does not say. To read them, write "
+                f"SparkSource(None, stage={place!r}); to stage others, give another "
+                "directory, or delete this one. A job that is to find its own rows "
+                "again names them: SparkSource(df, stage=..., stage_name=...)."
+            )
+        if staged.name != self.name:
+            held = "no name" if staged.name is None else f"the name {staged.name!r}"
+            raise SourceChangedError(
+                f"{place!r} holds rows that have {held}, and those named {self.name!r} "
+                "are asked for. Give another directory, or delete this one."
+            )
+
+    def _write(self, df: Any) -> StagedRows:
         self.directory.mkdir(parents=True, exist_ok=True)
         # No manifest names them, so they are never read.
         for left in self.directory.glob(f"{_ROWS}*"):
             shutil.rmtree(left, ignore_errors=True)
         identity = uuid.uuid4().hex
         folder = self.directory / f"{_ROWS}{identity}"
-        df.write.parquet(folder.absolute().as_uri())
+        df.write.parquet(url_for_spark(folder))
         # Files are named by their partitions, those of empty ones may be missing.
         files = [
             _File(path.name, parquet.read_metadata(path).num_rows)
@@ -160,10 +218,11 @@ class Stage:
                 "executors do not see the same storage as this process"
             )
         manifest = _Manifest(
-            _VERSION, identity, plan_digest(df), df.schema.json(), files
+            _VERSION, identity, plan_digest(df), df.schema.json(), files, self.name
         )
         self._publish(msgspec.json.encode(manifest))
-        found = self.find(None)
+        self._written = identity
+        found = self.find()
         assert found is not None, "it was written just now"
         return found
 

@@ -21,6 +21,7 @@ from pyarrow import parquet
 from aiomailbox.connectors.directory_target import Segments
 from aiomailbox.connectors.parquet_writer import ParquetWriter
 from aiomailbox.connectors.spark.frame_checks import check_session
+from aiomailbox.connectors.spark.jobs import url_for_spark
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.errors import (
     InvalidArgumentError,
@@ -171,7 +172,7 @@ class _Table:
         from pyspark.sql import functions as sf
 
         # All files in one write: Spark's append is one commit of the table.
-        df = self._spark.read.parquet(*[file.as_uri() for file in files])
+        df = self._spark.read.parquet(*map(url_for_spark, files))
         if self._ledger is not None:
             if self._ledger in df.columns:
                 raise SinkError(

@@ -81,7 +81,7 @@ async def test_many_results_become_files_that_hold_a_segment_each(spark: Any) ->
 async def test_a_directory_appears_when_all_results_are_there(
     spark: Any, tmp_path: Path
 ) -> None:
-    place = tmp_path / "below" / "visits"
+    place = tmp_path / "be low" / "visits"
 
     async def watched() -> Any:
         async for run in runs(2000):

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import aiomailbox as am
@@ -80,6 +81,7 @@ class TestStaged:
         df = spark.range(0, 90, 1, 3)
         _, state = await read(SparkSource(df, stage=tmp_path / "a"), runs=1)
         other = SparkSource(df, stage=tmp_path / "b")
+        await read(other)
         with pytest.raises(SourceChangedError, match="not the one"):
             await read(other, splits=state)
 
@@ -89,6 +91,94 @@ class TestStaged:
         await read(SparkSource(spark.range(10), stage=tmp_path))
         with pytest.raises(SourceChangedError, match="another DataFrame"):
             await read(SparkSource(spark.range(11), stage=tmp_path))
+
+    async def test_other_rows_of_the_same_plan_and_schema_are_refused(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        """Neither paths, nor local rows, nor the 40th column are in a plan's text."""
+        days = [str(tmp_path / day) for day in ("monday", "tuesday")]
+        for number, day in enumerate(days):
+            spark.range(number, number + 3, 1, 1).write.parquet(day)
+        columns = [f"id as c{number}" for number in range(39)]
+        ways: dict[str, list[Any]] = {
+            "files": [spark.read.parquet(day) for day in days],
+            "local rows": [spark.createDataFrame([(n,)], "n long") for n in (1, 2)],
+            "columns": [
+                spark.range(1).selectExpr(*columns, f"{n} as last") for n in (1, 2)
+            ],
+        }
+        for way, (monday, tuesday) in ways.items():
+            stage = tmp_path / "stage" / way
+            before, _ = await read(SparkSource(monday, stage=stage))
+            with pytest.raises(SourceChangedError, match="staged before"):
+                await read(SparkSource(tuesday, stage=stage))
+            # Who asks for what is there gets it.
+            assert (await read(SparkSource(None, stage=stage)))[0] == before
+
+    async def test_rows_are_read_again_under_the_name_that_they_were_given(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        def source(name: str | None, rows: int = 10) -> SparkSource:
+            return SparkSource(spark.range(rows), stage=tmp_path, stage_name=name)
+
+        values, _ = await read(source("monday"))
+        written = list(tmp_path.glob("rows-*"))
+        assert await read(source("monday")) == (values, [])
+        assert list(tmp_path.glob("rows-*")) == written
+        with pytest.raises(SourceChangedError, match=r"'monday'.*'tuesday'"):
+            await read(source("tuesday"))
+        with pytest.raises(SourceChangedError, match="stage_name"):
+            await read(source(None))
+        # A name is no excuse for a plan that is another one for certain.
+        with pytest.raises(SourceChangedError, match="another DataFrame"):
+            await read(source("monday", 11))
+
+    async def test_rows_that_were_staged_without_a_name_have_none(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        await read(SparkSource(spark.range(10), stage=tmp_path))
+        named = SparkSource(spark.range(10), stage=tmp_path, stage_name="monday")
+        with pytest.raises(SourceChangedError, match="no name"):
+            await read(named)
+
+    async def test_a_source_reads_again_what_it_has_staged_itself(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        """As after a failure before the first checkpoint."""
+        source = SparkSource(spark.range(10), stage=tmp_path)
+        first, _ = await read(source)
+        written = list(tmp_path.glob("rows-*"))
+        assert (await read(source))[0] == first
+        assert list(tmp_path.glob("rows-*")) == written
+
+    async def test_a_position_asks_for_the_rows_that_it_was_taken_of(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        def source() -> SparkSource:
+            return SparkSource(spark.range(0, 90, 1, 1), stage=tmp_path, batch_rows=8)
+
+        head, state = await read(source(), runs=3, records_max=7)
+        tail, _ = await read(source(), splits=state)
+        assert ids(head + tail) == list(range(90))
+        shutil.rmtree(tmp_path)
+        with pytest.raises(SourceChangedError, match="nothing is staged"):
+            await read(source(), splits=state)
+        # Nobody pays for rows that would be refused.
+        assert not tmp_path.exists()
+
+    async def test_a_stage_of_an_earlier_version_resumes_a_position(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        source = SparkSource(spark.range(0, 90, 1, 1), stage=tmp_path, batch_rows=8)
+        head, state = await read(source, runs=3, records_max=7)
+        manifest = tmp_path / "_aiomailbox.json"
+        content = msgspec.json.decode(manifest.read_bytes())
+        # Its rows had no names.
+        del content["name"]
+        manifest.write_bytes(msgspec.json.encode(content))
+        again = SparkSource(spark.range(0, 90, 1, 1), stage=tmp_path)
+        tail, _ = await read(again, splits=state)
+        assert ids(head + tail) == list(range(90))
 
     async def test_what_a_crash_left_half_written_is_written_again(
         self, spark: Any, read: Any, tmp_path: Path
@@ -130,6 +220,10 @@ class TestStaged:
             SparkSource(times, stage=tmp_path)
         with pytest.raises(InvalidArgumentError, match="nothing is staged"):
             SparkSource(None, stage=tmp_path / "empty")
+        with pytest.raises(InvalidArgumentError, match="there is no stage"):
+            SparkSource(spark.range(1), stage_name="monday")
+        with pytest.raises(InvalidArgumentError, match="is no name"):
+            SparkSource(spark.range(1), stage=tmp_path, stage_name="")
         with pytest.raises(InvalidArgumentError, match="no column 'x'"):
             SparkSource(spark.range(1), order_by="x")
 

@@ -44,7 +44,7 @@ def rows(spark: Any, table: str) -> list[int]:
 
 def program(spark: Any, table: str, tmp_path: Path, ledger: str | None) -> Program:
     sink = partial(
-        SparkTableSink, spark, table, stage=tmp_path / "stage", ledger=ledger
+        SparkTableSink, spark, table, stage=tmp_path / "a stage", ledger=ledger
     )
     return Program(sink, parallelism=2)
 
@@ -70,7 +70,7 @@ async def test_rows_are_appended_with_each_checkpoint(
     await job.checkpoint(end=True)
     assert rows(spark, table) == [1, 2, 4]
     await job.end(succeeded=True)
-    assert list((tmp_path / "stage").iterdir()) == []
+    assert list((tmp_path / "a stage").iterdir()) == []
 
 
 @pytest.mark.parametrize(("ledger", "expected"), [("by", [1, 2]), (None, [1, 1, 2, 2])])
@@ -121,7 +121,7 @@ async def test_an_append_that_was_cut_in_half_is_told(
     committer = job.committer
     names = sorted(name for _, name in job.prepared)
     files = [committer._folder.parent / name for name in names]
-    half = spark.read.parquet(*[file.as_uri() for file in files]).where("n = 3")
+    half = spark.read.parquet(*map(str, files)).where("n = 3")
     digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
     half.selectExpr("n", f"'{commit.split('-')[0]}-{digest}' AS by").write.mode(
         "append"

@@ -37,7 +37,7 @@ from aiomailbox.connectors.spark.barrier.watching import watching
 from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
 from aiomailbox.connectors.spark.inside.refusals import check_no_sinks, check_runnable
 from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
-from aiomailbox.connectors.spark.jobs import JobTag, is_connect
+from aiomailbox.connectors.spark.jobs import JobTag, is_connect, url_for_spark
 from aiomailbox.connectors.spark.letters import (
     DEAD_LETTER_COLUMNS,
     dead_letter_origins,
@@ -175,7 +175,7 @@ async def run_in_barrier(run: BarrierRun, path: Any, schema: Any) -> Any:
     finally:
         await run_in_thread(job.clean)
     reader = session.read.schema(job.schema)
-    return await run_in_thread(reader.parquet, target.as_uri())
+    return await run_in_thread(reader.parquet, url_for_spark(target))
 
 
 class _Job:

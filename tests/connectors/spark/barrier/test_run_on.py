@@ -94,7 +94,7 @@ async def test_a_job_goes_on_from_its_last_checkpoint_and_counts_each_row_once(
     seen: list[am.JobSnapshot] = []
     result = await pipeline.run_on(
         df,
-        tmp_path / "out",
+        tmp_path / "the out",
         schema=Seen,
         order_by="id",
         on_snapshot=seen.append,
@@ -113,8 +113,8 @@ async def test_a_job_goes_on_from_its_last_checkpoint_and_counts_each_row_once(
     assert (tmp_path / "died").exists()
     # From the beginning it would have been almost all of them.
     assert 1500 < calls_in(tmp_path) < 2700
-    assert (tmp_path / "out" / "_SUCCESS").exists()
-    assert not (tmp_path / ".out.aiomailbox").exists()
+    assert (tmp_path / "the out" / "_SUCCESS").exists()
+    assert not (tmp_path / ".the out.aiomailbox").exists()
 
 
 async def test_another_program_goes_on_with_what_one_has_begun(
