@@ -76,7 +76,9 @@ class Pipeline(Generic[InT, OutT]):
             records: The form of a record; see `SparkSource`.
             order_by: The columns by which each partition is sorted first; for several
                 DataFrames, a dict by name. Without it, a retried task may read its rows
-                in another order.
+                in another order. Watermarks are held to the end of each partition, so
+                that no row is late, unless the first column is that of event time, or
+                the strategy says ``with_watermarks_on_bounded_input()``.
             parallelism: Subtasks of all operators that do not set their own, except
                 those that directly read a DataFrame, which has its own partitions; None for
                 the cores that Spark has.
@@ -181,7 +183,7 @@ class Pipeline(Generic[InT, OutT]):
             records: The form of a record; see `SparkSource`.
             order_by: The columns by which each worker's rows are sorted; for several
                 DataFrames, a dict by name, of columns with equal types: their rows are
-                sorted together.
+                sorted together. Watermarks as in `apply_to`.
             parallelism: Subtasks of all operators that do not set their own, and so the
                 minimum number of workers; None for the number of Spark's slots.
             max_parallelism: Key groups; None for Flink's default.

@@ -48,6 +48,8 @@ class WatermarkStrategy:
             those that the records have already.
         idleness_ms: After how many quiet milliseconds a stream is idle, or None.
         alignment: Which other sources to wait for, or None.
+        moves_on_bounded_input: Whether event time moves while a DataFrame is read inside
+            Spark, too, or waits for the end of each partition.
 
     Concept:
         Flink, ``WatermarkStrategy``.
@@ -67,6 +69,7 @@ class WatermarkStrategy:
     assigner: AssignerSpec | None = None
     idleness_ms: int | None = None
     alignment: AlignmentConfig | None = None
+    moves_on_bounded_input: bool = False
 
     @classmethod
     def for_monotonous_timestamps(cls) -> WatermarkStrategy:
@@ -153,6 +156,16 @@ class WatermarkStrategy:
             raise InvalidArgumentError("update_interval", "it is 0", "Use e.g. 1.0.")
         drift_ms = duration_ms(max_drift, "max_drift")
         return replace(self, alignment=AlignmentConfig(group, drift_ms, interval_ms))
+
+    def with_watermarks_on_bounded_input(self) -> WatermarkStrategy:
+        """Let event time move while a DataFrame is read inside Spark, too.
+
+        There (``apply_to``, ``run_on``) the rows of a partition may have any order, so
+        that watermarks are held to its end, and no row is late, unless ``order_by=`` sorts
+        them. This strategy holds for them as it does elsewhere: what comes later than it
+        allows is late.
+        """
+        return replace(self, moves_on_bounded_input=True)
 
     def create_assigner(self) -> TimestampAssigner | None:
         """Return the assigner, or None when the records' own event times count."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,11 +24,26 @@ from aiomailbox.connectors.spark.frame_checks import (
 )
 from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import check_path, special_columns
-from aiomailbox.graph import Transformation
-from aiomailbox.operators import Boundedness, RecordFields, SourceOperator
+from aiomailbox.graph import JobVertex, OperatorFactory, Transformation
+from aiomailbox.operators import (
+    Boundedness,
+    Operator,
+    RecordFields,
+    SourceOperator,
+    TimestampsAndWatermarksOperator,
+)
 from aiomailbox.records import ListRun, Run
 
-__all__ = ["BatchRuns", "FrameRows", "FrameSource", "frame_operator", "frame_rows"]
+__all__ = [
+    "BatchRuns",
+    "FrameRows",
+    "FrameSource",
+    "frame_operator",
+    "frame_rows",
+    "hold_watermarks",
+    "makes_watermarks",
+    "waits_for_end",
+]
 
 
 class FrameRows(NamedTuple):
@@ -37,20 +53,25 @@ class FrameRows(NamedTuple):
         form: What a record is; None if the batch itself is.
         special: What to make of columns that Arrow carries as structs of their parts.
         names: The columns.
+        order: What each partition is sorted by, as Spark writes it; "" for nothing.
     """
 
     form: RecordForm | None
     special: Callable[[], SpecialColumns]
     names: list[str]
+    order: str = ""
 
 
-def frame_rows(df: Any, name: str, records: Any) -> FrameRows:
+def frame_rows(
+    df: Any, name: str, records: Any, order: Sequence[Any] = ()
+) -> FrameRows:
     """Return what the rows of a DataFrame become.
 
     Args:
         df: The DataFrame.
         name: The parameter that it was given as.
         records: What a record is; see `SparkSource`.
+        order: The columns that each partition is sorted by.
 
     Raises:
         InvalidArgumentError: If the DataFrame cannot be read.
@@ -60,7 +81,10 @@ def frame_rows(df: Any, name: str, records: Any) -> FrameRows:
     form = form_of(records)
     check_path(schema, "arrow")
     check_names(schema, form or RowForm())
-    return FrameRows(form, partial(special_columns, schema), schema.fieldNames())
+    # Of a column its expression is all that is known.
+    first = re.sub(r"^Column<'(.*)'>$", r"\1", str(order[0])) if order else ""
+    names = schema.fieldNames()
+    return FrameRows(form, partial(special_columns, schema), names, first)
 
 
 class FrameSource:
@@ -73,7 +97,7 @@ class FrameSource:
     boundedness = Boundedness.BOUNDED
 
     def __init__(self, rows: FrameRows) -> None:
-        self._form, self._special, self._names = rows
+        self._form, self._special, self._names, self._order = rows
 
     @property
     def record_types(self) -> tuple[type, ...]:
@@ -90,6 +114,18 @@ class FrameSource:
     def gives_columns(self) -> bool:
         """Whether its runs have columns."""
         return self._form is not None
+
+    def is_in_order_of(self, assigner: object) -> bool:
+        """Say whether partitions are sorted by what event times are taken from.
+
+        Args:
+            assigner: What a strategy takes them from: a field's name, or a function.
+        """
+        order, _, direction = self._order.partition(" ")
+        if not order or direction.startswith("DESC"):
+            return False
+        # What a function reads, or what a field was made of, only the user knows.
+        return assigner not in self._names or assigner == order
 
     def __call__(self) -> SourceOperator:
         """Make the operator."""
@@ -108,6 +144,48 @@ def frame_operator(name: str, source: FrameSource) -> Transformation:
         record_fields=source.record_fields,
         source=source,  # type: ignore[arg-type]
     )
+
+
+def makes_watermarks(item: Transformation) -> bool:
+    """Say whether an operator assigns event times."""
+    return item.source is None and isinstance(
+        item.factory(), TimestampsAndWatermarksOperator
+    )
+
+
+def waits_for_end(vertex: JobVertex, item: Transformation) -> bool:
+    """Say whether an operator's event time waits for the end of its task's input.
+
+    A DataFrame ends, and its rows have an order of time only if somebody says so; behind
+    an exchange they come one producer's after the other's.
+
+    Args:
+        vertex: Where the operator is.
+        item: The operator, which `makes_watermarks`.
+    """
+    made, source = item.factory(), vertex.head.transformation.source
+    assert isinstance(made, TimestampsAndWatermarksOperator)
+    strategy = made.strategy
+    if strategy.moves_on_bounded_input:
+        return False
+    return not (
+        isinstance(source, FrameSource) and source.is_in_order_of(strategy.assigner)
+    )
+
+
+def hold_watermarks(vertex: JobVertex) -> None:
+    """Let the event times of a vertex wait that have to; where its tasks are made."""
+    for node in vertex.nodes:
+        item = node.transformation
+        if makes_watermarks(item) and waits_for_end(vertex, item):
+            item.factory = partial(_holding, item.factory)
+
+
+def _holding(factory: OperatorFactory) -> Operator:
+    made = factory()
+    assert isinstance(made, TimestampsAndWatermarksOperator)
+    made.hold_watermarks()
+    return made
 
 
 class BatchRuns:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from aiomailbox.eventtime import (
+    NoWatermarks,
     OutputGuard,
     TimestampAssigner,
     WatermarkStrategy,
@@ -51,6 +53,9 @@ class TimestampsAndWatermarksOperator(Operator):
         on_error: What to do with a record for which the timestamp assigner raises, or
             gives no event time.
 
+    Attributes:
+        strategy: What it was given.
+
     Concept:
         Flink, ``TimestampsAndWatermarksOperator``.
 
@@ -71,7 +76,7 @@ class TimestampsAndWatermarksOperator(Operator):
         interval_ms: int = WATERMARK_INTERVAL_MS,
         on_error: OnError = fail,
     ) -> None:
-        self._strategy = strategy
+        self.strategy: WatermarkStrategy = strategy
         self.takes_columns = not callable(strategy.assigner)
         if strategy.idleness_ms is not None:
             self.live_clock_need = "with_idleness(...)"
@@ -79,6 +84,10 @@ class TimestampsAndWatermarksOperator(Operator):
         self._interval_ms = interval_ms
         self._ticks: IdleTicks | None = None
         self._guard = OutputGuard()
+
+    def hold_watermarks(self) -> None:
+        """Let event time move at the end of the input only; before `setup`."""
+        self.strategy = replace(self.strategy, generator_factory=NoWatermarks)
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the watermark emitted last, and whether the stream is idle."""
@@ -97,13 +106,13 @@ class TimestampsAndWatermarksOperator(Operator):
     def open(self) -> Pending:
         """Begin, and watch for idleness if the strategy says so."""
         self._ticks = IdleTicks(
-            self._strategy, self._interval_ms, self.context, self.output, self._tick
+            self.strategy, self._interval_ms, self.context, self.output, self._tick
         )
-        self._assigner = self._strategy.create_assigner()
+        self._assigner = self.strategy.create_assigner()
         self._failures = RecordFailures(
             self.on_error, self._function(), self.context, self.output
         )
-        self._generator = self._strategy.create_generator(self._ticks.clock)
+        self._generator = self.strategy.create_generator(self._ticks.clock)
         return None
 
     def process_run(self, run: Run) -> Pending:
@@ -177,7 +186,7 @@ class TimestampsAndWatermarksOperator(Operator):
 
     def _function(self) -> Callable[..., Any]:
         """Return the user's assigner, for errors; a field's name has no line."""
-        spec = self._strategy.assigner
+        spec = self.strategy.assigner
         return spec if callable(spec) else self.process_run
 
     def _tick(self) -> Pending:

@@ -36,6 +36,7 @@ from aiomailbox.connectors.spark.barrier.source import (
     Wrapping,
 )
 from aiomailbox.connectors.spark.barrier.watching import showing
+from aiomailbox.connectors.spark.frame_source import hold_watermarks
 from aiomailbox.connectors.spark.handshake import connect_as
 from aiomailbox.errors import (
     AioMailboxError,
@@ -292,6 +293,8 @@ async def _work(
         try:
             shipment = unpack(begin.payload, limits)
             _attach(shipment, feeds)
+            for vertex in shipment.graph.vertices:
+                hold_watermarks(vertex)
             job = WorkerJob(shipment, limits, begin, place, lambda: None, library_log())
         except Exception as error:  # noqa: BLE001 -- the director gets it, whatever it is
             writer.write(encode(Failed(text_of_error(error))))

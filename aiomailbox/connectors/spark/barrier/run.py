@@ -145,9 +145,9 @@ def new_exchange_input(
         InvalidArgumentError: If the DataFrame cannot be read.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    source = BarrierInput(number, frame_rows(df, name, records))
     order = [] if order_by is None else order_by
     columns = [*order] if isinstance(order, list | tuple) else [order]
+    source = BarrierInput(number, frame_rows(df, name, records, columns))
     return ExchangeInput(df, frame_operator(name, source), columns)
 
 

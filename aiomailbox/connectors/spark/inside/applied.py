@@ -14,6 +14,7 @@ import msgspec
 
 from aiomailbox.checkpoint import job_directory
 from aiomailbox.clock import SystemClock
+from aiomailbox.connectors.spark.frame_source import makes_watermarks, waits_for_end
 from aiomailbox.connectors.spark.inside.frames import (
     InputFrame,
     chained_frames,
@@ -39,6 +40,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph import (
     JobGraph,
+    JobVertex,
     Origin,
     Transformation,
     describe_form,
@@ -224,6 +226,12 @@ class Applied:
             for frame in application.inputs
             if not frame.is_sorted
         ]
+        lines += [
+            line
+            for vertices in job.levels.vertices
+            for vertex in vertices
+            for line in _watermark_lines(vertex)
+        ]
         for item in self._items:
             if any(each.is_async for each in item.functions) and not item.has_journal:
                 lines.append(
@@ -389,6 +397,26 @@ class Materialized:
             )
         mine = self._rows.where(f"kind = {int(RowKind.RESULT)} and edge = {number}")
         return mine.select("payload").mapInArrow(_unpacker(), self._schemas[number])
+
+
+def _watermark_lines(vertex: JobVertex) -> Iterator[str]:
+    """Yield when the event times of a vertex move."""
+    for node in vertex.nodes:
+        item = node.transformation
+        if not makes_watermarks(item):
+            continue
+        if waits_for_end(vertex, item):
+            yield (
+                f"  {item.name!r} holds its watermarks to the end of each partition, and "
+                "windows fire there: its rows may have any order of time. Give "
+                "order_by= the column of event time, or the strategy "
+                ".with_watermarks_on_bounded_input()."
+            )
+        else:
+            yield (
+                f"  {item.name!r} emits watermarks as its strategy says: rows that come "
+                "later than it allows are late."
+            )
 
 
 def _journal_of(application: Application, items: list[Transformation]) -> str | None:

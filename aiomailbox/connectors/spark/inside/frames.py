@@ -87,12 +87,12 @@ def new_input(
         InvalidArgumentError: If the DataFrame cannot be read.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    rows = frame_rows(df, name, records)
-    if order_by is not None:
-        columns = order_by if isinstance(order_by, list | tuple) else [order_by]
-        df = df.sortWithinPartitions(*columns)
-    item = frame_operator(name, StageInput(rows))
-    return InputFrame(df, item, order_by is not None)
+    given = [] if order_by is None else order_by
+    order = [*given] if isinstance(given, list | tuple) else [given]
+    item = frame_operator(name, StageInput(frame_rows(df, name, records, order)))
+    if order:
+        df = df.sortWithinPartitions(*order)
+    return InputFrame(df, item, bool(order))
 
 
 def default_parallelism(df: Any) -> int:

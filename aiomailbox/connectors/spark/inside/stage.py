@@ -25,6 +25,7 @@ import pyarrow as pa
 from aiomailbox.availability import Availability
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.pump import Pump
+from aiomailbox.connectors.spark.frame_source import hold_watermarks
 from aiomailbox.connectors.spark.inside.levels import JobLevels, Place
 from aiomailbox.connectors.spark.inside.limits import LimitDoor, RemoteDoor
 from aiomailbox.connectors.spark.inside.outlet import Outlet
@@ -425,6 +426,7 @@ class _StageTask(NoCheckpointEvents):
         if self._is_cancelled:
             return
         self._repeat_orders()
+        hold_watermarks(self._place.vertex)
         shipment = self._shipment
         backend = shipment.config.state_backend.placed(scratch.below)
         builder = TaskBuilder(

@@ -324,6 +324,32 @@ async def test_timers_in_processing_time_fire_and_a_cancelled_caller_ends_the_st
     assert not tracker.getActiveJobsIds()
 
 
+async def test_no_row_of_a_dataframe_in_no_order_of_time_is_late(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Each worker gets its rows sorted by a hash."""
+
+    @am.pipeline
+    def counting(rows: Any) -> Any:
+        strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.millis(1))
+        timed = rows.assign_timestamps_and_watermarks(
+            strategy.with_timestamp_assigner("id")
+        )
+        windows = timed.key_by(lambda row: 0).window(
+            am.TumblingEventTimeWindows.of(am.seconds(1))
+        )
+        counts = windows.aggregate(am.aggregates(start=am.min_("id"), n=am.count()))
+        return counts.map(lambda row: Seen(row.start, row.n))
+
+    for name, order_by in {"unsorted": None, "sorted": "id"}.items():
+        result = await counting.run_on(
+            spark.range(0, 30_000), tmp_path / name, schema=Seen, order_by=order_by
+        )
+        assert pairs(result) == [(start, 1000) for start in range(0, 30_000, 1000)], (
+            name
+        )
+
+
 @pytest.mark.usefixtures("no_job")
 async def test_what_cannot_run_side_by_side_is_refused_before_a_job(
     spark: Any, tmp_path: Path

@@ -98,7 +98,9 @@ def lateness(rows: Any) -> Any:
     strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.millis(100))
     windows = (
         rows.assign_timestamps_and_watermarks(
-            strategy.with_timestamp_assigner(lambda row: row.id)
+            strategy.with_timestamp_assigner(
+                lambda row: row.id
+            ).with_watermarks_on_bounded_input()
         )
         # Two would wait for each other.
         .set_parallelism(1)

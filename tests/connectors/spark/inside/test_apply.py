@@ -165,6 +165,95 @@ def test_partitions_without_rows_and_a_dataframe_without_any_give_nothing(
         assert doubled.apply_to(nothing, schema=Doubled).result.collect() == []
 
 
+COUNTED = "start long, n long"
+LIVE = "emits watermarks as its strategy says"
+HELD = "holds its watermarks to the end of each partition"
+
+
+def counting(assigner: Any, *, moves: bool = False) -> Any:
+    """Count the rows of every two seconds, by an event time that hardly waits."""
+
+    @am.pipeline
+    def pipeline(rows: Any) -> Any:
+        strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.millis(1))
+        strategy = strategy.with_timestamp_assigner(assigner)
+        if moves:
+            strategy = strategy.with_watermarks_on_bounded_input()
+        return (
+            rows.assign_timestamps_and_watermarks(strategy)
+            .key_by(lambda row: 0)
+            .window(am.TumblingEventTimeWindows.of(am.seconds(2)))
+            .aggregate(am.aggregates(start=am.min_("at"), n=am.count()))
+            .map(lambda row: {"start": row.start, "n": row.n})
+        )
+
+    return pipeline
+
+
+def out_of_order(spark: Any) -> Any:
+    """A row a millisecond, in no order within four partitions of many runs."""
+    rows = spark.range(0, OUT_OF_ORDER, numPartitions=4)
+    return rows.selectExpr(f"id * 7919 % {OUT_OF_ORDER} as at")
+
+
+OUT_OF_ORDER = 60_000
+ALL_COUNTED = {(start, 2000) for start in range(0, OUT_OF_ORDER, 2000)}
+
+
+def test_no_row_of_a_bounded_dataframe_is_late_unless_somebody_says_its_order(
+    spark: Any, tmp_path: Path
+) -> None:
+    from pyspark.sql import functions as sf
+
+    df = out_of_order(spark)
+    orders: dict[str, tuple[Any, Any]] = {
+        "none": (None, HELD),
+        "of time": ("at", LIVE),
+        "a column": (sf.col("at"), LIVE),
+        "ascending": ([sf.col("at").asc(), "other"], LIVE),
+        "of something else": ("other", HELD),
+        "backwards": (sf.col("at").desc(), HELD),
+    }
+    for name, (order_by, says) in orders.items():
+        applied = counting("at").apply_to(
+            df.withColumn("other", sf.hash("at")), schema=COUNTED, order_by=order_by
+        )
+        assert says in applied.explain(), name
+        if name in {"none", "of time", "backwards"}:
+            found = {tuple(row) for row in applied.result.collect()}
+            assert found == ALL_COUNTED, name
+    # What a function reads, only the user knows.
+    by_function = counting(lambda row: row.at).apply_to
+    assert LIVE in by_function(df, schema=COUNTED, order_by="at").explain()
+    assert HELD in by_function(df, schema=COUNTED).explain()
+
+
+def test_rows_that_a_strategy_drops_are_counted(spark: Any, tmp_path: Path) -> None:
+    applied = counting("at", moves=True).apply_to(out_of_order(spark), schema=COUNTED)
+    assert LIVE in applied.explain()
+    kept = applied.materialize(tmp_path / "kept")
+    counted = sum(row.n for row in kept.result.collect())
+    assert counted < OUT_OF_ORDER
+    metrics = kept.metrics()
+    assert metrics.total("num_late_records_dropped") == OUT_OF_ORDER - counted
+    held = counting("at").apply_to(out_of_order(spark), schema=COUNTED)
+    kept = held.materialize(tmp_path / "held")
+    assert sum(row.n for row in kept.result.collect()) == OUT_OF_ORDER
+    assert kept.metrics().total("num_late_records_dropped") == 0
+
+
+def test_event_times_behind_an_exchange_wait_for_the_end(spark: Any) -> None:
+    """There rows come one producer's after the other's, however each was sorted."""
+
+    @am.pipeline
+    def pipeline(rows: Any) -> Any:
+        return counting("at")(rows.rebalance().filter(lambda row: True))
+
+    applied = pipeline.apply_to(out_of_order(spark), schema=COUNTED, order_by="at")
+    assert HELD in applied.explain()
+    assert {tuple(row) for row in applied.result.collect()} == ALL_COUNTED
+
+
 def test_a_join_with_a_dataframe_without_partitions_gives_nothing(spark: Any) -> None:
     left = spark.range(0, 100, numPartitions=2)
     right = spark.createDataFrame(spark.sparkContext.emptyRDD(), "id long")
