@@ -57,6 +57,8 @@ class BatchMaker:
     Args:
         schema: The schema; None takes that of the first records.
         kind_of: What becomes of the types of columns whose schema is taken.
+        needs_columns: Whether rows are lost where they go if they have no columns, so
+            that they are refused.
 
     Attributes:
         schema: The schema, as soon as it is known. A column in which all values were
@@ -75,8 +77,11 @@ class BatchMaker:
         self,
         schema: pa.Schema | None = None,
         kind_of: Callable[[pa.DataType], pa.DataType] | None = None,
+        *,
+        needs_columns: bool = False,
     ) -> None:
         self.schema = None if schema is None else _in_micros(schema)
+        self._needs_columns = needs_columns
         self._kind_of = kind_of or plain_in_micros
         self._shape: RecordShape | None = None
 
@@ -106,6 +111,12 @@ class BatchMaker:
         Raises:
             RecordTypeError: If it does not fit; names the column.
         """
+        if self._needs_columns and batch.num_rows and not batch.num_columns:
+            raise RecordTypeError(
+                "record",
+                f"{batch.num_rows} records have no fields, and would be lost",
+                "Give them one at least.",
+            )
         schema = self.schema
         if schema is None:
             fields = [each.with_type(self._kind_of(each.type)) for each in batch.schema]

@@ -26,7 +26,8 @@ class RowMaker:
     Attributes:
         schema: The batches' schema.
         form: What a record is.
-        can_take: Whether single values of all columns can be picked.
+        can_take: Whether single values of all columns can be picked, and give records:
+            of no columns Arrow makes a batch without rows.
         special: What was given for columns whose plain values mean something else.
         has_special: Whether there are such.
 
@@ -63,7 +64,9 @@ class RowMaker:
         self.form: RecordForm = form
         self.special: SpecialColumns = special or {}
         self.has_special: bool = bool(special)
-        self.can_take: bool = all(can_travel(field.type) for field in schema)
+        self.can_take: bool = bool(len(schema)) and all(
+            can_travel(field.type) for field in schema
+        )
         kinds = [field.type for field in schema]
         self._texts = [place for place, kind in enumerate(kinds) if _is_text(kind)]
         # What a row takes in the other columns; None if that depends on the row.

@@ -51,7 +51,7 @@ class ParquetWriter:
     ) -> None:
         self._segments = segments
         self._partition_by = partition_by
-        self._maker = BatchMaker(schema)
+        self._maker = BatchMaker(schema, needs_columns=True)
         self._given_schema = schema is not None
         self._rows_per_file = rows_per_file
         self._group_rows = min(row_group_rows, rows_per_file or row_group_rows)

@@ -16,6 +16,8 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.columnar import (
     ArrowRun,
+    BatchMaker,
+    DictForm,
     NamedTupleForm,
     RecordForm,
     RowMaker,
@@ -37,6 +39,20 @@ MOMENTS = st.datetimes(timezones=st.just(UTC))
 def run_of(columns: dict[str, Any], form: RecordForm | None = None) -> ArrowRun:
     batch = pa.record_batch(columns)
     return ArrowRun(batch, RowMaker(batch.schema, form or NamedTupleForm()))
+
+
+def test_rows_without_columns_stay_rows_when_some_are_taken() -> None:
+    """Arrow makes of no columns a batch without rows."""
+    batch = pa.RecordBatch.from_struct_array(pa.array([{}] * 3, pa.struct([])))
+    run = ArrowRun(batch, RowMaker(batch.schema, DictForm()))
+    taken = {
+        "taken": run.take([2, 0]),
+        "selected": run.select(np.array([True, False, True])),
+        "cut": run.slice(1, 3),
+    }
+    for name, part in taken.items():
+        assert (len(part), part.values) == (2, [{}, {}]), name
+    assert sum(each.num_rows for each in BatchMaker().batches(run)) == 3
 
 
 def test_no_rows_are_made_until_asked_for() -> None:

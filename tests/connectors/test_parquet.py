@@ -126,6 +126,17 @@ async def test_every_kind_of_record_is_written(
     assert read(tmp_path / "out") == expected
 
 
+async def test_rows_without_columns_are_refused(tmp_path: Path) -> None:
+    """A file without columns has no rows: they would be lost."""
+    none = pa.RecordBatch.from_struct_array(pa.array([{}] * 3, pa.struct([])))
+    env = am.StreamExecutionEnvironment()
+    rows = env.from_arrow(pa.Table.from_batches([none]))
+    rows.sink_to(am.ParquetSink(tmp_path / "out"))
+    with pytest.raises(am.JobFailedError, match="no fields, and would be lost"):
+        await env.execute()
+    assert not (tmp_path / "out").exists()
+
+
 async def test_an_arrow_run_is_written_without_making_rows(tmp_path: Path) -> None:
     batch = pa.record_batch(
         {"at": pa.array([5], pa.timestamp("ms", "America/New_York"))}

@@ -16,6 +16,7 @@ from aiomailbox.columnar import (
     RowMaker,
     SpecialColumns,
 )
+from aiomailbox.connectors.spark.fingerprint import CHECK
 from aiomailbox.connectors.spark.frame_checks import (
     check_names,
     checked_schema,
@@ -43,6 +44,7 @@ __all__ = [
     "hold_watermarks",
     "makes_watermarks",
     "waits_for_end",
+    "with_column",
 ]
 
 
@@ -133,7 +135,14 @@ class FrameSource:
 
     def runs(self) -> BatchRuns:
         """Return what makes runs of the batches that Spark gives to one worker."""
-        return BatchRuns(self._form, self._special)
+        return BatchRuns(self._form, self._special, len(self._names))
+
+
+def with_column(df: Any) -> Any:
+    """Return a DataFrame that has a column: Spark gives Python no rows without one."""
+    from pyspark.sql import functions as sf
+
+    return df if df.columns else df.select(sf.lit(1).alias(CHECK))
 
 
 def frame_operator(name: str, source: FrameSource) -> Transformation:
@@ -194,12 +203,17 @@ class BatchRuns:
     Args:
         form: What a record is; None if the batch itself is.
         special: What to make of columns that Arrow carries as structs of their parts.
+        width: How many columns there are; one more may follow, see `with_column`.
     """
 
     def __init__(
-        self, form: RecordForm | None, special: Callable[[], SpecialColumns]
+        self,
+        form: RecordForm | None,
+        special: Callable[[], SpecialColumns],
+        width: int,
     ) -> None:
         self._form = form
+        self._width = width
         self._special = special
         self._maker: RowMaker | None = None
 
@@ -212,6 +226,8 @@ class BatchRuns:
             rows_max: How many rows a run may have, where they are the records.
         """
         rows: int = batch.num_rows
+        if batch.num_columns > self._width:
+            batch = batch.select(range(self._width))
         if self._form is None:
             return ListRun([batch.slice(start)]), rows
         if self._maker is None:

@@ -171,7 +171,9 @@ def _read_arrow(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
 
     df, schema = plan.df, plan.df.schema
     columns = [sf.col(quoted(field.name)) for field in schema.fields]
-    if plan.checks:
+    # Spark gives no rows to Python where there is no column.
+    has_checks = plan.checks or not columns
+    if has_checks:
         df = df.withColumn(CHECK, row_check(schema, columns))
     packed = df.mapInArrow(arrow_packer(part, row, plan.batch_rows), PACKED_SCHEMA)
     yield _beginning(plan, packed)
@@ -185,14 +187,13 @@ def _read_arrow(plan: ReadPlan, part: int, row: int) -> Iterator[ReadItem]:
                     yield PartEnd(index, first, check)
                 continue
             batch = pa.ipc.open_stream(pa.py_buffer(ipc)).read_next_batch()
-            if not plan.checks:
+            if not has_checks:
                 yield Chunk(index, first, rows, run_of(batch))
                 continue
             last = batch.num_columns - 1
             checks = batch.column(last).to_numpy()
-            values = pa.RecordBatch.from_arrays(
-                batch.columns[:last], schema=batch.schema.remove(last)
-            )
+            # Not of its arrays: without one it would have no rows.
+            values = batch.select(range(last))
             yield Chunk(index, first, rows, run_of(values), checks)
 
 

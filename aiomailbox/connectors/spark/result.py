@@ -51,7 +51,7 @@ async def dataframe_from_records(
 def _create(spark: Any, values: list[Any], schema: Any) -> Any:
     if not values:
         return spark.createDataFrame([], schema)
-    maker = BatchMaker()
+    maker = BatchMaker(needs_columns=True)
     table = pa.Table.from_batches(maker.batches(ListRun(values)), maker.schema)
     return spark.createDataFrame(table, schema or spark_schema(table.schema))
 

@@ -63,7 +63,7 @@ async def dataframe_from_runs(
     columns = None
     if schema is not None:
         schema, columns = await run_in_thread(_declared, spark, schema)
-    maker = BatchMaker(columns, kind_of_spark)
+    maker = BatchMaker(columns, kind_of_spark, needs_columns=True)
     segments = _Segments(spark, path)
     waiting: list[pa.RecordBatch] = []
     size_bytes = 0

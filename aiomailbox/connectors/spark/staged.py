@@ -243,10 +243,18 @@ def check_stageable(schema: Any) -> None:
     Raises:
         UnsupportedColumnError: If it cannot; names the column.
     """
+    from pyspark.sql.types import StructType
+
     from aiomailbox.connectors.spark.types import is_user_type, nested_types
 
+    if not schema.fields:
+        raise UnsupportedColumnError(
+            "a DataFrame without columns cannot be staged: Parquet would keep no rows of "
+            "it. Select a column, or read without stage=."
+        )
     for where, kind in nested_types(schema):
-        if type(kind).__name__ in _UNWRITABLE or is_user_type(kind):
+        is_empty = isinstance(kind, StructType) and not kind.fields
+        if is_empty or type(kind).__name__ in _UNWRITABLE or is_user_type(kind):
             raise UnsupportedColumnError(
                 f"column {'.'.join(where)!r} of type {kind.simpleString()} cannot be "
                 "staged: Spark cannot write it to Parquet. Cast it, or read without stage=."

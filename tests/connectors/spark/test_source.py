@@ -115,6 +115,26 @@ class TestRecords:
         for path in PATHS:
             assert await read(SparkSource(df, path=path)) == []
 
+    @pytest.mark.parametrize("takes_checkpoints", [True, False])
+    async def test_rows_without_columns_are_rows(
+        self, spark: Any, drive: Any, takes_checkpoints: bool
+    ) -> None:
+        df = spark.range(0, 5, 1, 2).select()
+        for options in (
+            {"path": "arrow"},
+            {"path": "rows"},
+            {"records": dict},
+            {"records": "batch"},
+        ):
+            source = SparkSource(df, **options)
+            driven = drive(source, takes_checkpoints=takes_checkpoints)
+            values = await driven.read()
+            await driven.close()
+            batches = options.get("records") == "batch"
+            counts = [value.num_rows if batches else 1 for value in values]
+            assert sum(counts) == 5, options
+            assert all(batches or len(value) == 0 for value in values)
+
 
 FOLD = [datetime(2013, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)]
 

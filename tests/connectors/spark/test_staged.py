@@ -218,6 +218,11 @@ class TestStaged:
         with pytest.raises(UnsupportedColumnError, match=r"'t\.element'"):
             times = spark.range(1).selectExpr("array(time'01:02:03') t")
             SparkSource(times, stage=tmp_path)
+        with pytest.raises(UnsupportedColumnError, match="without columns"):
+            SparkSource(spark.range(1).select(), stage=tmp_path)
+        with pytest.raises(UnsupportedColumnError, match=r"'s\.none'"):
+            none = "cast(null as struct<none: struct<>>) s"
+            SparkSource(spark.range(1).selectExpr(none), stage=tmp_path)
         with pytest.raises(InvalidArgumentError, match="nothing is staged"):
             SparkSource(None, stage=tmp_path / "empty")
         with pytest.raises(InvalidArgumentError, match="there is no stage"):

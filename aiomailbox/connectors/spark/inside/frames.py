@@ -7,7 +7,11 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
 
-from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
+from aiomailbox.connectors.spark.frame_source import (
+    frame_operator,
+    frame_rows,
+    with_column,
+)
 from aiomailbox.connectors.spark.inside.levels import JobLevels
 from aiomailbox.connectors.spark.inside.limits import (
     LimitDoor,
@@ -92,7 +96,7 @@ def new_input(
     item = frame_operator(name, StageInput(frame_rows(df, name, records, order)))
     if order:
         df = df.sortWithinPartitions(*order)
-    return InputFrame(df, item, bool(order))
+    return InputFrame(with_column(df), item, bool(order))
 
 
 def default_parallelism(df: Any) -> int:

@@ -100,7 +100,7 @@ class _ResultWriter(ImmediateWriter):
         self._results = results
         self._clock = clock
         self._convert = convert
-        self._maker = BatchMaker(sink.columns)
+        self._maker = BatchMaker(sink.columns, needs_columns=True)
         self._values: list[Any] = []
         self._flushed_s = clock.monotonic()
 

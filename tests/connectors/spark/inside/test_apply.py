@@ -254,6 +254,24 @@ def test_event_times_behind_an_exchange_wait_for_the_end(spark: Any) -> None:
     assert {tuple(row) for row in applied.result.collect()} == ALL_COUNTED
 
 
+def test_rows_without_columns_are_rows(spark: Any) -> None:
+    df = spark.range(0, 5, numPartitions=2).select()
+
+    @am.pipeline
+    def numbered(rows: Any) -> Any:
+        return rows.map(lambda row: Doubled(len(row), 1))
+
+    assert rows_of(numbered.apply_to(df, schema=Doubled).result) == {Doubled(0, 1): 5}
+
+    @am.pipeline
+    def sizes(batches: Any) -> Any:
+        return batches.map(lambda batch: Doubled(batch.num_columns, batch.num_rows))
+
+    applied = sizes.apply_to(df, schema=Doubled, records="batch")
+    assert {row.id for row in applied.result.collect()} == {0}
+    assert sum(row.twice for row in applied.result.collect()) == 5
+
+
 def test_a_join_with_a_dataframe_without_partitions_gives_nothing(spark: Any) -> None:
     left = spark.range(0, 100, numPartitions=2)
     right = spark.createDataFrame(spark.sparkContext.emptyRDD(), "id long")
