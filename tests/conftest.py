@@ -30,7 +30,7 @@ SPARK_TIMEOUT_S = 300
 LONG = (
     "spark", "tests/checkpoint/", "tests/cli/", "tests/connectors/", "tests/crash/",
     "tests/docs/", "tests/examples/", "tests/observe/", "tests/packaging/",
-    "tests/runtime/", "tests/simulation/", "tests/state/", "tests/typing/",
+    "tests/runtime/", "tests/saved/", "tests/simulation/", "tests/state/", "tests/typing/",
 )  # fmt: skip
 
 # Run by an interpreter of its own, which has PyFlink.
