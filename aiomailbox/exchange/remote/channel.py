@@ -182,7 +182,7 @@ class RemoteInputChannel(InputChannel):
         return None
 
     def prioritize(self, sequence_number: int) -> None:
-        """Turn an announced barrier into an unaligned one; the gate is notified again.
+        """Let an announced barrier overtake; the gate is notified again.
 
         Raises:
             IllegalStateError: If no barrier of that number waits in its place.

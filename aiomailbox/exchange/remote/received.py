@@ -175,9 +175,11 @@ class ReceivedBuffers:
         return item
 
     def prioritize(self, sequence_number: int) -> None:
-        """Turn an announced barrier into an unaligned one, at the front.
+        """Move an announced barrier to the front.
 
-        The reader is notified in any case: of the announcement it knows already.
+        It stays an aligned one: it has blocked its producer, and whoever reads it has to
+        resume the channel. The reader is notified in any case: of the announcement it
+        knows already.
 
         Raises:
             IllegalStateError: If no barrier of that number is queued in its place.
@@ -194,7 +196,7 @@ class ReceivedBuffers:
         if not isinstance(event, CheckpointBarrier):
             raise IllegalStateError(f"{event!r} of number {sequence_number} overtakes")
         self._items.remove(item)
-        overtaking = event_buffer(event.as_unaligned(), has_priority=True)
+        overtaking = event_buffer(event, has_priority=True)
         self._count(item.buffer, -1)
         self._count(overtaking, 1)
         item.buffer.recycle()

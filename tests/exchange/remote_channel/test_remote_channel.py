@@ -131,12 +131,14 @@ async def test_an_unaligned_barrier_overtakes_at_the_producer_and_here(
     job.gate.close()
 
 
-async def test_a_barrier_that_may_time_out_is_announced_then_made_unaligned(
+async def test_an_announced_barrier_that_is_made_to_overtake_still_blocks_its_producer(
     job: Any,
 ) -> None:
+    """Its producer waits: whoever reads it has to see that it blocks, and resume."""
     job.connect()
     job.emit(1)
     job.partition.broadcast_event(TIMEOUTABLE)
+    job.emit(2)
     job.pump()
     _, announced = job.gate.poll_next()
     assert isinstance(announced.event, EventAnnouncement)
@@ -145,9 +147,14 @@ async def test_a_barrier_that_may_time_out_is_announced_then_made_unaligned(
     assert len(overtaken) == 1
 
     job.channel.prioritize(announced.event.sequence_number)
-    _, barrier = job.gate.poll_next()
-    assert barrier.event == TIMEOUTABLE.as_unaligned()
+    assert job.gate.priority_availability.available
+    index, barrier = job.gate.poll_priority()
+    assert barrier.event == TIMEOUTABLE
+    assert barrier.event.blocks_upstream
     assert job.read() == [1]
+    job.gate.resume_consumption(index)
+    job.pump()
+    assert job.read() == [2]
     job.gate.close()
 
 

@@ -1,17 +1,27 @@
-"""Programs for processes of their own, and what tests ask of them."""
+"""Programs for processes of their own, what tests ask of them, and what these wait for."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+
+import aiomailbox as am
+from aiomailbox.connectors.collection import (
+    CollectionSource,
+    RangeSplit,
+    SplitReader,
+)
+from aiomailbox.records import ListRun
 
 ROOT = Path(__file__).parents[3]
 
@@ -50,6 +60,54 @@ am.run(env.execute())
 """
 
 
+class Held(CollectionSource):
+    """Numbers from 0: the last of each part come when a file is there.
+
+    So a job goes on until a test has seen what it waits for, however fast either is.
+    The task of the source is not held: checkpoints complete meanwhile.
+
+    Args:
+        count: How many numbers.
+        gate: The file; the test makes it.
+        held: How many of each part wait.
+    """
+
+    def __init__(self, count: int, gate: Path, held: int) -> None:
+        super().__init__(range(count))
+        self._gate = gate
+        self._held = held
+
+    def create_reader(self, context: Any) -> Any:
+        return _HeldReader(self._gate, self._held)
+
+
+class _HeldReader(SplitReader):
+    def __init__(self, gate: Path, held: int) -> None:
+        super().__init__()
+        self._gate = gate
+        self._held = held
+
+    def poll_next(self, output: Any) -> am.InputStatus:
+        if not self._splits:
+            return self._without_split()
+        split: RangeSplit = self._splits[0]
+        assert split.stop is not None
+        is_open = self._gate.exists()
+        end = split.stop if is_open else split.stop - self._held
+        stop = min(end, split.position + output.records_max)
+        if split.position < stop:
+            run = ListRun(list(range(split.position, stop)))
+            output.for_split(split.split_id).emit_run(run)
+            self._splits[0] = replace(split, position=stop)
+            return am.InputStatus.MORE_AVAILABLE
+        if is_open:
+            return self._finish_split(output)
+        self.availability.reset()
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.01, self.availability.set_available)
+        return am.InputStatus.NOTHING_AVAILABLE
+
+
 def start(
     directory: Path,
     text: str,
@@ -71,7 +129,7 @@ def start(
     )
 
 
-def wait_until(what: Callable[[], Any], seconds: float = 5.0) -> None:
+def wait_until(what: Callable[[], Any], seconds: float = 20.0) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + seconds
     while not what():
