@@ -321,8 +321,7 @@ def prepare(session: nox.Session, group: str) -> None:
 def files_in_memory() -> Iterator[dict[str, str]]:
     """Yield the environment of tests that have their temporary files in memory.
 
-    They are in a directory of their own: what jobs leave in shared memory itself is what
-    tests look for. It goes when the tests have passed.
+    They are in a directory of their own, which goes when the tests have passed.
     """
     if not MEMORY.is_dir() or shutil.disk_usage(MEMORY).free < MEMORY_BYTES_MIN:
         yield {}

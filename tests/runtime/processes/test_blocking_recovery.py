@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import time
@@ -20,7 +21,11 @@ COUNT = 2_000
 
 
 class Stage(am.ProcessFunction[int, int]):
-    """Writes down where and in which process it is opened."""
+    """Writes down where and in which process it is opened.
+
+    The second waits with its first record until the test says how it goes on: a file
+    "stumble" lets one of its subtasks fail once.
+    """
 
     def __init__(self, name: str, directory: str) -> None:
         self.name = name
@@ -31,11 +36,13 @@ class Stage(am.ProcessFunction[int, int]):
         Path(self.directory, where).touch()
 
     def process_element(self, value: int, context: Any, out: Any) -> None:
-        if self.name == "second" and value % 20 == 0:
-            time.sleep(0.01)
-        if Path(self.directory, "stumble").exists():
-            Path(self.directory, "stumble").unlink(missing_ok=True)
-            raise RuntimeError("stumbled")
+        if self.name == "second":
+            while not Path(self.directory, "go-on").exists():
+                time.sleep(0.01)
+            with contextlib.suppress(FileNotFoundError):
+                # Of two, one takes it.
+                Path(self.directory, "stumble").unlink()
+                raise RuntimeError("stumbled")
         out.collect(value)
 
 
@@ -64,6 +71,7 @@ async def run(tmp_path: Path, fail: Any) -> tuple[Path, Any]:
         while len(opened(where, "second")) < 2:
             await asyncio.sleep(0.01)
         fail(where)
+        (where / "go-on").touch()
         await job.result()
     rows = Counter(
         line

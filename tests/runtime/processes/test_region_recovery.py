@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,16 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
+from tests.runtime.processes.programs import Held
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 COUNT = 8_000
+# The second half of each part waits until the first one has been killed.
+HELD = COUNT // 4
 
 
-class Slowly(am.ProcessFunction[int, tuple[int, int]]):
+class Noted(am.ProcessFunction[int, tuple[int, int]]):
     """Writes down where and in which process it is opened."""
 
     def __init__(self, directory: str) -> None:
@@ -31,8 +33,6 @@ class Slowly(am.ProcessFunction[int, tuple[int, int]]):
         Path(self.directory, name).touch()
 
     def process_element(self, value: int, context: Any, out: Any) -> None:
-        if value % 20 == 0:
-            time.sleep(0.01)
         out.collect((self.subtask, value))
 
 
@@ -55,9 +55,12 @@ async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
     """One that is stopped is silent: it is declared dead, and killed before its follower."""
     where = tmp_path / "opened"
     where.mkdir()
+    # Who is killed is missed at once; only who is stopped is missed by its silence.
+    silent_s = 3 if how == signal.SIGSTOP else 50
     env = am.StreamExecutionEnvironment(
-        parallelism=2, config=am.JobConfig(heartbeat_timeout_s=3)
+        parallelism=2, config=am.JobConfig(heartbeat_timeout_s=silent_s)
     )
+    gate = tmp_path / "gate"
     if checkpoints:
         env.enable_checkpointing(0.05, directory=tmp_path / "checkpoints")
     # One failure: what ends because of it is not another one.
@@ -65,8 +68,8 @@ async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
     env.deployment = am.Processes(2)
     target = tmp_path / "out"
     sink = am.FileSink(target, format="jsonl")
-    values = env.from_collection(list(range(COUNT)))
-    values.process(Slowly(str(where))).map(as_row).sink_to(sink)
+    values = env.from_source(Held(COUNT, gate, HELD))
+    values.process(Noted(str(where))).map(as_row).sink_to(sink)
     async with env.start() as job:
         while len(opened(where)) < 2 or (checkpoints and not job.checkpoints()):
             await asyncio.sleep(0.01)
@@ -76,6 +79,7 @@ async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
         while job.restarts == 0:
             await asyncio.sleep(0.01)
         assert job.state is am.JobState.RUNNING
+        gate.touch()
         await job.result()
     after = opened(where)
     assert after[0] == before[0]
@@ -106,7 +110,7 @@ async def test_a_region_begins_again_beside_others_of_its_worker(
     env.deployment = am.Processes(2)
     values = env.from_collection(list(range(COUNT)))
     stumbles = Stumbles(str(where))
-    rows = values.process(Slowly(str(where))).map(stumbles).map(as_row)
+    rows = values.process(Noted(str(where))).map(stumbles).map(as_row)
     rows.sink_to(am.FileSink(tmp_path / "out", format="jsonl"))
     async with env.start() as job:
         await job.result()
@@ -147,18 +151,22 @@ async def test_of_two_pipelines_the_one_without_the_killed_worker_goes_on(
     env.enable_checkpointing(0.05, directory=tmp_path / "checkpoints", unaligned=True)
     env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
     env.deployment = am.Processes(2)
+    gate = tmp_path / "gate"
     for name in ("left", "right"):
         directory = where / name
         directory.mkdir()
-        numbers = env.from_collection(list(range(COUNT)))
-        slow = numbers.slot_sharing_group(name).process(Slowly(str(directory)))
-        sums = slow.map(with_key).key_by(key_of).reduce(add_up).map(as_row)
+        numbers = env.from_source(Held(COUNT, gate, HELD))
+        noted = numbers.slot_sharing_group(name).process(Noted(str(directory)))
+        sums = noted.map(with_key).key_by(key_of).reduce(add_up).map(as_row)
         sums.sink_to(am.FileSink(tmp_path / f"{name}-out", format="jsonl"))
     async with env.start() as job:
         while not job.checkpoints() or not all(map(opened, where.iterdir())):
             await asyncio.sleep(0.01)
         before = opened(where / "left")
         os.kill(opened(where / "right")[0][0][1], signal.SIGKILL)
+        while job.restarts == 0:
+            await asyncio.sleep(0.01)
+        gate.touch()
         await job.result()
     assert job.restarts == 1
     assert opened(where / "left") == before
