@@ -50,7 +50,7 @@ def test_cancelling_at_random_moments_neither_crashes_nor_leaves_files(
         capture_output=True,
         text=True,
         check=False,
-        timeout=50,
+        timeout=110,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
     assert list(tmp_path.iterdir()) == []
@@ -65,7 +65,7 @@ async def test_a_cancelled_write_ends_before_the_file_is_closed(
 
     def slow_write(self: Any, *args: Any, **options: Any) -> None:
         entered.set()
-        assert may_end.wait(10)
+        assert may_end.wait(100)
         write_table(self, *args, **options)
         calls.append("written")
 

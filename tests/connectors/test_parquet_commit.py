@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any, Literal
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
@@ -232,7 +233,7 @@ async def test_interrupting_a_commit_again_and_again_leaves_old_or_new(
         for _ in range(interrupts):
             program.send_signal(signal.SIGINT)
             time.sleep(0.05)
-        program.wait(30)
+        program.wait(100)
     found = rows(target)
     assert sorted(found) in (list(range(2000)), list(range(10_000)))
     assert (target / "_SUCCESS").exists()
@@ -321,7 +322,9 @@ async def test_what_worker_processes_of_a_killed_program_wrote_is_swept(
         while len(list(tmp_path.glob(".out*/*/*.parquet"))) < 20:
             assert program.poll() is None
             await asyncio.sleep(0.02)
+        workers = psutil.Process(program.pid).children(recursive=True)
         program.kill()
+    psutil.wait_procs(workers, timeout=60)
     assert rows(target) == [0, 1, 2]
     await writing(target, range(5), "overwrite").execute()
     assert rows(target) == list(range(5))

@@ -42,7 +42,7 @@ class Bench:
                 taken.append(item)
             elif not self.pump.ended:
                 self.ready.clear()
-                await asyncio.wait_for(self.ready.wait(), 10)
+                await asyncio.wait_for(self.ready.wait(), 100)
         return taken
 
 

@@ -92,7 +92,7 @@ class Life:
                 subtask.has_ended = True
             if status is not InputStatus.NOTHING_AVAILABLE:
                 return output.values
-            await asyncio.wait_for(subtask.reader.availability.wait(), 20)
+            await asyncio.wait_for(subtask.reader.availability.wait(), 100)
         return []
 
     @property

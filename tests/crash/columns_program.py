@@ -19,6 +19,34 @@ SIZE_MS, SLIDE_MS, GAP_MS, NEAR_MS, JITTER_MS = 1000, 250, 60, 40, 200
 SUBTASKS = 2
 
 
+class Held(am.FileSource[Any]):
+    """The rows of a file, the later ones once another file is there.
+
+    A program that is to be killed does not end before; checkpoints complete meanwhile.
+    """
+
+    gate: Path
+    after: int
+
+    def create_reader(self, context: Any) -> Any:
+        """Create a reader that holds back what comes after some runs."""
+        reader = super().create_reader(context)
+        poll, left = reader.poll_next, self.after
+
+        def poll_held(output: Any) -> am.InputStatus:
+            nonlocal left
+            if left or self.gate.exists():
+                left = max(0, left - 1)
+                return poll(output)
+            reader.availability.reset()
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.01, reader.availability.set_available)
+            return am.InputStatus.NOTHING_AVAILABLE
+
+        reader.poll_next = poll_held  # type: ignore[method-assign]
+        return reader
+
+
 async def pace(batch: Any) -> Any:
     """Take a moment for each batch, so that there are checkpoints between them."""
     await asyncio.sleep(0.03)
@@ -75,7 +103,8 @@ async def main(directory: Path, batch_rows: int) -> None:
     """Run the job, from the newest checkpoint if there is one."""
     env = am.StreamExecutionEnvironment(parallelism=SUBTASKS)
     env.enable_checkpointing(0.1, directory=directory / "checkpoints")
-    source = am.FileSource(directory / "in.parquet", batch_rows=batch_rows)
+    source = Held(directory / "in.parquet", batch_rows=batch_rows)
+    source.gate, source.after = directory / "gate", 20
     for name, stream in results(env, source).items():
         stream.sink_to(am.ParquetSink(directory / name)).uid(f"{name}-sink")
     assert "rows:" not in env.explain(), env.explain()

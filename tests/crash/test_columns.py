@@ -124,6 +124,8 @@ async def test_windows_and_joins_in_columns_survive_kills_with_other_batches(
     given = rows()
     pq.write_table(pa.Table.from_pylist(given), tmp_path / "in.parquet")
     for batch_rows, checkpoints in RUNS:
+        if checkpoints is None:
+            (tmp_path / "gate").touch()
         await run_until_killed(tmp_path, batch_rows, checkpoints)
     for name, counts in expected(given).items():
         assert written(tmp_path, name) == counts, name

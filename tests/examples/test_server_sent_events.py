@@ -39,7 +39,7 @@ async def test_browsers_that_come_and_go_see_what_comes_while_they_listen(
         while not server.started:
             await asyncio.sleep(0.01)
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
             for listener in range(3):
                 async with client.stream("GET", "/changes") as response:
                     params = {"sensor": "s", "value": listener}

@@ -697,7 +697,7 @@ async def test_no_wake_up_is_lost_when_threads_put_while_the_loop_falls_asleep()
     threads = [threading.Thread(target=put) for _ in range(2)]
     for thread in threads:
         thread.start()
-    await asyncio.wait_for(processor.run_mailbox_loop(), timeout=30)
+    await asyncio.wait_for(processor.run_mailbox_loop(), timeout=100)
     for thread in threads:
         thread.join()
     assert seen == 2 * rounds

@@ -26,6 +26,9 @@ from tests.browsers import CHROMIUM, browser_page
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]
 
+# A busy machine takes its time to answer.
+TIMEOUT_S = 60
+
 
 async def call(number: int) -> int:
     await asyncio.sleep(0.05)
@@ -69,7 +72,8 @@ async def test_it_shows_the_jobs_snapshot_and_its_files() -> None:
     env = am.StreamExecutionEnvironment()
     pipeline(env)
     async with env.start("shop") as job, client_of(dashboard(job)) as client:
-        await asyncio.sleep(0.3)
+        while job.state is not am.JobState.RUNNING:
+            await asyncio.sleep(0.01)
         answer = await client.get("/snapshot")
         snapshot = JobSnapshot.from_json(answer.content)
         assert snapshot.job == "shop"
@@ -230,7 +234,7 @@ async def test_before_there_is_a_job_it_says_so_and_waits(
     monkeypatch.setitem(dashboard.__globals__, "latest_job", lambda: None)
     async with (
         serving_dashboard(0) as address,
-        httpx.AsyncClient(base_url=address) as client,
+        httpx.AsyncClient(base_url=address, timeout=TIMEOUT_S) as client,
     ):
         assert (await client.get("")).status_code == 200
         answer = await client.get("snapshot")
@@ -330,7 +334,7 @@ async def test_events_come_while_the_job_runs() -> None:
     async with (
         serving_dashboard(0) as address,
         env.start("shop"),
-        httpx.AsyncClient(base_url=address) as client,
+        httpx.AsyncClient(base_url=address, timeout=TIMEOUT_S) as client,
     ):
         seen = []
         async with client.stream("GET", "events") as response:
@@ -431,16 +435,17 @@ def test_a_program_serves_its_page_and_tells_on_a_signal_what_it_awaits() -> Non
         address = program.stderr.readline().rpartition(" ")[2].strip()
         snapshot: dict[str, Any] = {}
         while not snapshot.get("tasks"):
-            answer = httpx.get(f"{address}snapshot")
+            answer = httpx.get(f"{address}snapshot", timeout=TIMEOUT_S)
             snapshot = answer.json() if answer.is_success else {}
         assert snapshot["job"] == "hung"
-        while "attempt 1 for 2" not in httpx.get(f"{address}await-tree").text:
+        await_tree = f"{address}await-tree"
+        while "attempt 1 for 2" not in httpx.get(await_tree, timeout=TIMEOUT_S).text:
             pass
         os.kill(program.pid, signal.SIGUSR1)
         told = program.stderr.readline()
         assert told == "job 'hung': running\n"
         signalled = [program.stderr.readline().strip() for _ in range(8)]
-        page = httpx.get(f"{address}await-tree").text
+        page = httpx.get(await_tree, timeout=TIMEOUT_S).text
         shown = [line.strip() for line in page.splitlines()]
         for lines in (signalled, shown):
             calls = [line for line in lines if line.startswith("attempt 1 for")]

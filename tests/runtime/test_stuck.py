@@ -7,11 +7,13 @@ import contextlib
 import logging
 import threading
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 import aiomailbox as am
+from aiomailbox.api.job import latest_job
 from aiomailbox.runtime import OperatorView, TaskView
 from aiomailbox.runtime.loop_watch import LoopWatch
 from aiomailbox.runtime.stalls import StallLog
@@ -43,14 +45,14 @@ def told(caplog: pytest.LogCaptureFixture, event: str) -> list[Any]:
 
 async def warned(caplog: pytest.LogCaptureFixture, event: str) -> Any:
     """Return the first warning of a kind; wait for it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not told(caplog, event):
             await asyncio.sleep(0.02)
     return told(caplog, event)[0]
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("workers", [0, 1])
 async def test_two_hung_calls_are_told_once_with_record_attempt_age_and_line(
     workers: int, caplog: pytest.LogCaptureFixture
@@ -67,7 +69,7 @@ async def test_two_hung_calls_are_told_once_with_record_attempt_age_and_line(
     assert line.job == "hung"
     assert any("enrich" in task for task in line.tasks)
     assert (line.count, line.times) == (1, 1)
-    assert AFTER_S <= line.for_s < 30
+    assert AFTER_S <= line.for_s < 120
     tree = line.await_tree.splitlines()
     # What it is about comes first.
     assert "enrich" in tree[1]
@@ -80,7 +82,7 @@ async def test_two_hung_calls_are_told_once_with_record_attempt_age_and_line(
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("workers", [0, 1])
 async def test_a_late_barrier_is_told_once_with_the_task_that_it_waits_for(
     workers: int, caplog: pytest.LogCaptureFixture
@@ -88,7 +90,9 @@ async def test_a_late_barrier_is_told_once_with_the_task_that_it_waits_for(
     async def never(number: int) -> None:
         await asyncio.sleep(3600)
 
-    env = am.StreamExecutionEnvironment(config=CONFIG).enable_checkpointing(None)
+    # Whoever is not held has its barrier long before that, on a busy machine, too.
+    config = am.JobConfig(stuck_after_s=3)
+    env = am.StreamExecutionEnvironment(config=config).enable_checkpointing(None)
     numbers = env.from_collection(range(10_000), name="numbers")
     numbers.rebalance().map(never).name("stuck").sink_to(drop)
     deployment = am.Processes(workers) if workers else None
@@ -107,27 +111,43 @@ async def test_a_late_barrier_is_told_once_with_the_task_that_it_waits_for(
     assert "in test_a_late_barrier" in line.await_tree
 
 
-@pytest.mark.real_time
-@pytest.mark.timeout(60)
+@contextlib.asynccontextmanager
+async def looked_at(job: am.JobClient) -> AsyncIterator[None]:
+    """Look at a job in virtual time, in which nobody does so by itself."""
+
+    async def look() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            job._job._watch.look(loop.time())
+            await asyncio.sleep(AFTER_S / 8)
+
+    looking = asyncio.ensure_future(look())
+    yield
+    looking.cancel()
+
+
 async def test_a_job_that_has_nothing_to_do_or_goes_on_is_not_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """However slow the machine is; who hangs after that is told."""
     inbox: am.Inbox[int] = am.Inbox()
 
     async def slow(number: int) -> int:
-        await asyncio.sleep(AFTER_S / 4)
+        await asyncio.sleep(AFTER_S / 4 if number < 10 else 3600)
         return number
 
     env = am.StreamExecutionEnvironment(config=CONFIG)
     env.from_source(inbox, name="inbox").map(slow).rebalance().sink_to(drop)
-    async with env.start() as job:
+    async with env.start() as job, looked_at(job):
         await asyncio.sleep(3 * AFTER_S)
         for number in range(10):
             await inbox.put(number)
+        await asyncio.sleep(5 * AFTER_S)
+        assert told(caplog, "tasks make no progress") == []
+        await inbox.put(10)
         await asyncio.sleep(2 * AFTER_S)
-        inbox.close()
-        await job.result()
-    assert told(caplog, "tasks make no progress") == []
+        assert len(told(caplog, "tasks make no progress")) == 1
+        await job.cancel()
 
 
 @pytest.mark.real_time
@@ -180,7 +200,6 @@ def test_a_task_without_room_is_named_only_if_nobody_behind_it_is() -> None:
     ]
 
 
-@pytest.mark.real_time
 async def test_a_reader_that_takes_its_time_makes_nobody_stuck(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -188,7 +207,10 @@ async def test_a_reader_that_takes_its_time_makes_nobody_stuck(
     stream = env.from_collection(range(100_000)).rebalance().map(abs)
     async with contextlib.aclosing(aiter(stream)) as records:
         assert await anext(records) == 0
-        await asyncio.sleep(5 * AFTER_S)
+        job = latest_job()
+        assert job is not None
+        async with looked_at(job):
+            await asyncio.sleep(5 * AFTER_S)
         assert await anext(records) == 1
     assert told(caplog, "tasks make no progress") == []
 

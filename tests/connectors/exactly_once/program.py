@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import aiomailbox as am
+from tests.runtime.processes.programs import Held
 
 COUNT = 6_000
 KEYS = 10
@@ -38,7 +39,9 @@ def main(place: Path, postgres: str, workers: int) -> None:
     env.enable_checkpointing(0.1, directory=place / "checkpoints")
     if workers:
         env.deployment = am.Processes(workers)
-    rows = env.from_collection(range(COUNT)).map(slowly).map(row).key_by(key)
+    # It does not end before it has been killed as often as it is to be.
+    numbers = env.from_source(Held(COUNT, place / "gate", 500))
+    rows = numbers.map(slowly).map(row).key_by(key)
     rows = rows.map(dict).uid("rows")
     rows.sink_to(am.ParquetSink(place / "rows")).uid("parquet")
     rows.sink_to(am.SqlSink(place / "data.db", "numbers")).uid("sqlite")

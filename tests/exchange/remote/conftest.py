@@ -245,7 +245,7 @@ class Reader:
         self.buffers.release()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
                 await self.changed.wait()
@@ -322,7 +322,7 @@ class World:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for what happens on sockets: nobody tells when."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while not condition():
                 await asyncio.sleep(0.002)
 

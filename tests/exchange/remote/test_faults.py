@@ -75,7 +75,7 @@ class Stranger:
 
     async def until_closed(self) -> bytes:
         try:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 return await self._reader.read()
         except ConnectionError:
             return b""
@@ -260,17 +260,17 @@ async def test_what_a_stranger_reports_is_cut(
 async def test_a_slow_greeting_is_closed_at_the_deadline_however_it_drips(
     world: Any, meet: Callable[..., Any]
 ) -> None:
-    world.options = world.options._replace(handshake_timeout=0.2)
+    world.options = world.options._replace(handshake_timeout=1.0)
     server = await world.serve()
     canary = Canary(world)
     stranger = await meet()
     for byte in encode_message(hello()):
         stranger.send(bytes([byte]))
-        await asyncio.sleep(0.01)
-        if "no handshake within 0.2 s" in world.reasons():
+        await asyncio.sleep(0.05)
+        if "no handshake within 1 s" in world.reasons():
             break
     await stranger.until_closed()
-    assert world.reasons() == ["no handshake within 0.2 s"]
+    assert world.reasons() == ["no handshake within 1 s"]
     await world.until(lambda: server.connections == 1)
     await canary.sings()
 

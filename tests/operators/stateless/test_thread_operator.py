@@ -184,7 +184,7 @@ async def test_the_await_tree_shows_record_and_line_of_the_thread() -> None:
     stuck = threading.Event()
 
     def hang(city: str) -> str:
-        stuck.wait(30)
+        stuck.wait(50)
         return city
 
     line = f"{__file__}:{hang.__code__.co_firstlineno + 1}"
@@ -200,6 +200,6 @@ async def test_the_await_tree_shows_record_and_line_of_the_thread() -> None:
         await job.result()
         ended = job.await_tree()
     assert "operator 'hang': 1 calls are open" in tree
-    assert "attempt 1 for 'oslo' waits 0." in tree
+    assert "attempt 1 for 'oslo' waits " in tree
     assert f" s for its function, in a thread at {line}" in tree
     assert "oslo" not in ended

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import queue
 import socket
 import threading
 import time
@@ -31,7 +32,7 @@ def quick(monkeypatch: Any) -> None:
 class Listener:
     """A watch, and what it has told."""
 
-    def __init__(self, end: socket.socket, timeout_s: float) -> None:
+    def __init__(self, end: Any, timeout_s: float) -> None:
         self.failed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.held: list[Beat] = []
         self.watch = LivenessWatch(
@@ -39,13 +40,56 @@ class Listener:
         )
 
 
+class ScriptedEnd:
+    """An end of a connection where a test says what comes, and when nothing does."""
+
+    def __init__(self) -> None:
+        self._coming: queue.Queue[bytes | None] = queue.Queue()
+        self._is_read = False
+
+    def fileno(self) -> int:
+        return -1
+
+    def settimeout(self, seconds: float) -> None:
+        """A wait is a beat, whatever time it takes."""
+
+    def recv(self, size: int) -> bytes:
+        if self._is_read:
+            self._coming.task_done()
+        self._is_read = True
+        found = self._coming.get()
+        if found is None:
+            raise TimeoutError
+        return found
+
+    async def brings(self, *what: bytes | None) -> None:
+        """Let these come, None for a beat of silence, and wait until all are read."""
+        for each in what:
+            self._coming.put(each)
+        await asyncio.to_thread(self._coming.join)
+
+    def shutdown(self, how: int) -> None:
+        self._coming.put(b"")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
 async def test_silence_is_told_once_somebody_was_heard() -> None:
+    end = ScriptedEnd()
+    listener = Listener(end, 0.3)
+    # Beats of 0.05 s: who was heard again is silent from then on.
+    await end.brings(encode(Beat(0.0, None)), *[None] * 4)
+    await end.brings(encode(Beat(0.0, None)), *[None] * 5)
+    assert not listener.failed.done()
+    end.shutdown(socket.SHUT_RDWR)
+    listener.watch.close()
+
+
+async def test_who_is_silent_for_too_long_is_told_of() -> None:
     mine, theirs = socket.socketpair()
     listener = Listener(mine, 0.3)
     theirs.sendall(encode(Beat(0.0, None)))
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.2):
-            await asyncio.shield(listener.failed)
     async with asyncio.timeout(20):
         reason = await listener.failed
     assert "sent no heartbeat for 0.3 s" in reason
@@ -67,11 +111,11 @@ async def test_who_was_never_heard_has_the_time_that_a_start_takes() -> None:
 
 async def test_a_parent_that_was_held_accuses_nobody() -> None:
     mine, theirs = socket.socketpair()
-    listener = Listener(mine, 0.5)
+    listener = Listener(mine, 1.5)
     ended = threading.Event()
     Heart(theirs, ended.set)
     await asyncio.sleep(0.1)
-    time.sleep(1.5)
+    time.sleep(2.5)
     await asyncio.sleep(0.2)
     assert not listener.failed.done()
     listener.watch.close()
@@ -80,7 +124,7 @@ async def test_a_parent_that_was_held_accuses_nobody() -> None:
 
 async def test_a_loop_that_is_held_is_told_with_its_line_and_not_accused() -> None:
     mine, theirs = socket.socketpair()
-    listener = Listener(mine, 0.5)
+    listener = Listener(mine, 1.0)
     ended = threading.Event()
 
     async def work(heart: Heart) -> None:
@@ -96,12 +140,13 @@ async def test_a_loop_that_is_held_is_told_with_its_line_and_not_accused() -> No
         while thread.is_alive():
             await asyncio.sleep(0.05)
     assert not listener.failed.done()
-    # Pauses between reports double: 30 beats in vain, and no more than these.
-    assert 1 <= len(listener.held) <= 4
-    first = listener.held[0]
+    # Pauses between reports double: 30 beats in vain, and few more than these.
+    assert 1 <= len(listener.held) <= 5
+    # A busy machine may hold it elsewhere, too.
+    lines = [beat.held.line for beat in listener.held if beat.held is not None]
+    first = listener.held[lines.index(f"{__file__}:{line}")]
     assert first.held_s >= 0.15
     assert first.held is not None
-    assert first.held.line == f"{__file__}:{line}"
     assert any("in work" in frame for frame in first.held.stack)
     listener.watch.close()
     assert ended.wait(20)
@@ -246,13 +291,13 @@ async def test_a_heart_beats_on_where_nobody_can_say_what_holds_the_loop(
 
     monkeypatch.setattr(liveness, "look_at_loop", fail)
     mine, theirs = socket.socketpair()
-    listener = Listener(mine, 0.5)
+    listener = Listener(mine, 1.5)
     ended = threading.Event()
     heart = Heart(theirs, ended.set)
     # One that never turns.
     loop = asyncio.new_event_loop()
     heart.watch(loop)
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(2.5)
     assert not listener.failed.done()
     listener.watch.close()
     assert ended.wait(20)

@@ -9,7 +9,7 @@ import pytest
 
 import aiomailbox as am
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 
 async def slow(value: Any) -> Any:
@@ -33,7 +33,7 @@ async def test_the_bottleneck_in_another_process_is_named(
     numbers = env.from_collection(list(range(400_000)), name="numbers").rebalance()
     numbers.map(slow).name("slow").sink_to(lambda number: None).name("write")
     async with env.start("slow workers") as job:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             # Each worker tells of its own tasks, one sooner than the other.
             while (report := job.backpressure()).bottleneck is None or (
                 len(report["slow"].subtasks) < 2
@@ -80,7 +80,7 @@ async def test_a_slow_worker_asks_its_producers_for_smaller_buffers(
         ]
 
     async with slow_env.start("slow workers") as job:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             while len(small := sizes(job)) < 2 or max(small) > 64 * 1024:
                 await asyncio.sleep(0.1)
         await job.cancel()

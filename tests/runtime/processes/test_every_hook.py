@@ -462,7 +462,7 @@ PAIRS = [
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(("hook", "kind"), PAIRS)
 async def test_processes(
     env: am.StreamExecutionEnvironment, tmp_path: Path, hook: str, kind: str
@@ -472,13 +472,13 @@ async def test_processes(
     env.deployment = am.Processes(1)
     build(env, case)
     with pytest.raises(am.JobFailedError) as caught:
-        await asyncio.wait_for(env.execute(), 60)
+        await asyncio.wait_for(env.execute(), 150)
     check_told(caught.value, hook, case.kind, embedded=False)
     case.check_closed_once()
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("hook", "kind"), [("close*", "SystemExit"), ("close (reader)", "CancelledError")]
 )
@@ -489,7 +489,7 @@ async def test_processes_while_cancelled_again(
     env.deployment = am.Processes(1)
     build(env, case)
     task = asyncio.ensure_future(env.execute())
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(120):
         while not case.journal.exists() or "opened writer" not in (
             case.journal.read_text()
         ):
@@ -498,7 +498,7 @@ async def test_processes_while_cancelled_again(
         task.cancel()
         await asyncio.sleep(0)
     with pytest.raises(asyncio.CancelledError):
-        await asyncio.wait_for(asyncio.shield(task), 60)
+        await asyncio.wait_for(asyncio.shield(task), 150)
     case.check_closed_once()
 
 
@@ -568,7 +568,7 @@ except BaseException as error:
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize(
     ("number", "signals", "place"),
     [

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 async def running(job: am.JobClient) -> None:
     """Wait until every task of a job runs."""
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(120):
         while True:
             tasks = job.metrics().tasks.values()
             if tasks and all(task["state"] == "running" for task in tasks):
@@ -126,7 +126,8 @@ async def test_a_killed_worker_fails_the_job_with_its_name(
             killed_at = time.monotonic()
             with pytest.raises(am.JobFailedError):
                 await job.result()
-            assert time.monotonic() - killed_at < 5
+            # Four times what it may take on an idle machine.
+            assert time.monotonic() - killed_at < 20
     cause = raised.value.__cause__
     assert isinstance(cause, am.WorkerDiedError)
     assert cause.pid == pids[victim]
@@ -165,12 +166,12 @@ async def test_a_worker_that_hangs_is_killed_when_its_time_is_up(
     env.from_collection(range(2)).map(hang).sink_to(lambda n: None)
     with pytest.raises(am.JobFailedError, match=r"did not end within 2\.0 s"):
         async with env.start() as job:
-            async with asyncio.timeout(50):
+            async with asyncio.timeout(120):
                 while not started.exists():
                     await asyncio.sleep(0.02)
             cancelled_at = time.monotonic()
             await job.cancel()
-            assert time.monotonic() - cancelled_at < 10
+            assert time.monotonic() - cancelled_at < 20
     traces.check_none()
 
 
@@ -192,12 +193,12 @@ async def test_a_function_that_swallows_its_cancellation_is_named_and_its_worker
     stream.sink_to(lambda n: None)
     with pytest.raises(am.JobFailedError, match=r"took longer than 2\.0 s") as raised:
         async with env.start() as job:
-            async with asyncio.timeout(50):
+            async with asyncio.timeout(120):
                 while not started.exists():
                     await asyncio.sleep(0.02)
             cancelled_at = time.monotonic()
             await job.cancel()
-            assert time.monotonic() - cancelled_at < 10
+            assert time.monotonic() - cancelled_at < 20
     assert f"'stubborn' (uid 's-1') at {__file__}:{line}" in str(raised.value)
     traces.check_none()
 
@@ -232,10 +233,9 @@ async def test_a_worker_that_dies_when_its_tasks_have_ended_spoils_no_commit(
             assert killed
             for worker in killed:
                 worker.kill()
-            while any(map(is_alive, killed)):
+            # The parent has heard of it when it has taken their exit codes.
+            while any(worker.is_running() for worker in killed):
                 await asyncio.sleep(0.02)
-            # The parent hears of it, whatever it is doing.
-            await asyncio.sleep(0.2)
 
     class Writer:
         count = 0
@@ -405,7 +405,7 @@ async def test_cancelling_the_caller_ends_all_workers(
 ) -> None:
     never_ending(env, lambda n: n)
     work = asyncio.get_running_loop().create_task(env.execute())
-    async with asyncio.timeout(50):
+    async with asyncio.timeout(120):
         while len(traces.workers()) < 2:
             await asyncio.sleep(0.02)
     work.cancel()
@@ -477,11 +477,22 @@ async def test_what_a_worker_said_before_it_died_is_heard(
 ) -> None:
     """The first error is the function's, not that the process ended right after it."""
 
-    def fail(number: int) -> int:
-        threading.Timer(0.3, os._exit, [4]).start()
-        raise ValueError("x" * 10_000)
+    class Fails(am.ProcessFunction[int, int]):
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            from aiomailbox.runtime.peers import control, messages
 
-    env.from_collection(range(2)).map(fail).sink_to(lambda n: None)
+            encode = control.encode
+
+            def encode_and_leave(message: Any, attempt: int) -> bytes:
+                if isinstance(message, messages.TaskEnded):
+                    # As soon as it is sent.
+                    asyncio.get_running_loop().call_soon(os._exit, 4)
+                return encode(message, attempt)
+
+            control.encode = encode_and_leave  # type: ignore[assignment]
+            raise ValueError("x" * 10_000)
+
+    env.from_collection(range(2)).process(Fails()).sink_to(lambda n: None)
     with pytest.raises(am.JobFailedError, match="ValueError: xxx"):
         await env.execute()
 
@@ -494,16 +505,15 @@ async def test_a_grandchild_that_holds_the_channel_does_not_hide_a_death(
     def fork_and_leave(number: int) -> int:
         child = os.fork()
         if not child:
-            time.sleep(20)
+            time.sleep(1000)
             os._exit(0)
         written.write_text(str(child))
         os._exit(9)
 
     env.from_collection([1]).map(fork_and_leave).sink_to(lambda n: None)
-    started_at = time.monotonic()
     try:
         with pytest.raises(am.JobFailedError, match="ended with exit code 9"):
             await env.execute()
-        assert time.monotonic() - started_at < 20
+        assert is_alive(psutil.Process(int(written.read_text())))
     finally:
         os.kill(int(written.read_text()), signal.SIGKILL)

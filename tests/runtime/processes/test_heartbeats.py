@@ -53,7 +53,7 @@ async def test_a_stopped_worker_fails_the_job_and_is_killed(
             stopped_at = time.monotonic()
             with contextlib.suppress(am.JobFailedError):
                 await job.result()
-            assert time.monotonic() - stopped_at < 4 * LIMIT_S
+            assert time.monotonic() - stopped_at < 5 * LIMIT_S
             assert not psutil.pid_exists(victim.pid)
     cause = raised.value.__cause__
     assert isinstance(cause, am.WorkerDiedError)
@@ -74,12 +74,13 @@ async def test_a_function_that_holds_a_workers_loop_only_warns(
     stream = impatient.from_collection(range(8)).rebalance().map(slow)
     stream = stream.name("slow").uid("slow-1")
     assert sorted(await stream.collect()) == list(range(8))
-    (record,) = [each for each in caplog.records if "loop of a worker" in each.msg]
+    found = [each for each in caplog.records if "loop of a worker" in each.msg]
+    # A busy machine may hold the loop of a worker elsewhere, too.
+    (record,) = [each for each in found if vars(each)["line"] == f"{__file__}:{line}"]
     assert record.levelname == "WARNING"
     assert record.getMessage().startswith("the loop of a worker is held job='")
     warning = vars(record)
     assert (warning["operator"], warning["uid"]) == ("slow", "slow-1")
-    assert warning["line"] == f"{__file__}:{line}"
     assert warning["worker"] in {"worker 1", "worker 2"}
     assert warning["held_s"] == 3.0
 

@@ -50,7 +50,7 @@ async def test_a_killed_worker_leaves_no_state_behind(
             await running(job)
             # A database that is open has a file of this name.
             place = path or traces.directory
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(80):
                 while not [*place.rglob("CURRENT")]:
                     await asyncio.sleep(0.02)
             os.kill(traces.workers()[0].pid, signal.SIGKILL)
@@ -78,7 +78,7 @@ def test_the_next_start_sweeps_after_a_program_that_was_killed(
                 worker.suspend()
         # Python acts on no signal here: it is as if there were no handler.
         program.send_signal(sent)
-        program.communicate(timeout=20)
+        program.communicate(timeout=80)
     if sent == signal.SIGKILL:
         assert [*place.rglob("CURRENT")]
     env = am.StreamExecutionEnvironment()

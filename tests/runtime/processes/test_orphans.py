@@ -76,7 +76,7 @@ def test_workers_vanish_with_a_killed_parent(
         finally:
             for worker in filter(is_alive, workers):
                 worker.kill()
-        running.communicate(timeout=20)
+        running.communicate(timeout=80)
 
 
 def test_workers_vanish_with_a_killed_parent_that_has_forked(
@@ -94,7 +94,7 @@ def test_workers_vanish_with_a_killed_parent_that_has_forked(
             assert is_alive(forked)
         finally:
             forked.kill()
-        running.communicate(timeout=20)
+        running.communicate(timeout=80)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
@@ -160,5 +160,5 @@ def test_a_lifeline_ends_a_worker_where_there_is_no_signal(
         finally:
             for worker in filter(is_alive, workers):
                 worker.kill()
-        running.communicate(timeout=20)
+        running.communicate(timeout=80)
     assert os.listdir(temporary) != []

@@ -48,6 +48,7 @@ def test_half_greeted_connections_take_no_parent_down(
     greeting = encode_message(Hello(1, 1, b"x" * 16, "stranger", b"n" * 16, bytes(16)))
     half = bytes(greeting[: len(greeting) // 2])
     met: list[socket.socket] = []
+    count = 0
     with start(tmp_path, SCRIPT + PROGRAM, stdin=True) as running:
         expect(running, "running")
         parent = psutil.Process(running.pid)
@@ -57,15 +58,18 @@ def test_half_greeted_connections_take_no_parent_down(
             if each.status == psutil.CONN_LISTEN
         ]
         assert len(ports) == 1
-        deadline = time.monotonic() + 5
-        while time.monotonic() < deadline:
+        began_at = time.monotonic()
+        # For as long as it takes to be more than it has descriptors for, and for a while.
+        while count < 400 or time.monotonic() - began_at < 5:
             with contextlib.suppress(OSError):
                 stranger = socket.create_connection(("127.0.0.1", ports[0]), 0.5)
                 met.append(stranger)
+                count += 1
                 stranger.sendall(half)
             if len(met) > 400:
                 met.pop(0).close()
             assert running.poll() is None
+        seconds = time.monotonic() - began_at
         descriptors = parent.num_fds()
         assert running.stdin is not None
         running.stdin.write("\n")
@@ -73,8 +77,7 @@ def test_half_greeted_connections_take_no_parent_down(
         out, errors = running.communicate(timeout=100)
     for stranger in met:
         stranger.close()
-    assert len(met) > 200
     assert "equal" in out.split(), errors
     assert descriptors < 100
     # A line a second, about, whatever the strangers do.
-    assert len(errors.splitlines()) < 40, errors
+    assert len(errors.splitlines()) < 20 + 4 * seconds, errors
