@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 import html
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    Callable,
+    Iterable,
+    Mapping,
+)
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace as replaced
 from datetime import timedelta
@@ -326,6 +332,7 @@ class StreamExecutionEnvironment:
         restore_from: str | PathLike[str] | None = None,
         if_finished: IfFinished = "run",
         allow_unmatched_state: bool = False,
+        state_names: Mapping[str, type] | None = None,
         progress: bool = False,
         replace: JobClient | None = None,
     ) -> JobResult:
@@ -341,6 +348,7 @@ class StreamExecutionEnvironment:
             restore_from: See `start`.
             if_finished: See `start`.
             allow_unmatched_state: See `start`.
+            state_names: See `start`.
             progress: Whether to show the job's progress; see `progress`.
             replace: As in `start`.
 
@@ -356,6 +364,7 @@ class StreamExecutionEnvironment:
                 restore_from=restore_from,
                 if_finished=if_finished,
                 allow_unmatched_state=allow_unmatched_state,
+                state_names=state_names,
                 on_failure="log",
                 replace=replace,
             ) as job,
@@ -372,6 +381,7 @@ class StreamExecutionEnvironment:
         restore_from: str | PathLike[str] | None = None,
         if_finished: IfFinished = "run",
         allow_unmatched_state: bool = False,
+        state_names: Mapping[str, type] | None = None,
         progress: bool = False,
         replace: JobClient | None = None,
     ) -> JobClient:
@@ -390,6 +400,7 @@ class StreamExecutionEnvironment:
             restore_from: See `start`.
             if_finished: See `start`.
             allow_unmatched_state: See `start`.
+            state_names: See `start`.
             progress: Whether to show the job's progress while it runs; see `progress`. In a
                 notebook, it is updated below the cell, with a row for each
                 operator, even while other cells run.
@@ -426,6 +437,7 @@ class StreamExecutionEnvironment:
                     restore_from=restore_from,
                     if_finished=if_finished,
                     allow_unmatched_state=allow_unmatched_state,
+                    state_names=state_names,
                     on_failure="log",
                     replace=replace,
                 ) as job,
@@ -444,6 +456,7 @@ class StreamExecutionEnvironment:
         restore_from: str | PathLike[str] | None = None,
         if_finished: IfFinished = "run",
         allow_unmatched_state: bool = False,
+        state_names: Mapping[str, type] | None = None,
         on_failure: Literal["cancel", "log"] = "cancel",
         replace: JobClient | None = None,
     ) -> AbstractAsyncContextManager[JobClient]:
@@ -472,6 +485,9 @@ class StreamExecutionEnvironment:
                 `JobFinishedError`. The last two need a checkpoint directory.
             allow_unmatched_state: Whether state that belongs to no operator, or to no
                 aggregate of one, may be dropped, and new aggregates begin empty.
+            state_names: Classes that were saved under other names, by these:
+                ``{"__main__:Acc": Acc}`` for one that was in the program itself, and is
+                in a module now. None for those of the environment's `JobConfig`.
             replace: A running job that this one takes over from, such as that of a notebook
                 cell that is run again. It is first stopped with a savepoint, from
                 which this job resumes. A job that has already ended is left alone.
@@ -481,7 +497,9 @@ class StreamExecutionEnvironment:
         Raises:
             UsageError: If there is no sink.
             InvalidArgumentError: If ``on_failure`` or ``if_finished`` is none of these,
-                or there is no directory for what ``if_finished`` asks about.
+                there is no directory for what ``if_finished`` asks about, or a name in
+                ``state_names`` is none that a class of yours can have.
+            WrongTypeError: If ``state_names`` gives something that is no class.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
         return JobBlock(
@@ -492,6 +510,7 @@ class StreamExecutionEnvironment:
                 restore_from,
                 if_finished,
                 allow_unmatched_state,
+                state_names,
                 on_failure,
                 replace,
             )
@@ -506,6 +525,7 @@ class StreamExecutionEnvironment:
         restore_from: str | PathLike[str] | None,
         if_finished: IfFinished,
         allow_unmatched_state: bool,
+        state_names: Mapping[str, type] | None,
         on_failure: Literal["cancel", "log"],
         replace: JobClient | None,
     ) -> AsyncGenerator[JobClient]:
@@ -543,6 +563,9 @@ class StreamExecutionEnvironment:
                     restore_from=restore_from,
                     if_finished=if_finished,
                     allow_unmatched_state=allow_unmatched_state,
+                    state_names=definition.config.state_names
+                    if state_names is None
+                    else state_names,
                 ),
             )
         except BaseException as error:

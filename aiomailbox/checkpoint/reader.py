@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from aiomailbox.checkpoint.handles import PreparedData, SharedFile, TaskHandle
+from aiomailbox.checkpoint.handles import (
+    PreparedData,
+    SectionKind,
+    SharedFile,
+    TaskHandle,
+)
 from aiomailbox.checkpoint.layout import METADATA_NAME, is_checkpoint_file, open_place
 from aiomailbox.checkpoint.metadata import CheckpointMetadata, read_metadata
 from aiomailbox.checkpoint.restored import JobSnapshot, job_snapshot
@@ -22,8 +27,9 @@ from aiomailbox.checkpoint.task_bytes import (
 )
 from aiomailbox.errors import DamagedFileError, StateError
 from aiomailbox.ids import OperatorId
-from aiomailbox.operators import decode_snapshot
-from aiomailbox.state import FetchFile, PickleSerializer
+from aiomailbox.operators import decode_snapshot, describe_snapshot
+from aiomailbox.records import class_name, saved_names
+from aiomailbox.state import FetchFile, ObjectSerializer, PickleSerializer
 from aiomailbox.storage import Storage
 from aiomailbox.task import TaskSnapshot
 
@@ -59,6 +65,9 @@ class RestoredJob:
         place: The path or URL of the checkpoint.
         ancestors: What checkpoints of a job that goes on from it descend from; see
             `CheckpointMetadata.ancestors`.
+        unused_names: Of the names that classes are said to have been saved under, those
+            that it has not, nor the names that these classes have now. Nothing where
+            something is in it that does not say what classes it holds.
     """
 
     metadata: CheckpointMetadata
@@ -66,6 +75,7 @@ class RestoredJob:
     committables: tuple[RestoredCommittables, ...]
     place: str
     ancestors: tuple[str, ...] = ()
+    unused_names: tuple[str, ...] = ()
 
 
 class CheckpointFiles:
@@ -196,8 +206,9 @@ class CheckpointFiles:
             for one in _in_order(metadata)
         )
         snapshot = job_snapshot(vertices, enumerators)
+        unused = _unused(saved_names(declared), metadata, tasks.values())
         return RestoredJob(
-            metadata, snapshot, committables, self.place, metadata.ancestors
+            metadata, snapshot, committables, self.place, metadata.ancestors, unused
         )
 
     def delete(self) -> None:
@@ -279,6 +290,37 @@ class CheckpointFiles:
                 "write them, allow it with allow_pickled_state=True, an argument of "
                 "am.JobConfig and of am.Savepoint."
             )
+
+
+def _unused(
+    names: Mapping[str, type],
+    metadata: CheckpointMetadata,
+    tasks: Iterable[tuple[TaskHandle, memoryview]],
+) -> tuple[str, ...]:
+    """Return what is said of names that occur nowhere; see `RestoredJob`."""
+    if not names:
+        return ()
+    parts: list[bytes | memoryview] = [*metadata.enumerators.values()]
+    parts += [one.data for one in _in_order(metadata)]
+    for handle, data in tasks:
+        for section in handle.sections:
+            if section.kind is SectionKind.CHANNEL:
+                return ()
+            if section.kind is SectionKind.OPERATOR:
+                parts.append(data[section.start : section.start + section.length])
+    found: set[str] = set()
+    for part in parts:
+        described = describe_snapshot(part)
+        found |= described.timer_classes.keys()
+        for state in described.states:
+            if state.serializer != ObjectSerializer.id:
+                return ()
+            found |= state.classes.keys()
+    return tuple(
+        name
+        for name, kind in names.items()
+        if found.isdisjoint({name, class_name(kind)})
+    )
 
 
 def _in_order(metadata: CheckpointMetadata) -> list[PreparedData]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
@@ -21,7 +21,14 @@ from aiomailbox.operators import (
     decode_state,
     describe_snapshot,
 )
-from aiomailbox.state import RedistributionMode, declared_classes, is_known_class
+from aiomailbox.records import present_name
+from aiomailbox.state import (
+    RedistributionMode,
+    check_state_names,
+    declared_classes,
+    is_known_class,
+    state_name_hints,
+)
 from aiomailbox.state.schema import ClassSchema
 
 __all__ = ["Savepoint", "SavepointOperator"]
@@ -66,8 +73,12 @@ class Savepoint:
             ``value``.
         allow_pickled_state: Whether state that was pickled may be read: reading it runs code
             that the bytes name.
+        state_names: Classes that were saved under other names, by these; see
+            `StreamExecutionEnvironment.start`.
 
     Raises:
+        InvalidArgumentError: If a name is none that a class of yours can have.
+        WrongTypeError: If a name is given what is no class.
         NoCheckpointError: If there is no complete one.
         DamagedFileError: If its metadata is not what was written.
 
@@ -81,9 +92,12 @@ class Savepoint:
         *,
         classes: Iterable[Any] = (),
         allow_pickled_state: bool = False,
+        state_names: Mapping[str, type] | None = None,
     ) -> None:
+        names = state_names or {}
+        check_state_names(names)
         self._files = CheckpointFiles.at(place)
-        self._classes = list(classes)
+        self._classes = [*classes, *state_name_hints(names)]
         self._allow_pickled_state = allow_pickled_state
         self._last: tuple[TaskHandle, memoryview] | None = None
         try:
@@ -281,7 +295,9 @@ class Savepoint:
             *(
                 _stand_in(reference, fields)
                 for reference, fields in written.items()
-                if reference not in known and not is_known_class(reference)
+                if reference not in known
+                and present_name(reference) not in known
+                and not is_known_class(reference)
             ),
         ]
 
@@ -295,7 +311,10 @@ def _holds(handle: TaskHandle, operator: OperatorId) -> bool:
 
 def _stand_in(reference: str, fields: ClassSchema) -> type:
     """Return a class for objects of one that is not there: the same name and fields."""
-    module, _, name = reference.partition(":")
+    module, colon, name = reference.partition(":")
+    if not colon:
+        # One of ours, which has no module there.
+        module, _, name = reference.rpartition(".")
     described = [(field, Any) for field in fields]
     made = dataclasses.make_dataclass(name.rpartition(".")[2], described, frozen=True)
     made.__module__, made.__qualname__ = module, name

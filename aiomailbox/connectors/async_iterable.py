@@ -38,7 +38,7 @@ __all__ = ["AsyncIterableSource"]
 _INTERRUPT_EVERY_S: Final = 5.0
 
 
-@kept_in_state
+@kept_in_state("AsyncSplit")
 @dataclass(frozen=True, slots=True)
 class AsyncSplit:
     """What is still to come of an asynchronous iterable.

@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-@kept_in_state
+@kept_in_state("RangeSplit")
 @dataclass(frozen=True, slots=True)
 class RangeSplit:
     """Consecutive elements of a collection, or all elements of an iterator.

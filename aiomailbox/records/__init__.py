@@ -60,7 +60,16 @@ from aiomailbox.records.python_types import (
     PythonTypes,
 )
 from aiomailbox.records.questions import Answer, Question
-from aiomailbox.records.record_classes import RecordClass, RecordClasses
+from aiomailbox.records.record_classes import (
+    RecordClass,
+    RecordClasses,
+    SavedAs,
+    class_name,
+    give_name,
+    is_ours,
+    present_name,
+    saved_names,
+)
 from aiomailbox.records.run import (
     COLUMN_RUN_LENGTH_MAX,
     RUN_LENGTH_MAX,
@@ -122,6 +131,7 @@ __all__ = [
     "Run",
     "RunForm",
     "RuntimeEvent",
+    "SavedAs",
     "SelectableRun",
     "SerializedTimer",
     "SingletonSerializer",
@@ -137,8 +147,13 @@ __all__ = [
     "Watermark",
     "WatermarkEvent",
     "WatermarkStatus",
+    "class_name",
     "decode_event",
     "encode_event",
+    "give_name",
+    "is_ours",
     "map_all",
+    "present_name",
+    "saved_names",
     "take_records",
 ]

@@ -1,5 +1,8 @@
 """Classes of the user's that may travel: a table that is filled at the start of a job.
 
+What is saved lives longer than the modules of this library stay as they are. So the name
+of a class of ours, in saved state and in data in flight, says nothing of its module.
+
 Theory of operation: a record is its class's name and its fields, and the name is looked
 up in this table and nowhere else. So bytes from a peer can only make objects of classes
 that both sides have entered, and no function of the user's runs when they are read,
@@ -13,20 +16,112 @@ import hashlib
 import inspect
 import typing
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from operator import attrgetter
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
-__all__ = ["NO_RECORD_CLASSES", "Family", "RecordClass", "RecordClasses"]
+__all__ = [
+    "NO_RECORD_CLASSES",
+    "Family",
+    "RecordClass",
+    "RecordClasses",
+    "SavedAs",
+    "class_name",
+    "give_name",
+    "is_ours",
+    "present_name",
+    "saved_names",
+]
 
 Family = Callable[[tuple[str, ...]], type]
 _MADE_MAX: Final = 1_000
 _FIELDS_MAX: Final = 10_000
+_OURS: Final = __name__.partition(".")[0]
+# Of classes of ours by what they are called where they are defined.
+_GIVEN: Final[dict[str, str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class SavedAs:
+    """Says of a class in a type hint under which other name it was saved.
+
+    Attributes:
+        name: ``module:name``, as it was.
+
+    Example:
+        >>> class Point:
+        ...     x: int
+        >>> saved_names([Annotated[Point, SavedAs("__main__:Point")]])
+        {'__main__:Point': <class '...Point'>}
+    """
+
+    name: str
+
+
+def saved_names(hints: Iterable[Any]) -> dict[str, type]:
+    """Return the classes that were saved under other names, by these."""
+    return {
+        mark.name: hint.__origin__
+        for hint in hints
+        if typing.get_origin(hint) is Annotated
+        for mark in hint.__metadata__
+        if isinstance(mark, SavedAs)
+    }
+
+
+def is_ours(name: str | None) -> bool:
+    """Say whether a module, or the class of a name, belongs to this library."""
+    return name is not None and (name == _OURS or name.startswith(f"{_OURS}."))
+
+
+def class_name(kind: type) -> str:
+    """Return the name by which objects of a class are found again.
+
+    It is ``module:name``, and of a class of this library ``aiomailbox.name``, in
+    whichever module of it the class is.
+
+    Example:
+        >>> from fractions import Fraction
+        >>> class_name(Fraction), class_name(RecordClass)
+        ('fractions:Fraction', 'aiomailbox.RecordClass')
+    """
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    if not is_ours(kind.__module__):
+        return name
+    return _GIVEN.get(name) or f"{_OURS}.{kind.__qualname__}"
+
+
+def give_name(kind: type, name: str) -> str:
+    """Give a class of this library the name that it keeps, and return all of that."""
+    whole = f"{_OURS}.{name}"
+    _GIVEN[f"{kind.__module__}:{kind.__qualname__}"] = whole
+    return whole
+
+
+def present_name(name: str) -> str:
+    """Return the name that a class has now, given any that it was ever saved under.
+
+    Versions up to 0.1 wrote where the class was: ``module:name`` into state, and
+    ``module.name`` into data in flight. All others come as they are.
+
+    Example:
+        >>> present_name("aiomailbox.windowing.time_window:TimeWindow")
+        'aiomailbox.TimeWindow'
+        >>> present_name("aiomailbox.TimeWindow"), present_name("shop:Order")
+        ('aiomailbox.TimeWindow', 'shop:Order')
+    """
+    if not is_ours(name):
+        return name
+    # The fields of a class of a family follow in parentheses.
+    place, parenthesis, fields = name.partition("(")
+    _, _, last = place.replace(":", ".").rpartition(".")
+    return f"{_OURS}.{last}{parenthesis}{fields}"
 
 
 class RecordClass:
@@ -34,7 +129,7 @@ class RecordClass:
 
     Attributes:
         kind: The class.
-        name: Its module and qualified name.
+        name: Its module and qualified name, with dots; see `class_name`.
         fields: Names of its fields; one, ``value``, for an enum.
         split: Returns an object's fields as a tuple.
         build: Returns an object, given its fields in order.
@@ -47,7 +142,7 @@ class RecordClass:
     def __init__(self, kind: type) -> None:
         self.kind: type = kind
         self.names_fields: bool = False
-        self.name: str = f"{kind.__module__}.{kind.__qualname__}"
+        self.name: str = _sent_name(kind)
         self.fields: tuple[str, ...] = _fields_of(kind)
         self.split: Callable[[Any], tuple[Any, ...]] = _splitter(kind, self.fields)
         self.build: Callable[[Any], Any] = _builder(kind, self.fields)
@@ -68,7 +163,7 @@ class RecordClass:
         """
         made = cls.__new__(cls)
         made.kind = kind
-        made.name = f"{kind.__module__}.{kind.__qualname__}"
+        made.name = _sent_name(kind)
         made.fields = fields
         made.split = split
         made.build = build
@@ -86,7 +181,9 @@ class RecordClasses:
     Args:
         kinds: NamedTuples, dataclasses, ``msgspec.Struct`` classes and enums; of
             others, how their objects are taken apart.
-        families: By the module and qualified name that all classes of a family have.
+        families: By the name that all classes of a family have; see `class_name`.
+        formerly: Classes that were sent under other names, in data in flight that was
+            saved, by these: ``module:name``.
 
     Raises:
         WrongTypeError: If a class is none of these.
@@ -110,6 +207,7 @@ class RecordClasses:
         self,
         kinds: Iterable[type | RecordClass] = (),
         families: Mapping[str, Family] | None = None,
+        formerly: Mapping[str, type] | None = None,
     ) -> None:
         self._by_kind: dict[type, RecordClass] = {}
         self._by_name: dict[str, RecordClass] = {}
@@ -122,6 +220,11 @@ class RecordClasses:
                 self._enter(RecordClass(kind))
         # Those of families come later, and at each end others.
         self._declared = list(self._by_kind.values())
+        for name, kind in (formerly or {}).items():
+            # What is no record was not sent.
+            if kind in self._by_kind:
+                sent = name.replace(":", ".")
+                self._by_name.setdefault(sent, self._by_kind[kind])
 
     @classmethod
     def found_in(cls, hints: Iterable[Any]) -> RecordClasses:
@@ -167,6 +270,9 @@ class RecordClasses:
         if not isinstance(name, str):
             return None
         entry = self._by_name.get(name)
+        if entry is None:
+            name = present_name(name)
+            entry = self._by_name.get(name)
         if entry is None and self._families:
             return self._made_as(name)
         return entry
@@ -179,7 +285,7 @@ class RecordClasses:
 
     def _member(self, kind: type) -> RecordClass | None:
         """Return how a class of a family is taken apart, or None if it is of none."""
-        family = f"{kind.__module__}.{kind.__qualname__}"
+        family = _sent_name(kind)
         fields = getattr(kind, "_fields", None)
         if family not in self._families or fields is None:
             return None
@@ -212,6 +318,10 @@ class RecordClasses:
 
 
 NO_RECORD_CLASSES: Final = RecordClasses()
+
+
+def _sent_name(kind: type) -> str:
+    return class_name(kind).replace(":", ".")
 
 
 def _is_record(kind: type) -> bool:

@@ -16,7 +16,7 @@ from aiomailbox.policies import (
     NoRestart,
     RestartStrategy,
 )
-from aiomailbox.state import HeapStateBackend, StateBackend
+from aiomailbox.state import HeapStateBackend, StateBackend, check_state_names
 
 _HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
 _STALL_THRESHOLD_MS_MIN: Final = 50.0
@@ -80,9 +80,13 @@ class JobConfig:
             of one, may be dropped, and new aggregates begin empty.
         allow_pickled_state: Whether pickled state may be read that another execution has
             written, which executes code that its bytes define.
+        state_names: Classes that state, data in flight and kept results were saved with
+            under other names, by these: ``{"__main__:Acc": Acc}``.
 
     Raises:
-        InvalidArgumentError: If a number is out of its range.
+        InvalidArgumentError: If a number is out of its range, or a name in
+            ``state_names`` is none that a class of yours can have.
+        WrongTypeError: If ``state_names`` gives something that is no class.
 
     Concept:
         Flink, ``metrics.latency.interval``, ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``,
@@ -113,8 +117,10 @@ class JobConfig:
     if_finished: IfFinished = "run"
     allow_unmatched_state: bool = False
     allow_pickled_state: bool = False
+    state_names: Mapping[str, type] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        check_state_names(self.state_names)
         for name, least in _LEAST.items():
             count = getattr(self, name)
             if count < least:

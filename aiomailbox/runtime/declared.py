@@ -20,9 +20,11 @@ from aiomailbox.runtime.peers.record_types import (
     RecordTypes,
     is_foreign,
 )
+from aiomailbox.state import StateNames, declared_classes, state_name_hints
 
 __all__ = ["state_classes"]
 
+_NO_NAMES: Final[StateNames] = {}
 # More objects than that are not looked at; those of the user come first.
 _OBJECTS_MAX: Final = 20_000
 # Of a longer collection only the classes of its items are looked at beyond that.
@@ -31,14 +33,20 @@ _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 _LISTS: Final = (list, tuple, set, frozenset, deque)
 
 
-def state_classes(graph: JobGraph) -> tuple[type, ...]:
+def state_classes(graph: JobGraph, names: StateNames = _NO_NAMES) -> tuple[Any, ...]:
     """Return the classes of records that a job's state may hold, as it declares them.
+
+    Type hints follow that say of classes under which other names they were saved.
 
     A class that is made out of sight, at run time, has to be named in a type hint or in
     the ``type_`` of a state's descriptor.
 
     Args:
         graph: The job.
+        names: See `JobConfig.state_names`.
+
+    Raises:
+        InvalidArgumentError: If one is what another class of the job is called now.
     """
     types = RecordTypes()
     items = [node.transformation for vertex in graph.vertices for node in vertex.nodes]
@@ -54,7 +62,9 @@ def state_classes(graph: JobGraph) -> tuple[type, ...]:
     roots = [(item.factory, item.source, item.sink, item.functions) for item in items]
     for one in _reached([*roots, *partitioners]):
         types.look_at(one)
-    return (*RECORDS_OF_OURS, *types.found)
+    declared = (*RECORDS_OF_OURS, *types.found, *state_name_hints(names))
+    declared_classes(declared)
+    return declared
 
 
 def _reached(roots: Iterable[Any]) -> Iterator[Any]:

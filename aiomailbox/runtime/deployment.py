@@ -86,7 +86,7 @@ def new_embedded_job(
     # Needed as soon as records leave the loop as bytes, to a file or into a checkpoint.
     is_encoded = config.has_data_in_flight or has_blocking(graph)
     needs_classes = config.needs_state_classes or is_encoded
-    classes = state_classes(graph) if needs_classes else ()
+    classes = state_classes(graph, config.state_names) if needs_classes else ()
     services = JobServices(
         execution_id=secrets.token_hex(16),
         clock=used_clock,
@@ -102,10 +102,7 @@ def new_embedded_job(
         is_resumable=config.is_resumable,
         state_classes=classes,
         codec=(
-            element_codec(
-                [one for one in classes if isinstance(one, type)],
-                has_arrow="pyarrow" in sys.modules,
-            )
+            element_codec(classes, has_arrow="pyarrow" in sys.modules)
             if is_encoded
             else None
         ),

@@ -36,6 +36,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     JobFinishedError,
     NoCheckpointError,
+    StateError,
 )
 from aiomailbox.graph import JobGraph
 from aiomailbox.ids import OperatorId, SubtaskId
@@ -165,6 +166,12 @@ class JobCheckpoints:
                 return
         if which is not None:
             self._restored = await self._load(which)
+            if self._restored is not None and self._restored.unused_names:
+                # A service that is started again has written the new names meanwhile.
+                is_own = store is not None and self._restored.place.startswith(
+                    store.place
+                )
+                self._check_unused(self._restored, is_own=is_own)
         if store is not None:
             store.go_on_from(self._restored)
             assert self.coordinator is not None, "there is a store"
@@ -206,6 +213,23 @@ class JobCheckpoints:
     def ancestors(self) -> tuple[str, ...]:
         """The savepoints that the job has gone on from."""
         return () if self._restored is None else self._restored.ancestors
+
+    def _check_unused(self, restored: RestoredJob, *, is_own: bool) -> None:
+        # Kept results say only when they are read what classes they have.
+        if self._finished_calls.are_kept:
+            return
+        names = ", ".join(map(repr, restored.unused_names))
+        if not is_own:
+            raise StateError(
+                f"state_names= says what {names} is called now, and nothing in "
+                f"{restored.place} was saved with a class of that name. Compare it with "
+                "what `python -m aiomailbox checkpoints inspect` shows, or leave it out."
+            )
+        self._services.log.warning(
+            "state_names= gives names that no class was saved under",
+            names=names,
+            place=restored.place,
+        )
 
     @property
     def _limiters(self) -> LimiterService:

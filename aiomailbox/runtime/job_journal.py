@@ -76,6 +76,11 @@ class FinishedCalls:
         self._journal: JobJournal | None = None
         self._turns = ThreadTurns()
 
+    @property
+    def are_kept(self) -> bool:
+        """Whether an operator of the job keeps finished calls."""
+        return bool(self._names)
+
     async def open(self, place: str | None, scratch: ScratchDirectories) -> None:
         """Hear where checkpoints are kept, None for a job without.
 

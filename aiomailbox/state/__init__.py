@@ -54,11 +54,14 @@ from aiomailbox.state.snapshot_codec import (
     encode_keyed_snapshot,
 )
 from aiomailbox.state.state_classes import (
+    StateNames,
+    check_state_names,
     declared_classes,
     family_kept_in_state,
     is_known_class,
     kept_in_state,
     kept_taken_apart,
+    state_name_hints,
 )
 from aiomailbox.state.store import (
     AggregatingState,
@@ -110,6 +113,7 @@ __all__ = [
     "StateDescriptor",
     "StateFile",
     "StateMeta",
+    "StateNames",
     "StateSchema",
     "StateSerializer",
     "StateTable",
@@ -123,6 +127,7 @@ __all__ = [
     "Void",
     "accumulator_schema",
     "check_same_state",
+    "check_state_names",
     "copy_content",
     "declared_classes",
     "decode_keyed_snapshot",
@@ -134,4 +139,5 @@ __all__ = [
     "kept_taken_apart",
     "redistribute_operator_state",
     "state_meta",
+    "state_name_hints",
 ]

@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 
-@kept_in_state
+@kept_in_state("Void")
 class Void(Enum):
     """The namespace of state that has none; its only member is `VOID`."""
 

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import re
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from aiomailbox.errors import StateError
+from aiomailbox.records import class_name
 from aiomailbox.state.accumulators import AccumulatorSchema
 
 __all__ = [
@@ -26,7 +28,6 @@ __all__ = [
     "StateSchema",
     "check_fields",
     "check_parts",
-    "class_reference",
     "class_schema",
     "class_schemas",
     "is_record_class",
@@ -37,6 +38,8 @@ Options = tuple[str, ...]
 # Per field its alternatives, and whether it must be given.
 ClassSchema = dict[str, tuple[Options, bool]]
 
+# A name of a class in the text of a type; that of one in a function has ``<locals>``.
+_NAME: Final = re.compile(r"[^\s\[\],|]+:[^\s\[\],|]+")
 # What a wider type reads without loss.
 _WIDER = {"int": "float"}
 
@@ -48,7 +51,7 @@ class StateSchema:
     Attributes:
         parts: Per part (``value``, ``element``, ``key``) the alternatives of its type;
             a part whose type is not known is left out.
-        classes: Per class that occurs, ``module:name``, its fields.
+        classes: Per class that occurs, by its name, its fields.
         accumulator: What accumulators in it are made of; None if it holds none, or
             that is not known.
 
@@ -64,6 +67,21 @@ class StateSchema:
     def with_classes(self, classes: dict[str, ClassSchema]) -> StateSchema:
         """Return the same with more classes that occur."""
         return replace(self, classes={**self.classes, **classes})
+
+    def renamed(self, now: Callable[[str], str]) -> StateSchema:
+        """Return the same with other names of classes.
+
+        Args:
+            now: Returns the name that a class has now, given that which it had.
+        """
+        return replace(
+            self,
+            parts={part: renamed(options, now) for part, options in self.parts.items()},
+            classes={
+                now(name): renamed_fields(fields, now)
+                for name, fields in self.classes.items()
+            },
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -98,7 +116,7 @@ def _text(annotation: Any) -> str:
             return str(annotation)
         if annotation.__module__ == "builtins":
             return annotation.__qualname__
-        return class_reference(annotation)
+        return class_name(annotation)
     inner = ", ".join(
         "..." if argument is ... else " | ".join(type_options(argument)) or "Any"
         for argument in arguments
@@ -106,9 +124,24 @@ def _text(annotation: Any) -> str:
     return f"{_text(origin)}[{inner}]"
 
 
-def class_reference(kind: type) -> str:
-    """Return the name under which a class is found again: ``module:name``."""
-    return f"{kind.__module__}:{kind.__qualname__}"
+def renamed(options: Iterable[str], now: Callable[[str], str]) -> Options:
+    """Return the alternatives of a type with other names of classes; see `type_options`.
+
+    Example:
+        >>> renamed(["list[shop:Cart | None]"], {"shop:Cart": "cart:Cart"}.__getitem__)
+        ('list[cart:Cart | None]',)
+    """
+    return tuple(
+        sorted(_NAME.sub(lambda found: now(found[0]), text) for text in options)
+    )
+
+
+def renamed_fields(fields: ClassSchema, now: Callable[[str], str]) -> ClassSchema:
+    """Return the fields of a class with other names of classes in their types."""
+    return {
+        name: (renamed(options, now), required)
+        for name, (options, required) in fields.items()
+    }
 
 
 def class_schema(kind: type) -> ClassSchema:
@@ -131,7 +164,7 @@ def class_schemas(annotations: Iterable[Any]) -> dict[str, ClassSchema]:
     found: dict[str, ClassSchema] = {}
     for annotation in annotations:
         if isinstance(annotation, type) and is_record_class(annotation):
-            found[class_reference(annotation)] = class_schema(annotation)
+            found[class_name(annotation)] = class_schema(annotation)
         found.update(class_schemas(typing.get_args(annotation)))
     return found
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import pickle  # noqa: TID251 -- the one place of the explicit opt-in
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Final, Protocol
 
 from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.state.object_codec import ObjectCodec
-from aiomailbox.state.state_classes import StateClasses
+from aiomailbox.state.state_classes import StateClasses, moved_in_library
 
 __all__ = [
     "ObjectSerializer",
@@ -94,8 +95,52 @@ class PickleSerializer:
         return pickle.dumps(content, protocol=5)
 
     def decode(self, data: bytes) -> Any:
-        """Return the content that was pickled."""
-        return pickle.loads(data)
+        """Return the content that was pickled.
+
+        Raises:
+            StateError: If a class or function that it names is not there any more.
+        """
+        return _Unpickler(data, {}).load()
+
+
+class _PickleReader(PickleSerializer):
+    """Reads what was pickled when classes had other names.
+
+    Args:
+        declared: Classes by names that they had.
+    """
+
+    __slots__ = ("_declared",)
+
+    def __init__(self, declared: Mapping[str, type]) -> None:
+        self._declared = declared
+
+    def decode(self, data: bytes) -> Any:
+        """Return the content; see `PickleSerializer.decode`."""
+        return _Unpickler(data, self._declared).load()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, data: bytes | memoryview, declared: Mapping[str, type]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._declared = declared
+
+    def find_class(self, module: str, name: str) -> Any:
+        declared = self._declared.get(f"{module}:{name}")
+        if declared is not None:
+            return declared
+        try:
+            return super().find_class(module, name)
+        except (AttributeError, ImportError) as error:
+            found = moved_in_library(module, name)
+            if found is None:
+                raise StateError(
+                    f"pickled state names {module}:{name}, which is not there any more "
+                    f"({error}). If it is a class that is in another module or has "
+                    "another name now, say which: "
+                    f"state_names={{'{module}:{name}': ...}}, beside restore_from=."
+                ) from error
+            return found
 
 
 def encode_all(serializer: StateSerializer, contents: list[Any]) -> list[bytes]:
@@ -169,5 +214,6 @@ def serializer_of(identifier: str, objects: ObjectSerializer) -> StateSerializer
     if identifier == ObjectSerializer.id:
         return objects
     if identifier == PickleSerializer.id:
-        return PickleSerializer()
+        declared = objects.codec.classes.declared
+        return _PickleReader(declared) if declared else PickleSerializer()
     return _GIVEN[identifier]

@@ -107,10 +107,14 @@ class Contents(msgspec.Struct):
     met: list[str]
     accumulator: AccumulatorSchema | None = None
 
-    @property
-    def schema(self) -> StateSchema:
-        """The types of the contents."""
-        return StateSchema(self.parts, self.classes, self.accumulator)
+    def schema(self, declared: Mapping[str, type]) -> StateSchema:
+        """Return the types of the contents, by the names that classes have now.
+
+        Args:
+            declared: As for `StateClasses`.
+        """
+        written = StateSchema(self.parts, self.classes, self.accumulator)
+        return written.renamed(StateClasses(declared).name_now)
 
 
 class _State(msgspec.Struct):
@@ -347,7 +351,7 @@ def read_keyed(
     Args:
         part: The description.
         reader: Has the blocks.
-        declared: The classes that contents may have, by their references.
+        declared: The classes that contents may have, by their names.
         allow_pickled_state: Whether state that was pickled may be read.
         only: The position of the one state whose entries are wanted; None for all.
         files: Those that hold the entries, if files do.
@@ -370,7 +374,7 @@ def read_keyed(
             state.namespaced,
             state.ttl,
             state.contents.serializer,
-            state.contents.schema,
+            state.contents.schema(declared),
         )
         for state in part.states
     ]

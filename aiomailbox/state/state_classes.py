@@ -3,7 +3,8 @@
 Theory of operation: a writer may write any class of records, unless it is said
 which; their names and fields are recorded beside the contents. A reader has
 to say which classes there may be: bytes name classes, and nothing is imported for a
-name that they hold.
+name that they hold. A class of this library has the same name in every version; one of
+the user's is called what it was when it was written, so a reader may be told of others.
 """
 
 from __future__ import annotations
@@ -11,69 +12,99 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 
-from aiomailbox.errors import StateError
-from aiomailbox.records import RecordClass, RecordClasses
-from aiomailbox.records.named_tuples import record_class
+from aiomailbox.errors import InvalidArgumentError, StateError, WrongTypeError
+from aiomailbox.records import (
+    RecordClass,
+    RecordClasses,
+    SavedAs,
+    class_name,
+    give_name,
+    is_ours,
+    present_name,
+    saved_names,
+)
+from aiomailbox.records.named_tuples import record_class, record_of
 from aiomailbox.records.record_classes import Family
 from aiomailbox.records.spark_rows import row_class
 from aiomailbox.state.schema import (
     ClassSchema,
     check_fields,
-    class_reference,
     class_schema,
     is_record_class,
+    renamed_fields,
 )
 
 __all__ = [
     "StateClasses",
+    "StateNames",
     "check_declared",
+    "check_state_names",
     "declared_classes",
     "family_kept_in_state",
     "is_known_class",
     "kept_in_state",
     "kept_taken_apart",
+    "moved_in_library",
+    "state_name_hints",
 ]
 
 KindT = TypeVar("KindT", bound=type)
+StateNames = Mapping[str, type]
 
-# What operators and sources of ours keep, by reference.
+# What operators and sources of ours keep, by name.
 _OURS: Final[dict[str, type]] = {}
 # Classes of NamedTuples that are made from the names of their fields.
 _FAMILIES: Final[dict[str, Family]] = {}
+# By their names the functions that pickled objects of ours are made with.
+_UNPICKLING: Final[dict[str, Callable[..., Any]]] = {}
 # Classes that are no records, and what takes their objects apart.
 _TAKEN_APART: Final[dict[str, Callable[[], RecordClass]]] = {}
 
 
-def kept_in_state(kind: KindT) -> KindT:
+def kept_in_state(name: str) -> Callable[[KindT], KindT]:
     """Declare a class that an operator or a source keeps in its own state, for all jobs.
+
+    Args:
+        name: What it is called in saved state, after ``aiomailbox.``. It stays, wherever
+            the class is moved to and whatever it is called there.
 
     Concept:
         A decorator; for classes of this library. Users' classes are found in the type
         hints of their jobs.
     """
-    _OURS[class_reference(kind)] = kind
-    return kind
+
+    def declare(kind: KindT) -> KindT:
+        whole = give_name(kind, name)
+        before = _OURS.get(whole, kind)
+        # A module that is loaded again has made the same class once more.
+        assert before.__qualname__ == kind.__qualname__, f"{whole} is {before}, too"
+        _OURS[whole] = kind
+        return kind
+
+    return declare
 
 
-def family_kept_in_state(reference: str, make: Family) -> None:
+def family_kept_in_state(name: str, make: Family, unpickle: Callable[..., Any]) -> None:
     """Declare NamedTuple classes that are made from field names, for all jobs.
 
     Args:
-        reference: What all of them are called, ``module:name``.
+        name: As for `kept_in_state`; the fields follow it in parentheses.
         make: Makes one; the same one for the same names.
+        unpickle: The function by which their pickled objects are made again.
     """
-    _FAMILIES[reference] = make
+    _FAMILIES[give_name(make(()), name)] = make
+    _UNPICKLING[unpickle.__name__] = unpickle
 
 
 def kept_taken_apart(reference: str, make: Callable[[], RecordClass]) -> None:
     """Declare a class that is no record, for all jobs.
 
     Args:
-        reference: Its name, ``module:name``.
+        reference: Its name, ``module:name``: it is of another library.
         make: Called once it is met: returns how its objects are taken apart.
     """
     _TAKEN_APART[reference] = make
@@ -81,11 +112,67 @@ def kept_taken_apart(reference: str, make: Callable[[], RecordClass]) -> None:
 
 def is_known_class(reference: str) -> bool:
     """Say whether objects of a class can be read, whatever a job declares."""
-    return (
-        reference in _OURS
-        or reference in _TAKEN_APART
-        or _member(reference) is not None
-    )
+    name = present_name(reference)
+    return name in _OURS or name in _TAKEN_APART or _member(name) is not None
+
+
+def check_state_names(names: Any, parameter: str = "state_names") -> None:
+    """Raise if what classes were called in saved state is not said as it should be.
+
+    Args:
+        names: The classes by the names that they were saved under.
+        parameter: What it is called, for messages.
+
+    Raises:
+        WrongTypeError: If it is no mapping of texts to classes.
+        InvalidArgumentError: If a name is none that a class of the user's can have.
+    """
+    usage = 'Give classes by their old names, as {"__main__:Acc": Acc}.'
+    if not isinstance(names, Mapping):
+        raise WrongTypeError(parameter, f"{names!r} is not a mapping", usage)
+    for name, kind in names.items():
+        if not isinstance(name, str):
+            raise WrongTypeError(parameter, f"{name!r} is not a name", usage)
+        if is_ours(name):
+            raise InvalidArgumentError(
+                parameter,
+                f"{name!r} is a class of this library, which is found by itself",
+                "Leave it out.",
+            )
+        module, colon, rest = name.partition(":")
+        if not (module and colon and rest):
+            raise InvalidArgumentError(
+                parameter,
+                f"{name!r} is no name of a class in saved state",
+                "Write the module, a colon and the class, as the error of the restore "
+                'did: "__main__:Acc".',
+            )
+        if not isinstance(kind, type):
+            raise WrongTypeError(
+                parameter, f"{name!r} is given {kind!r}, which is not a class", usage
+            )
+
+
+def state_name_hints(names: StateNames) -> tuple[Any, ...]:
+    """Return type hints that say of classes under which names they were saved."""
+    hints: list[Any] = [Annotated[kind, SavedAs(name)] for name, kind in names.items()]
+    return tuple(hints)
+
+
+def moved_in_library(module: str, name: str) -> Any:
+    """Return what pickled state means that names a class or function of this library.
+
+    Args:
+        module: Where it was, and may be no longer.
+        name: What it is called.
+
+    Returns:
+        None if it is of no module of ours, or nothing that is kept in state.
+    """
+    if not is_ours(module):
+        return None
+    found = _OURS.get(present_name(f"{module}:{name}")) or _UNPICKLING.get(name)
+    return found or getattr(sys.modules[module.partition(".")[0]], name, None)
 
 
 def _spark_row() -> RecordClass:
@@ -98,14 +185,19 @@ def _spark_row() -> RecordClass:
     return row_class(module.Row)
 
 
-family_kept_in_state(class_reference(record_class(())), record_class)
+family_kept_in_state("Record", record_class, record_of)
 kept_taken_apart("pyspark.sql.types:Row", _spark_row)
 
 
 def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
     """Return the classes of records that type hints name, with those of their fields.
 
-    Those that operators and sources of this library keep are among them.
+    Those that operators and sources of this library keep are among them. One that was
+    saved under another name is there by that name, too; see `SavedAs`.
+
+    Raises:
+        InvalidArgumentError: If another class of the job has the name that one was saved
+            under.
 
     Example:
         >>> from typing import NamedTuple
@@ -115,9 +207,20 @@ def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
         >>> "geometry:Point" in declared_classes([dict[str, Point]])
         True
     """
+    all_hints = list(hints)
     # Of two with one name only one can be meant by it: the first.
-    found = RecordClasses.kinds_in(hints)
-    return {**_OURS, **{class_reference(kind): kind for kind in found[::-1]}}
+    found = RecordClasses.kinds_in(all_hints)
+    declared = {**_OURS, **{class_name(kind): kind for kind in found[::-1]}}
+    for name, kind in saved_names(all_hints).items():
+        # What is written from now on could not be told from what was written before.
+        if declared.setdefault(name, kind) is not kind:
+            raise InvalidArgumentError(
+                "state_names",
+                f"{name!r} is what another class of the job is called now, besides "
+                f"{class_name(kind)}",
+                "Give that one another name.",
+            )
+    return declared
 
 
 def check_declared(
@@ -146,17 +249,17 @@ class StateClasses:
     """The classes of one state's contents, for `PythonTypes`.
 
     Args:
-        declared: By their references those that there may be; None for all that are
-            written here.
+        declared: By their names those that there may be; None for all that are written
+            here.
 
     Attributes:
-        met: The classes that were written, by their references.
+        met: The classes that were written, by their names.
     """
 
-    __slots__ = ("_by_kind", "_by_name", "_declared", "met")
+    __slots__ = ("_by_kind", "_by_name", "declared", "met")
 
     def __init__(self, declared: Mapping[str, type] | None = None) -> None:
-        self._declared = declared
+        self.declared: Mapping[str, type] | None = declared
         self._by_kind: dict[type, RecordClass] = {}
         self._by_name: dict[str, RecordClass] = {}
         self.met: dict[str, RecordClass] = {}
@@ -191,16 +294,36 @@ class StateClasses:
             if made is not None:
                 self._put(made(), reference)
                 continue
-            kind = (self._declared or {}).get(reference) or _member(reference)
+            kind = self._named_now(reference)
             if kind is None:
                 raise StateError(
                     f"state {state!r} holds objects of {reference}, a class that "
                     "the job does not declare. Name the class in a type hint or in "
-                    "the type_ of the state's descriptor; if it has another name "
-                    "now, give it its old one back."
+                    "the type_ of the state's descriptor; if it is in another module "
+                    "or has another name now, say which class it is: "
+                    f"state_names={{{reference!r}: ...}}, beside restore_from=."
                 )
-            check_fields(state, reference, fields, class_schema(kind))
+            if not is_record_class(kind):
+                raise StateError(
+                    f"state {state!r} holds objects of {reference}, and "
+                    f"{class_name(kind)}, which state_names= gives for it, is no "
+                    "dataclass, NamedTuple, msgspec.Struct or enum."
+                )
+            written_as = renamed_fields(fields, self.name_now)
+            check_fields(state, reference, written_as, class_schema(kind))
             self._enter(kind, reference, tuple(fields))
+
+    def name_now(self, reference: str) -> str:
+        """Return the name that a class has now, given that which it was written with."""
+        kind = (self.declared or {}).get(reference)
+        return present_name(reference) if kind is None else class_name(kind)
+
+    def _named_now(self, reference: str) -> type | None:
+        declared = self.declared or {}
+        if reference in declared:
+            return declared[reference]
+        name = present_name(reference)
+        return declared.get(name) or _member(name)
 
     def schemas(self) -> dict[str, ClassSchema]:
         """Return the fields of the classes that were written, by their references."""
@@ -213,7 +336,7 @@ class StateClasses:
         }
 
     def _meet(self, kind: type) -> RecordClass:
-        reference = class_reference(kind)
+        reference = class_name(kind)
         made = _TAKEN_APART.get(reference)
         if made is not None:
             return self._noted(self._put(made(), reference))
@@ -230,7 +353,7 @@ class StateClasses:
                 "it a dataclass, a NamedTuple or a msgspec.Struct, or give the state's "
                 "descriptor serializer=PickleSerializer()."
             )
-        if self._declared is not None and self._declared.get(reference) is not kind:
+        if self.declared is not None and self.declared.get(reference) is not kind:
             raise StateError(
                 f"objects of {kind.__qualname__} cannot be written to a snapshot, for "
                 f"they could not be read again: the job does not declare {reference}. "

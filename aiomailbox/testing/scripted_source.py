@@ -39,7 +39,7 @@ class InjectedFailureError(WorldError):
     """The failure that a script requested."""
 
 
-@kept_in_state
+@kept_in_state("ScriptSplit")
 @dataclass(frozen=True, slots=True)
 class ScriptSplit:
     """One script, and the position of its reader.

@@ -21,7 +21,7 @@ from aiomailbox.windowing.undo_log import UndoLog
 # The name is in snapshots.
 _NAME = "window-contents"
 
-kept_in_state(StreamRecord)
+kept_in_state("StreamRecord")(StreamRecord)
 
 
 class WindowContents:

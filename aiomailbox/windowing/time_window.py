@@ -13,7 +13,7 @@ from aiomailbox.state import kept_in_state
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-@kept_in_state
+@kept_in_state("TimeWindow")
 class TimeWindow(NamedTuple):
     """The time from ``start`` up to, but not including, ``end``; milliseconds.
 
@@ -45,7 +45,7 @@ class TimeWindow(NamedTuple):
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
 
-@kept_in_state
+@kept_in_state("GlobalWindow")
 class GlobalWindow(Enum):
     """The one window of all time; its only member is `GLOBAL_WINDOW`.
 

@@ -67,12 +67,18 @@ def seen_of(event: Event) -> Seen:
     return Seen(event.number, Acc(event.size, [Kind.ODD]))
 
 
+def number_of(seen: Seen) -> int:
+    return seen.number
+
+
 def state(env: Any, sink: Any) -> None:
     """Have classes in state, in windows, and in what a sink has prepared."""
     keyed(env).process(Accumulates()).uid("acc").sink_to(sink)
     windows = keyed(env, name="more").map(seen_of).uid("seen")
     lists = windows.key_by(lambda seen: seen.number % 3).window(TUMBLING)
-    lists.apply(lambda key, window, values: [list(values)]).uid("lists").sink_to(sink)
+    lists.apply(lambda key, window, values: [sorted(values, key=number_of)]).uid(
+        "lists"
+    ).sink_to(sink)
 
 
 ASKED: list[int] = []

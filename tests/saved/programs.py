@@ -579,7 +579,8 @@ def windows_of_all(env: Any, sink: Any) -> None:
     """Windows without keys, of records of ours: results, and what failed."""
     results = keyed(env).aggregate(am.aggregates(n=am.count())).uid("n")
     listed = results.window_all(TUMBLING).apply(
-        lambda key, window, values: [list(values)]
+        # Two subtasks sent them.
+        lambda key, window, values: [sorted(values)]
     )
     listed.uid("all").sink_to(sink)
 
@@ -649,7 +650,7 @@ def verbs(env: Any, sink: Any) -> None:
     by_tens = events.key_by(lambda event: event.number % 50)
     by_tens.deduplicate().uid("first").sink_to(sink)
     by_tens.deduplicate(ttl=am.days(1)).uid("first a day").sink_to(sink)
-    events.batch(7, within=5.0).uid("batch").sink_to(sink)
+    events.batch(7, within=5.0).uid("batch").set_parallelism(1).sink_to(sink)
     bursts = keyed(env, name="bursts", events=BURSTS)
     found = bursts.sessionise(am.millis(60)).uid("sessions")
     found.map(lambda one: (one.key, len(one.records), one.start)).uid("rows").sink_to(
@@ -729,7 +730,7 @@ def dead_letters(env: Any, sink: Any) -> None:
     calls.uid("calls").sink_to(sink)
     letters = calls.get_side_output(DEAD).window_all(TUMBLING)
     letters.apply(
-        lambda key, window, values: [[letter.record.number for letter in values]]
+        lambda key, window, values: [sorted(letter.record.number for letter in values)]
     ).uid("letters").sink_to(sink)
 
 

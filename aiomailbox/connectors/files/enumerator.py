@@ -17,7 +17,7 @@ from aiomailbox.threads import begin_in_thread
 __all__ = ["FileEnumerator", "FileSplit", "FilesSeen"]
 
 
-@kept_in_state
+@kept_in_state("FileSplit")
 @dataclass(frozen=True, slots=True)
 class FileSplit:
     """A file, from a position on.
@@ -31,7 +31,7 @@ class FileSplit:
     position: int = 0
 
 
-@kept_in_state
+@kept_in_state("FilesSeen")
 @dataclass(frozen=True, slots=True)
 class FilesSeen:
     """What an enumerator needs to resume.

@@ -34,7 +34,7 @@ _REMEDY: Final = (
 )
 
 
-@kept_in_state
+@kept_in_state("SparkSplit")
 @dataclass(frozen=True, slots=True)
 class SparkSplit:
     """All partitions of a DataFrame, one after the other, from a position on.

@@ -13,17 +13,19 @@ __all__ = ["shipped"]
 
 
 def shipped(
-    module: str, name: str, part: Any
+    work: Callable[[Any, Iterator[Any]], Iterator[Any]], part: Any
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return a function of batches for ``mapInArrow``.
 
     A worker that cannot run it says what it has, and what it should have.
 
     Args:
-        module: Where the function is that does the work.
-        name: What it is called there; it takes ``part`` and an iterator of batches.
+        work: The function of ours that does the work, given ``part`` and an iterator of
+            batches.
         part: What it gets.
     """
+    # By its name: Spark would send a function as code, with all that it refers to.
+    module, name = work.__module__, work.__name__
     packed = pickle.dumps(part)
     python = sys.version_info[:2]
     ours = msgspec.__version__
@@ -58,7 +60,7 @@ def shipped(
                 f"msgspec {ours}: install msgspec=={ours} on the executors."
             )
         try:
-            work = getattr(importlib.import_module(module), name)
+            there = getattr(importlib.import_module(module), name)
             part = pickle.loads(packed)
         except ImportError as error:
             raise RuntimeError(
@@ -66,6 +68,6 @@ def shipped(
                 "aiomailbox[spark] on the executors, or send it there first with "
                 f"aiomailbox.connectors.spark.ship_library(spark). ({error})"
             ) from error
-        yield from work(part, batches)
+        yield from there(part, batches)
 
     return run

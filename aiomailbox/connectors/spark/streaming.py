@@ -54,7 +54,7 @@ __all__ = ["SparkStreamSource", "StreamSplit"]
 _LOOK_S: Final = 0.2
 
 
-@kept_in_state
+@kept_in_state("StreamSplit")
 @dataclass(frozen=True, slots=True)
 class StreamSplit:
     """A query's micro-batches, from a position on.

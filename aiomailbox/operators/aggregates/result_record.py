@@ -31,9 +31,6 @@ def result_type(fields: tuple[str, ...]) -> type[Any]:
     return result
 
 
-family_kept_in_state(f"{__name__}:Result", result_type)
-
-
 def check_result_fields(names: tuple[str, ...], reserved: frozenset[str]) -> None:
     """Raise if these names cannot be the fields of a result.
 
@@ -61,3 +58,6 @@ def _reduce(record: Any) -> tuple[Any, ...]:
 
 def _restored(fields: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     return result_type(fields)(*values)
+
+
+family_kept_in_state("Result", result_type, _restored)

@@ -360,7 +360,7 @@ def _read_lists(
         if mode is RedistributionMode.BROADCAST:
             _check_pairs(one.name, elements)
         states[one.name] = OperatorStateEntry(
-            mode, elements, contents.serializer, contents.schema
+            mode, elements, contents.serializer, contents.schema(declared)
         )
     return OperatorStateSnapshot(states)
 

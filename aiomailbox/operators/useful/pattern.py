@@ -61,7 +61,7 @@ class Step:
     is_strict: bool
 
 
-@kept_in_state
+@kept_in_state("Partial")
 class Partial(NamedTuple):
     """The beginning of a match: event time of its first record, and its records.
 

@@ -14,12 +14,12 @@ __all__ = ["element_codec", "serializer_and_forms"]
 
 
 def serializer_and_forms(
-    found: Iterable[type], *, has_arrow: bool
+    found: Iterable[Any], *, has_arrow: bool
 ) -> tuple[PythonSerializer, list[RunForm[Any]]]:
     """Return what writes values, and the further forms of runs.
 
     Args:
-        found: The classes that records may have; see `RecordTypes`.
+        found: The classes that records may have; see `record_classes`.
         has_arrow: Whether records may be made of Arrow's columns.
     """
     classes = record_classes(found, has_arrow=has_arrow)
@@ -33,7 +33,7 @@ def serializer_and_forms(
     return serializer, forms
 
 
-def element_codec(found: Iterable[type], *, has_arrow: bool) -> ElementCodec:
+def element_codec(found: Iterable[Any], *, has_arrow: bool) -> ElementCodec:
     """Return the codec of all edges of a job; arguments as `serializer_and_forms`."""
     serializer, forms = serializer_and_forms(found, has_arrow=has_arrow)
     return ElementCodec(serializer, forms=forms)

@@ -20,7 +20,13 @@ import msgspec
 
 from aiomailbox.operators import DeadLetter
 from aiomailbox.operators.aggregates.result_record import result_type
-from aiomailbox.records import Answer, Question, RecordClasses
+from aiomailbox.records import (
+    Answer,
+    Question,
+    RecordClasses,
+    class_name,
+    saved_names,
+)
 from aiomailbox.records.named_tuples import record_class
 from aiomailbox.records.record_classes import Family, RecordClass
 from aiomailbox.records.spark_rows import is_spark_row, row_class
@@ -92,16 +98,17 @@ class RecordTypes:
             waiting.extend(named)
 
 
-def record_classes(found: Iterable[type], *, has_arrow: bool) -> RecordClasses:
+def record_classes(found: Iterable[Any], *, has_arrow: bool) -> RecordClasses:
     """Return the table of a job: what was found, and what operators of ours make.
 
     Args:
-        found: See `RecordTypes`.
+        found: See `RecordTypes`; and type hints that say of some of them under which
+            names they were saved.
         has_arrow: Whether records may be made of Arrow's columns.
     """
-    families: dict[str, Family] = {f"{result_type.__module__}.Result": result_type}
+    families: dict[str, Family] = {"aiomailbox.Result": result_type}
     if has_arrow:
-        families[f"{record_class.__module__}.Record"] = record_class
+        families["aiomailbox.Record"] = record_class
     declared: dict[str, type | RecordClass] = {}
     if has_arrow:
         # Its import takes long, and few jobs need it.
@@ -109,12 +116,13 @@ def record_classes(found: Iterable[type], *, has_arrow: bool) -> RecordClasses:
 
         entry = batch_class()
         declared[entry.name] = entry
-    for kind in [*RECORDS_OF_OURS, *found]:
-        name = f"{kind.__module__}.{kind.__qualname__}"
+    hints = [*RECORDS_OF_OURS, *found]
+    for kind in (one for one in hints if isinstance(one, type)):
+        name = class_name(kind)
         if name not in families:
             # Of two with one name only one can be meant by it.
             declared.setdefault(name, row_class(kind) if is_spark_row(kind) else kind)
-    return RecordClasses(declared.values(), families)
+    return RecordClasses(declared.values(), families, saved_names(hints))
 
 
 def _named_by(item: type | FunctionType | StateDescriptor) -> Iterator[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 import pickle  # noqa: TID251 -- from the parent to its workers
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -22,6 +23,7 @@ from aiomailbox.runtime.peers.modules import ModulesByValue
 from aiomailbox.runtime.peers.placement import PARENT, Placement
 from aiomailbox.runtime.peers.record_types import RecordTypes
 from aiomailbox.runtime.peers.unpicklable import why_unpicklable
+from aiomailbox.state import state_name_hints
 
 __all__ = ["Shipment", "pack", "pickled", "unpack"]
 
@@ -37,7 +39,8 @@ class Shipment:
         seed: Of the job's random sources.
         job_id: 16 bytes that name the job to its peers.
         has_arrow: Whether runs of records may be Arrow's.
-        record_types: The classes that records may have; filled in by `pack`.
+        record_types: The classes that records may have, and hints that say under which
+            names some were saved; filled in by `pack`.
     """
 
     graph: JobGraph
@@ -46,7 +49,7 @@ class Shipment:
     seed: int
     job_id: bytes
     has_arrow: bool
-    record_types: tuple[type, ...] = ()
+    record_types: tuple[Any, ...] = ()
 
 
 @dataclass(slots=True)
@@ -104,7 +107,7 @@ def pack(
             types.look_at(kind)
     try:
         payload = _dumps([flat, replace(shipment, graph=None)], limits, types)  # type: ignore[arg-type]
-        complete = replace(shipment, record_types=tuple(types.found))
+        complete = _with_types(shipment, types.found)
         return complete, payload, limits
     except MissingExtraError:
         raise
@@ -125,8 +128,13 @@ def unpack(payload: bytes, limits: list[RateLimit]) -> Shipment:
         # Cloudpickle forgets in which function a class was defined.
         if kind.__qualname__ != name:
             kind.__qualname__ = name
-    types = tuple(kind for kind, _ in named)
-    return replace(found, graph=_graph(flat), record_types=types)
+    complete = _with_types(found, [kind for kind, _ in named])
+    return replace(complete, graph=_graph(flat))
+
+
+def _with_types(shipment: Shipment, found: Iterable[type]) -> Shipment:
+    hints = state_name_hints(shipment.config.state_names)
+    return replace(shipment, record_types=(*found, *hints))
 
 
 def pickled(value: Any) -> bytes:

@@ -95,7 +95,11 @@ class Processes:
                 "process.",
             )
         starter = ProcessStarter(config, self.transport)
-        classes = state_classes(graph) if config.needs_state_classes else ()
+        classes = (
+            state_classes(graph, config.state_names)
+            if config.needs_state_classes
+            else ()
+        )
         job = assemble(graph, config, self.count, starter, handovers, classes)
         job.start()
         return job

@@ -248,7 +248,11 @@ async def _direct(part: BarrierPart, place: PeerPlace, bound: socket.socket) -> 
     try:
         shipment = unpack(part.payload, part.limits)
         graph, config = shipment.graph, shipment.config
-        classes = state_classes(graph) if config.needs_state_classes else ()
+        classes = (
+            state_classes(graph, config.state_names)
+            if config.needs_state_classes
+            else ()
+        )
         # What the place has made goes with the task.
         starter = BarrierStarter(place, arrivals, lambda: None)
         job = assemble(graph, config, part.workers, starter, {}, classes)

@@ -31,7 +31,12 @@ from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.parquet import ParquetSink
 from aiomailbox.connectors.spark.barrier.credentials import new_credentials
 from aiomailbox.connectors.spark.barrier.frame import exchange_frame
-from aiomailbox.connectors.spark.barrier.member import MARKER, BarrierPart, Outcome
+from aiomailbox.connectors.spark.barrier.member import (
+    MARKER,
+    BarrierPart,
+    Outcome,
+    run_member,
+)
 from aiomailbox.connectors.spark.barrier.source import BarrierInput
 from aiomailbox.connectors.spark.barrier.watching import watching
 from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
@@ -77,7 +82,6 @@ __all__ = ["BarrierRun", "ExchangeInput", "new_exchange_input", "run_in_barrier"
 
 # As often as Spark repeats a task.
 _RESTART: Final = FixedDelayRestart(3, 1.0)
-_MEMBER: Final = "aiomailbox.connectors.spark.barrier.member"
 _OUTCOME: Final = "outcome binary"
 _CANCEL_EVERY_S: Final = 0.5
 _LETTERS: Final = "dead_letters"
@@ -276,7 +280,7 @@ class _Job:
         part = self._part(epoch)
         await run_in_thread((self._place / MARKER).write_text, str(epoch), "utf-8")
         frame = self._frame.mapInArrow(
-            shipped(_MEMBER, "run_member", part), _OUTCOME, barrier=True
+            shipped(run_member, part), _OUTCOME, barrier=True
         )
         try:
             rows = await _collected(frame)

@@ -44,7 +44,7 @@ _READ_AHEAD: Final = 2
 INPUT: Final = "__aiomailbox_input"
 
 
-@kept_in_state
+@kept_in_state("PartitionPosition")
 @dataclass(frozen=True, slots=True)
 class PartitionPosition:
     """A partition, from a row on.

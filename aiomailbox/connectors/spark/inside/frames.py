@@ -20,7 +20,7 @@ from aiomailbox.connectors.spark.inside.limits import (
 )
 from aiomailbox.connectors.spark.inside.shuffle import exchanged
 from aiomailbox.connectors.spark.inside.source import StageInput
-from aiomailbox.connectors.spark.inside.stage import StagePart
+from aiomailbox.connectors.spark.inside.stage import StagePart, run_stage
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA
 from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.shipped import shipped
@@ -42,7 +42,6 @@ __all__ = [
 # Some peer that is not the parent: nothing of the job stays there.
 _WORKER: Final = 1
 _CONNECT_PARALLELISM_MAX: Final = 8
-_STAGE: Final = "aiomailbox.connectors.spark.inside.stage"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,7 +165,7 @@ def chained_frames(
             job.payload, job.limits, level, vertex, want, job.door, job.journal
         )
         final = WIRE_SCHEMA if schema is None else schema
-        function = shipped(_STAGE, "run_stage", part)
+        function = shipped(run_stage, part)
         return function, final if is_last else WIRE_SCHEMA
 
     frames = []
