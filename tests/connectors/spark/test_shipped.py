@@ -19,9 +19,16 @@ def doubled(part: int, batches: Any) -> Any:
         yield part * batch
 
 
-def as_sent(name: str = "doubled", module: str = __name__) -> Any:
+def elsewhere(part: int, batches: Any) -> Any:
+    return doubled(part, batches)
+
+
+elsewhere.__module__ = "no.such.module"
+
+
+def as_sent(work: Any = doubled) -> Any:
     sys.modules.setdefault(__name__, sys.modules[doubled.__module__])
-    return pickle.loads(cloudpickle.dumps(shipped(module, name, 2)))
+    return pickle.loads(cloudpickle.dumps(shipped(work, 2)))
 
 
 def test_a_worker_that_has_all_runs_the_function() -> None:
@@ -31,7 +38,7 @@ def test_a_worker_that_has_all_runs_the_function() -> None:
 def test_a_worker_with_another_python_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(sys, "version_info", (3, 9, 0, "final", 0))
-        function = shipped("some.module", "function", None)
+        function = shipped(elsewhere, None)
     with pytest.raises(RuntimeError, match=r"comes from Python 3\.9.*PYSPARK_PYTHON"):
         list(function([]))
 
@@ -41,7 +48,7 @@ def test_a_worker_with_another_msgspec_or_none_says_so(
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(msgspec, "__version__", "0.1.0")
-        function = shipped("some.module", "function", None)
+        function = shipped(elsewhere, None)
     with pytest.raises(RuntimeError, match=r"install msgspec==0\.1\.0"):
         list(function([]))
     monkeypatch.setitem(sys.modules, "msgspec", None)
@@ -51,7 +58,7 @@ def test_a_worker_with_another_msgspec_or_none_says_so(
 
 def test_a_worker_without_the_library_says_so() -> None:
     with pytest.raises(RuntimeError, match="ship_library"):
-        list(as_sent(module="no.such.module")([]))
+        list(as_sent(elsewhere)([]))
 
 
 def test_an_executor_that_was_taken_away_is_told_from_a_fault_of_the_program() -> None:
