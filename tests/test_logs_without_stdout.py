@@ -25,6 +25,6 @@ def test_a_job_runs_with_stdout_closed() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=110,
     )
     assert ended.returncode == 0, ended.stderr

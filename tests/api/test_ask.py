@@ -183,7 +183,7 @@ async def test_what_is_no_answer_is_refused() -> None:
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_workers_answer_too() -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)
     totals(env)

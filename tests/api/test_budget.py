@@ -191,7 +191,7 @@ def test_a_program_that_was_killed_goes_on_with_what_is_left_of_the_budget(
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("workers", [0, 2])
 async def test_a_budget_that_is_used_up_stops_the_source(workers: int) -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)

@@ -336,7 +336,7 @@ async def test_a_source_that_gives_one_object_again_is_named() -> None:
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_in_worker_processes_it_is_named_too() -> None:
     env = Env(parallelism=2, config=CHECKED)
     stream = fanned_out(env.from_collection(rows()))

@@ -12,7 +12,7 @@ import pytest
 
 import aiomailbox as am
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 
 hurried: set[str] = set()

@@ -234,6 +234,9 @@ async def test_leaving_a_loop_early_cancels_the_job(
 def test_a_program_that_ends_after_it_left_a_loop_ends_in_silence(
     env: Env, how: str, caplog: pytest.LogCaptureFixture, recwarn: Any
 ) -> None:
+    # What tests before this one have left is theirs.
+    gc.collect()
+    recwarn.clear()
     stream = env.from_collection(range(1_000_000)).rebalance().map(lambda n: n)
 
     async def main() -> None:

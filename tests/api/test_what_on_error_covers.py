@@ -348,7 +348,7 @@ def fails_for_b(key: Any, window: Any, elements: list[Any]) -> list[Any]:
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_dead_letters_of_windows_travel_between_processes() -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)
     env.deployment = am.Processes(2)

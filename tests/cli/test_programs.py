@@ -188,7 +188,7 @@ async def ticks() -> Any:
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_a_running_job_is_shown(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +199,9 @@ async def test_a_running_job_is_shown(
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
     env = am.StreamExecutionEnvironment()
     env.from_async_iterable(ticks, name="ticks").sink_to(lambda number: None)
-    async with serving_dashboard(0) as address, env.start("shop"):
+    async with serving_dashboard(0) as address, env.start("shop") as job:
+        while job.state is not am.JobState.RUNNING:
+            await asyncio.sleep(0.01)
         code, out, _ = await top(address)
         title, head, *rows = out.splitlines()
         assert (code, title.split(",")[0]) == (ExitCode.FINE, "shop running")
@@ -230,7 +232,7 @@ def test_a_run_that_is_interrupted_says_so_by_its_code(
         assert command.stdout is not None
         assert command.stdout.readline() == "begun\n"
         os.kill(command.pid, number)
-        rest, said = command.communicate(timeout=60)
+        rest, said = command.communicate(timeout=100)
     assert (command.returncode, rest) == (code, "ended\n")
     assert "Traceback" not in said
 

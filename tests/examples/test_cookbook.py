@@ -33,7 +33,7 @@ def test_the_page_has_every_recipe_and_no_other() -> None:
 def test_a_recipe_prints_what_the_page_says(recipe: str) -> None:
     command = [sys.executable, "-W", "error", "-m", f"examples.cookbook.{recipe}"]
     run = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False
     )
     assert run.stderr == ""
     assert run.returncode == 0

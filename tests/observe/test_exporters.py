@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import aiomailbox as am
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 
 def pipeline(env: am.StreamExecutionEnvironment, name: str = "add") -> None:

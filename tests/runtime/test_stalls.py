@@ -16,7 +16,7 @@ from aiomailbox.runtime import loop_watch
 from aiomailbox.runtime.loop_watch import LoopWatch
 from aiomailbox.runtime.stalls import Stall, StallLog
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 
 def seen_by_watch() -> threading.Event:

@@ -227,7 +227,7 @@ def test_who_goes_on_and_is_stuck_again_is_counted() -> None:
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_who_holds_the_loop_for_ever_is_named_before_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

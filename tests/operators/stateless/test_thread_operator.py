@@ -179,7 +179,7 @@ async def test_a_cancellation_waits_for_the_piece_and_not_for_the_run() -> None:
 
 
 @pytest.mark.real_time
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 async def test_the_await_tree_shows_record_and_line_of_the_thread() -> None:
     stuck = threading.Event()
 

@@ -32,7 +32,7 @@ from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
 from aiomailbox.runtime.peers.workers import WorkerEvents
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 
 class LoopWorker:

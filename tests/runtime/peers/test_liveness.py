@@ -20,7 +20,7 @@ from aiomailbox.runtime.peers.control import FrameBuffer
 from aiomailbox.runtime.peers.liveness import Heart, LivenessWatch
 from aiomailbox.runtime.peers.messages import Beat, Cancel, decode_beat, encode
 
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 
 @pytest.fixture(autouse=True)
