@@ -168,8 +168,9 @@ class JobCheckpoints:
             self._restored = await self._load(which)
             if self._restored is not None and self._restored.unused_names:
                 # A service that is started again has written the new names meanwhile.
-                is_own = store is not None and self._restored.place.startswith(
-                    store.place
+                is_own = which == LATEST or (
+                    store is not None
+                    and self._restored.place.startswith(f"{store.place}/")
                 )
                 self._check_unused(self._restored, is_own=is_own)
         if store is not None:
