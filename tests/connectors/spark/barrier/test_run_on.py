@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,10 +45,11 @@ OFTEN: dict[str, Any] = {
 }
 
 
-def counted(place: Path, last: int, die: Any) -> Any:
+def counted(place: Path, last: int | None, die: Any, kind: Any = Seen) -> Any:
     """Return a pipeline that counts per key, and in one row meets its end once.
 
-    Each call leaves a line, so that what is done again can be counted.
+    Each call leaves a line, so that what is done again can be counted. Without a last
+    row it is the first one behind a complete checkpoint.
     """
     kept = str(place)
 
@@ -55,17 +57,17 @@ def counted(place: Path, last: int, die: Any) -> Any:
         time.sleep(0.002)
         with Path(kept, f"calls-{os.getpid()}").open("a") as calls:
             calls.write(f"{row.id}\n")
-        if row.id == last:
+        if row.id == last or (last is None and any(Path(kept).rglob("_metadata"))):
             once = Path(kept, "died")
             if not once.exists():
                 once.touch()
                 die()
-        return Seen(row.id % 5, 1)
+        return kind(row.id % 5, 1)
 
     @am.pipeline
     def pipeline(rows: Any) -> Any:
         ones = rows.map(slow).key_by("id")
-        return ones.reduce(lambda one, other: Seen(one.id, one.value + other.value))
+        return ones.reduce(lambda one, other: kind(one.id, one.value + other.value))
 
     return pipeline
 
@@ -170,6 +172,33 @@ async def test_a_job_that_had_finished_is_not_run_again(
     assert pairs(await job) == [pair for pair in EACH_COUNTED if pair[1] <= 20]
     assert calls_in(tmp_path) == 100
     assert not (tmp_path / ".out.aiomailbox").exists()
+
+
+async def test_a_class_of_the_program_may_be_in_a_module_when_another_goes_on(
+    spark: Any, tmp_path: Path
+) -> None:
+    class Tally(NamedTuple):
+        id: int
+        value: int
+
+    Tally.__module__, Tally.__qualname__ = "__main__", "Tally"
+    given: dict[str, Any] = {
+        "df": spark.range(0, 1500),
+        "path": tmp_path / "out",
+        "schema": Seen,
+        "order_by": "id",
+        "checkpoint_interval": 0.1,
+    }
+    config = am.JobConfig(restart=am.restart.none())
+    with pytest.raises(JobFailedError, match="once"):
+        await counted(tmp_path, None, fail, Tally).run_on(**given, config=config)
+    config = am.JobConfig(restart=am.restart.none(), restore_from="latest")
+    pipeline = counted(tmp_path, None, fail, Seen)
+    with pytest.raises(JobFailedError, match=r"state_names=.*__main__:Tally"):
+        await pipeline.run_on(**given, config=config)
+    config = replace(config, state_names={"__main__:Tally": Seen})
+    result = await pipeline.run_on(**given, config=config)
+    assert pairs(result) == EACH_COUNTED
 
 
 async def test_a_failure_names_operator_line_and_record_and_is_not_tried_for_ever(
