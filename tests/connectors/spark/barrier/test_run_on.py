@@ -45,6 +45,10 @@ OFTEN: dict[str, Any] = {
 }
 
 
+def is_kept(place: str) -> bool:
+    return any(Path(place).rglob("_metadata"))
+
+
 def counted(place: Path, last: int | None, die: Any, kind: Any = Seen) -> Any:
     """Return a pipeline that counts per key, and in one row meets its end once.
 
@@ -57,11 +61,11 @@ def counted(place: Path, last: int | None, die: Any, kind: Any = Seen) -> Any:
         time.sleep(0.002)
         with Path(kept, f"calls-{os.getpid()}").open("a") as calls:
             calls.write(f"{row.id}\n")
-        if row.id == last or (last is None and any(Path(kept).rglob("_metadata"))):
-            once = Path(kept, "died")
-            if not once.exists():
-                once.touch()
-                die()
+        once = Path(kept, "died")
+        is_here = row.id == last if last is not None else row.id % 50 == 0
+        if is_here and not once.exists() and (last is not None or is_kept(kept)):
+            once.touch()
+            die()
         return kind(row.id % 5, 1)
 
     @am.pipeline
