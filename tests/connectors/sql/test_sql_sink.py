@@ -246,7 +246,7 @@ async def live(job: Program) -> None:
     await job.end(succeeded=True)
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(300)
 async def test_death_before_any_statement_loses_and_repeats_nothing(
     database: Any, deadline: Deadline
 ) -> None:

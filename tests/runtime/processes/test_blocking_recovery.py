@@ -70,7 +70,7 @@ async def run(tmp_path: Path, fail: Any) -> tuple[Path, Any]:
     async with env.start() as job:
         while len(opened(where, "second")) < 2:
             await asyncio.sleep(0.01)
-        fail(where)
+        await fail(where, job)
         (where / "go-on").touch()
         await job.result()
     rows = Counter(
@@ -86,7 +86,10 @@ async def run(tmp_path: Path, fail: Any) -> tuple[Path, Any]:
 async def test_who_fails_reads_the_files_again_and_who_wrote_them_runs_once(
     tmp_path: Path,
 ) -> None:
-    where, job = await run(tmp_path, lambda where: (where / "stumble").touch())
+    async def stumble(where: Path, job: Any) -> None:
+        (where / "stumble").touch()
+
+    where, job = await run(tmp_path, stumble)
     assert job.restarts == 1
     assert [one[0] for one in opened(where, "first")] == [0, 1]
     assert len(opened(where, "second")) > 2
@@ -95,9 +98,13 @@ async def test_who_fails_reads_the_files_again_and_who_wrote_them_runs_once(
 async def test_files_that_are_lost_with_their_worker_are_written_again(
     tmp_path: Path,
 ) -> None:
-    def kill(where: Path) -> None:
+    async def kill(where: Path, job: Any) -> None:
         (victim,) = {pid for index, _, pid in opened(where, "first") if index == 1}
+        (worker,) = [one for one in job._job._host._workers if one.pid == victim]
         os.kill(victim, signal.SIGKILL)
+        # Who reads from it notices as well, and would be restarted apart if it were first.
+        while not worker.has_exited:
+            await asyncio.sleep(0.01)
 
     where, job = await run(tmp_path, kill)
     assert job.restarts == 1
