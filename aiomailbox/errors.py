@@ -788,23 +788,31 @@ class StorageClaimedError(WorldError):
         owner: The name of the holder, as it gave it.
         left_s: Where it cannot be known whether the holder still runs: how long its
             claim lasts, unless it is renewed.
+        remedy: What lets both run, as a sentence goes on after "or".
     """
 
-    def __init__(self, place: str, owner: str, left_s: float | None = None) -> None:
+    def __init__(
+        self,
+        place: str,
+        owner: str,
+        left_s: float | None = None,
+        *,
+        remedy: str = "give each job a place of its own",
+    ) -> None:
         self.place = place
         self.owner = owner
         self.left_s = left_s
         who = owner or "another job"
         if left_s is None:
             message = (
-                f"{place} belongs to {who}, which still runs. Give each job a place of "
-                "its own, or wait until that one has ended."
+                f"{place} belongs to {who}, which still runs. Wait until that one has "
+                f"ended, or {remedy}."
             )
         else:
             message = (
                 f"{place} belongs to {who} for another {left_s:.0f} s, and for longer if "
                 "that one still runs. If it was killed, start again after that; else "
-                "give each job a place of its own."
+                f"{remedy}."
             )
         super().__init__(message)
 

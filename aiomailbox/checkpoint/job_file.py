@@ -31,6 +31,8 @@ class JobNumbers(msgspec.Struct, frozen=True):
             its checkpoints are deleted; 0 if it has not, or has begun again.
         finished_from: What the run that ended well had gone on from; see
             `CheckpointMetadata.ancestors`.
+        lineage: Names the executions that have gone on from each other here: the first
+            one; "" before there was one, and in what earlier versions have written.
     """
 
     epoch: int = 0
@@ -40,6 +42,7 @@ class JobNumbers(msgspec.Struct, frozen=True):
     savepoint_id: int = 0
     finished_ms: int = 0
     finished_from: tuple[str, ...] = ()
+    lineage: str = ""
 
 
 def has_job_file(storage: Storage, directory: str) -> bool:

@@ -146,6 +146,19 @@ class CheckpointStore:
         """A number beyond those of all that ever completed, or of which there is a file."""
         return max(self._newest, self._job.last_id) + 1
 
+    def join_lineage(self, execution_id: str) -> str:
+        """Return what names all executions that go on from each other here; durable.
+
+        Args:
+            execution_id: Names this one, which is the first if there was none.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if not self._job.lineage:
+            self._write_job(lineage=execution_id)
+        return self._job.lineage
+
     def newest_first(self) -> list[int]:
         """Return the numbers of complete checkpoints, but not of those passed over."""
         return sorted(self._complete - self._passed_over, reverse=True)

@@ -25,6 +25,8 @@ class AttemptPlan:
         tasks: The tasks that begin; None for all of the job.
         epochs: Those of the other tasks, which run or have run.
         is_first: Whether no other tasks run: a new attempt of the whole job begins.
+        lineage: Names the executions that go on from each other in that place; "" if
+            none goes on from this one.
 
     Example:
         >>> AttemptPlan(2).task_id(VertexId(1), 0)
@@ -38,6 +40,7 @@ class AttemptPlan:
     tasks: Collection[SubtaskId] | None = None
     epochs: Mapping[SubtaskId, int] = field(default_factory=dict)
     is_first: bool = True
+    lineage: str = ""
 
     @property
     def beginning(self) -> Collection[SubtaskId] | None:

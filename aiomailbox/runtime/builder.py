@@ -198,6 +198,7 @@ class TaskBuilder:
             job_id=services.job_id,
             commits_at_checkpoints=services.commits_at_checkpoints,
             is_resumable=services.is_resumable,
+            lineage=self._of_attempt.lineage,
             task_id=task_id,
             task_name=name,
             parallelism=vertex.parallelism,

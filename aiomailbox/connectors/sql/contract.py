@@ -6,6 +6,11 @@ batch, and the row's number in it. A commit moves batches from there into the ta
 advances the writer's row in the *ledger*, ``aiomailbox_commits``, in one transaction of
 the database. So a commit that is made again finds in the ledger that it has been made,
 memory holds no more than one run, and no transaction is left open between two calls.
+
+Whose staged rows are whose is said by a *lease*, a row of ``aiomailbox_leases``, and not
+by a lock, which a connection takes with it when it goes. An execution takes the lease once,
+when it begins, and looks in each of its transactions whether it still has it: one that
+another execution has followed commits nothing.
 """
 
 from __future__ import annotations
@@ -14,25 +19,34 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from aiomailbox.errors import RecordTypeError, SinkError
+from aiomailbox.errors import RecordTypeError, SinkError, StorageClaimedError
 
 __all__ = [
+    "LEASES",
+    "LEASE_S",
     "LEDGER",
     "STAGING_COLUMNS",
     "Database",
+    "Lease",
     "RowsRefused",
     "StagedBatch",
     "TableTarget",
     "check_columns",
+    "gone",
+    "lease_lost",
     "lost",
     "no_field",
     "on_conflict",
     "quoted",
     "refused_at_commit",
     "staging_mismatch",
+    "taken",
 ]
 
 LEDGER: Final = "aiomailbox_commits"
+LEASES: Final = "aiomailbox_leases"
+# How long an execution that says nothing is taken for alive, by the database's clock.
+LEASE_S: Final = 60
 STAGING_COLUMNS: Final = ("aiomailbox_writer", "aiomailbox_batch", "aiomailbox_row")
 
 
@@ -58,6 +72,41 @@ class TableTarget:
 
     def __str__(self) -> str:
         return f"table {self.table!r} of {self.place}"
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Which execution stages rows under a token, and who may follow it.
+
+    Attributes:
+        token: How the names of the sink's writers begin: of job and sink, or of the
+            execution if nothing can go on from it.
+        job_id: Names the job, for messages.
+        sink: Names the sink, for messages.
+        lineage: Names the executions that go on from each other in one directory of
+            checkpoints, of which only one runs: another one of them follows at once.
+            "" if there is none.
+        execution: Names the execution, and no other.
+        owner: The execution's name for people.
+    """
+
+    token: str
+    job_id: str
+    sink: str
+    lineage: str
+    execution: str
+    owner: str
+
+    def follows(self, lineage: str, execution: str) -> bool:
+        """Say whether who has the lease is over, since this execution has begun.
+
+        Args:
+            lineage: That of who has it.
+            execution: Who has it.
+        """
+        return execution == self.execution or (
+            bool(lineage) and lineage == self.lineage
+        )
 
 
 class StagedBatch(NamedTuple):
@@ -87,15 +136,31 @@ class StagedBatch(NamedTuple):
 class Database(Protocol):
     """One connection, made when it is needed; not for two callers at once.
 
-    Every method raises ``ConnectionError`` if it may succeed when called again.
+    Every method raises ``ConnectionError`` if it may succeed when called again. Those that
+    write, and `make_durable`, raise ``StorageClaimedError`` if another execution has taken
+    the lease.
     """
 
-    async def begin(self) -> None:
-        """Check the target, and make the staging table and the ledger.
+    async def begin(self) -> str:
+        """Check the target, make the tables beside it, and take the lease.
+
+        What executions without a successor have left when they died is removed.
+
+        Returns:
+            Who had the lease until it ran out, if that was another job; else "".
 
         Raises:
             SinkError: If the target is missing or does not fit.
+            StorageClaimedError: If another job has the lease, and may still run.
         """
+        ...
+
+    async def renew(self) -> None:
+        """Say that the execution lives."""
+        ...
+
+    async def release(self) -> None:
+        """Give the lease back, if it is still this execution's."""
         ...
 
     async def column_names(self) -> tuple[str, ...]:
@@ -117,8 +182,17 @@ class Database(Protocol):
         """
         ...
 
-    async def make_durable(self) -> None:
-        """Let what this connection has staged survive a loss of power."""
+    async def make_durable(self, writer: str, batch: int, rows: int) -> None:
+        """Let the rows of a batch survive a loss of power.
+
+        Args:
+            writer: Whose batch it is.
+            batch: The batch.
+            rows: How many rows were staged in it.
+
+        Raises:
+            SinkError: If they are not all there.
+        """
         ...
 
     async def commit(
@@ -174,6 +248,47 @@ def lost(target: TableTarget, batch: StagedBatch, found: int) -> SinkError:
         f"(writer {batch.writer}, batch {batch.batch}). They were deleted, or the "
         "job was started without state since: resume from another checkpoint, or "
         "start without one."
+    )
+
+
+def gone(target: TableTarget, batch: int, rows: int, found: int) -> SinkError:
+    """Return the error of rows that are gone before a checkpoint has them."""
+    return SinkError(
+        f"{rows} rows were staged for {target} since the last checkpoint, and {found} of "
+        f"them are there (batch {batch}): the server crashed, or somebody deleted them. "
+        "This checkpoint must not have them; the job can go on from the one before."
+    )
+
+
+def taken(lease: Lease, target: TableTarget, owner: str, left_s: float) -> Exception:
+    """Return the error of a lease that another job has."""
+    return _claimed(lease, target, owner, left_s)
+
+
+def lease_lost(lease: Lease, target: TableTarget, owner: str | None) -> Exception:
+    """Return the error of an execution that has lost its lease.
+
+    Args:
+        lease: The one it had.
+        target: The table.
+        owner: Who has it now; None for nobody.
+    """
+    if owner is None:
+        return SinkError(
+            f"{target} has no lease of this execution any more: its row in {LEASES!r} "
+            "was deleted, or the job has ended. Start the job again."
+        )
+    return _claimed(lease, target, owner, None)
+
+
+def _claimed(
+    lease: Lease, target: TableTarget, owner: str, left_s: float | None
+) -> StorageClaimedError:
+    return StorageClaimedError(
+        f"sink {lease.sink!r} of job_id {lease.job_id!r} in {target}",
+        owner,
+        left_s,
+        remedy="give each job a job_id of its own",
     )
 
 

@@ -11,17 +11,23 @@ import asyncpg
 import msgspec
 
 from aiomailbox.connectors.sql.contract import (
+    LEASE_S,
+    LEASES,
     LEDGER,
     STAGING_COLUMNS,
+    Lease,
     RowsRefused,
     StagedBatch,
     TableTarget,
     check_columns,
+    gone,
+    lease_lost,
     lost,
     on_conflict,
     quoted,
     refused_at_commit,
     staging_mismatch,
+    taken,
 )
 from aiomailbox.errors import SinkError
 
@@ -29,6 +35,10 @@ __all__ = ["PostgresDatabase"]
 
 _CONNECT_S: Final = 30.0
 _CLOSE_S: Final = 5.0
+# How long the end of another execution's commit is waited for.
+_LEASE_WAIT: Final = "30s"
+# By the server's clock, which all executions see.
+_UNTIL: Final = f"clock_timestamp() + interval '{LEASE_S} s'"
 # "aiomailb": sinks that make tables wait for each other.
 _MAKING_TABLES: Final = 0x61696F6D61696C62
 # What may go well when it is tried again: lost connections, servers that start or stop,
@@ -41,6 +51,9 @@ _TRANSIENT: Final = (
     asyncpg.InsufficientResourcesError,
     asyncpg.LockNotAvailableError,
 )
+# How the client says that a connection is not what it was: one that is lost in the middle
+# of something may still look open, and never be ready for anything else.
+_CONFUSED: Final = (asyncpg.InterfaceError, asyncpg.InternalClientError)
 _REFUSED: Final = (
     asyncpg.DataError,
     asyncpg.IntegrityConstraintViolationError,
@@ -58,27 +71,32 @@ class PostgresDatabase:
     Args:
         url: The server and database.
         target: The table.
+        lease: What an execution has that writes there.
     """
 
-    def __init__(self, url: str, target: TableTarget) -> None:
+    def __init__(self, url: str, target: TableTarget, lease: Lease) -> None:
         self._url = url
         self._target = target
+        self._lease = lease
         schema, _, name = target.table.rpartition(".")
+        self._name = name
         self._schema = schema or None
         self._staging_name = _staging_name(name)
         self._table = _qualified(schema, name)
         self._staging = _qualified(schema, self._staging_name)
         self._ledger = _qualified(schema, LEDGER)
+        self._leases = _qualified(schema, LEASES)
         self._connection: Any = None
         self._json: frozenset[str] | None = None
 
-    async def begin(self) -> None:
-        """Check the target, and make the staging table and the ledger.
+    async def begin(self) -> str:
+        """Check the target, make the tables beside it, and take the lease.
 
         Raises:
             SinkError: If the target is missing or does not fit.
+            StorageClaimedError: If another job has the lease, and may still run.
         """
-        async with self._transaction() as connection:
+        async with self._durable() as connection:
             # `CREATE TABLE IF NOT EXISTS` of two at once may fail in one of them.
             await connection.execute("SELECT pg_advisory_xact_lock($1)", _MAKING_TABLES)
             columns = await self._columns(connection)
@@ -91,7 +109,36 @@ class PostgresDatabase:
                 "job text NOT NULL, sink text NOT NULL, checkpoint bigint NOT NULL, "
                 "subtask integer NOT NULL, batch bigint NOT NULL)"
             )
+            await connection.execute(
+                f"CREATE TABLE IF NOT EXISTS {self._leases} (token text, target text, "
+                "lineage text NOT NULL, execution text NOT NULL, owner text NOT NULL, "
+                "until timestamptz NOT NULL, PRIMARY KEY (token, target))"
+            )
             await self._make_staging(connection, columns)
+            former = await self._take_lease(connection)
+            await self._sweep_dead(connection)
+            return former
+
+    async def renew(self) -> None:
+        """Say that the execution lives."""
+        async with self._transaction() as connection:
+            await self._check_lease(connection)
+            await connection.execute(
+                f"UPDATE {self._leases} SET until = {_UNTIL} "
+                "WHERE token = $1 AND target = $2 AND execution = $3",
+                *self._lease_key,
+                self._lease.execution,
+            )
+
+    async def release(self) -> None:
+        """Give the lease back, if it is still this execution's."""
+        async with self._transaction() as connection:
+            await connection.execute(
+                f"DELETE FROM {self._leases} "
+                "WHERE token = $1 AND target = $2 AND execution = $3",
+                *self._lease_key,
+                self._lease.execution,
+            )
 
     async def column_names(self) -> tuple[str, ...]:
         """Return the columns of the target that can be written."""
@@ -113,7 +160,9 @@ class PostgresDatabase:
         """
         async with self._transaction() as connection:
             # Many small transactions; `make_durable` waits for all of them.
-            await connection.execute("SET LOCAL synchronous_commit = off")
+            await self._check_lease(
+                connection, also=", set_config('synchronous_commit', 'off', true)"
+            )
             # A lost answer makes a caller stage again: what got through then is
             # replaced.
             await connection.execute(
@@ -138,9 +187,19 @@ class PostgresDatabase:
             except _REFUSED as error:
                 raise RowsRefused from error
 
-    async def make_durable(self) -> None:
-        """Wait until the log is on the disk up to here."""
-        async with self._transaction() as connection:
+    async def make_durable(self, writer: str, batch: int, rows: int) -> None:
+        """Wait until the log is on the disk up to here, with all rows of a batch.
+
+        Raises:
+            SinkError: If they are not all there.
+        """
+        async with self._durable() as connection:
+            await self._check_lease(connection)
+            # A server that crashed has lost what it had not waited for, and a lost
+            # connection does not say so: a pooler makes another one.
+            found = await self._count(connection, writer, batch)
+            if found != rows:
+                raise gone(self._target, batch, rows, found)
             # Only a transaction that wrote to the log waits for it.
             await connection.execute(
                 "SELECT pg_logical_emit_message(true, 'aiomailbox', '')"
@@ -154,7 +213,9 @@ class PostgresDatabase:
         Raises:
             SinkError: If rows are lost, or the target refuses them.
         """
-        async with self._transaction() as connection:
+        async with self._durable() as connection:
+            # Kept until the end: who follows this execution waits for it here.
+            await self._check_lease(connection, lock=" FOR KEY SHARE")
             for batch in batches:
                 # Another commit of the same waits here, and finds that it is done.
                 advanced = await connection.fetchval(
@@ -175,7 +236,9 @@ class PostgresDatabase:
 
     async def sweep(self, token: str) -> None:
         """Remove what writers whose names begin with a token have staged."""
-        await self._delete(self._staging, "aiomailbox_writer", token)
+        async with self._transaction() as connection:
+            await self._check_lease(connection)
+            await self._delete(connection, self._staging, "aiomailbox_writer", token)
 
     async def writers(self, token: str) -> list[str]:
         """Return the names of writers that begin with a token and have staged rows."""
@@ -194,6 +257,7 @@ class PostgresDatabase:
     async def drop(self, writers: Collection[str]) -> None:
         """Remove what some writers have staged."""
         async with self._transaction() as connection:
+            await self._check_lease(connection)
             await connection.execute(
                 f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ANY($1)",
                 sorted(writers),
@@ -201,7 +265,9 @@ class PostgresDatabase:
 
     async def forget(self, token: str) -> None:
         """Remove what the ledger says of writers whose names begin with a token."""
-        await self._delete(self._ledger, "writer", token)
+        async with self._transaction() as connection:
+            await self._check_lease(connection)
+            await self._delete(connection, self._ledger, "writer", token)
 
     async def close(self) -> None:
         """Close the connection, if there is one."""
@@ -226,22 +292,99 @@ class PostgresDatabase:
             connection = await self._connected()
             async with connection.transaction():
                 yield connection
-        except _TRANSIENT as error:
+        except asyncpg.ClientConfigurationError as error:
+            raise SinkError(f"{self._target}: {error}") from error
+        except (*_TRANSIENT, *_CONFUSED) as error:
             # What state it is in is not known: the next transaction makes another one.
             await self.close()
             raise ConnectionError(f"{self._target.place}: {error}") from error
-        except asyncpg.InternalClientError as error:
-            # A connection that is lost in the middle of something may end like this.
-            await self.close()
-            raise ConnectionError(f"{self._target.place}: {error}") from error
-        except asyncpg.InterfaceError as error:
-            connection = self._connection
-            if connection is not None and not connection.is_closed():
-                raise
-            self._connection = None
-            raise ConnectionError(f"{self._target.place}: {error}") from error
         except asyncpg.PostgresError as error:
             raise SinkError(f"{self._target}: {error}") from error
+
+    @asynccontextmanager
+    async def _durable(self) -> AsyncIterator[Any]:
+        """Run the body in a transaction that waits for the disk, whatever is set."""
+        async with self._transaction() as connection:
+            await connection.execute(
+                "SELECT set_config('synchronous_commit', 'on', true) "
+                "WHERE current_setting('synchronous_commit') = 'off'"
+            )
+            yield connection
+
+    @property
+    def _lease_key(self) -> tuple[str, str]:
+        return self._lease.token, self._name
+
+    async def _take_lease(self, connection: Any) -> str:
+        """Make the lease this execution's; return whose it was, if another job's.
+
+        Raises:
+            StorageClaimedError: If another job has it, and may still run.
+        """
+        lease, former = self._lease, ""
+        await connection.execute(f"SET LOCAL lock_timeout = '{_LEASE_WAIT}'")
+        held = await connection.fetchrow(
+            "SELECT lineage, execution, owner, "
+            "extract(epoch FROM until - clock_timestamp())::float AS left_s "
+            f"FROM {self._leases} WHERE token = $1 AND target = $2 FOR UPDATE",
+            *self._lease_key,
+        )
+        if held is not None and not lease.follows(held["lineage"], held["execution"]):
+            if held["left_s"] > 0:
+                raise taken(lease, self._target, held["owner"], held["left_s"])
+            former = held["owner"]
+        await connection.execute(
+            f"INSERT INTO {self._leases} VALUES ($1, $2, $3, $4, $5, {_UNTIL}) "
+            "ON CONFLICT (token, target) DO UPDATE SET lineage = excluded.lineage, "
+            "execution = excluded.execution, owner = excluded.owner, "
+            "until = excluded.until",
+            *self._lease_key,
+            lease.lineage,
+            lease.execution,
+            lease.owner,
+        )
+        return former
+
+    async def _sweep_dead(self, connection: Any) -> None:
+        """Remove what executions that nothing goes on from have staged and left."""
+        dead = await connection.fetch(
+            f"DELETE FROM {self._leases} WHERE target = $1 AND lineage = '' "
+            "AND until < clock_timestamp() RETURNING token",
+            self._name,
+        )
+        for (token,) in dead:
+            await self._delete(connection, self._staging, "aiomailbox_writer", token)
+
+    async def _check_lease(
+        self, connection: Any, *, also: str = "", lock: str = ""
+    ) -> None:
+        """Refuse to write for an execution that another one has followed.
+
+        Args:
+            connection: In a transaction.
+            also: What else is selected, to save a round trip.
+            lock: How the lease is locked until the transaction ends.
+
+        Raises:
+            StorageClaimedError: If that is so.
+        """
+        held = await connection.fetchrow(
+            f"SELECT execution, owner{also} FROM {self._leases} "
+            f"WHERE token = $1 AND target = $2{lock}",
+            *self._lease_key,
+        )
+        if held is None or held["execution"] != self._lease.execution:
+            owner = None if held is None else held["owner"]
+            raise lease_lost(self._lease, self._target, owner)
+
+    async def _count(self, connection: Any, writer: str, batch: int) -> int:
+        found: int = await connection.fetchval(
+            f"SELECT count(*) FROM {self._staging} "
+            "WHERE aiomailbox_writer = $1 AND aiomailbox_batch = $2",
+            writer,
+            batch,
+        )
+        return found
 
     async def _connected(self) -> Any:
         if self._connection is None or self._connection.is_closed():
@@ -339,11 +482,7 @@ class PostgresDatabase:
 
     async def _move(self, connection: Any, batch: StagedBatch) -> None:
         where = "aiomailbox_writer = $1 AND aiomailbox_batch = $2"
-        found = await connection.fetchval(
-            f"SELECT count(*) FROM {self._staging} WHERE {where}",
-            batch.writer,
-            batch.batch,
-        )
+        found = await self._count(connection, batch.writer, batch.batch)
         # Fewer rows than were staged must not be committed as if they were all.
         if found != batch.rows:
             raise lost(self._target, batch, found)
@@ -362,15 +501,16 @@ class PostgresDatabase:
         except (asyncpg.IntegrityConstraintViolationError, asyncpg.DataError) as error:
             raise refused_at_commit(self._target, error) from error
 
-    async def _delete(self, table: str, column: str, token: str) -> None:
+    async def _delete(
+        self, connection: Any, table: str, column: str, token: str
+    ) -> None:
         # A slash ends the token, and 0 is the character behind it.
-        async with self._transaction() as connection:
-            await connection.execute(
-                f'DELETE FROM {table} WHERE {column} COLLATE "C" >= $1 '
-                f'AND {column} COLLATE "C" < $2',
-                f"{token}/",
-                f"{token}0",
-            )
+        await connection.execute(
+            f'DELETE FROM {table} WHERE {column} COLLATE "C" >= $1 '
+            f'AND {column} COLLATE "C" < $2',
+            f"{token}/",
+            f"{token}0",
+        )
 
 
 def _selected(names: str, keys: Sequence[str]) -> str:

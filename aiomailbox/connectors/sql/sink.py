@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import socket
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
 from aiomailbox.connectors.sql.committer import SqlCommitter
-from aiomailbox.connectors.sql.contract import Database, TableTarget
+from aiomailbox.connectors.sql.contract import Database, Lease, TableTarget
 from aiomailbox.connectors.sql.sqlite import SqliteDatabase
 from aiomailbox.connectors.sql.writer import SqlWriter
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
 from aiomailbox.operators import CommitterContext, Guarantee, RuntimeContext
+from aiomailbox.storage import holder
 
 __all__ = ["SqlSink"]
 
@@ -113,12 +115,13 @@ class SqlSink:
     def create_writer(self, context: RuntimeContext) -> SqlWriter:
         """Create the writer of one subtask."""
         # The execution, too: no number of an attempt is trusted never to come again.
+        lease = _lease(context)
         name = (
-            f"{_token(context)}/{context.execution_id[:16]}-{context.attempt}-"
+            f"{lease.token}/{context.execution_id[:16]}-{context.attempt}-"
             f"{context.subtask_index}"
         )
         return SqlWriter(
-            self._connection(),
+            self._connection(lease),
             self._target,
             name,
             context.subtask_index,
@@ -127,26 +130,41 @@ class SqlSink:
 
     def create_committer(self, context: CommitterContext) -> SqlCommitter:
         """Create the committer."""
-        return SqlCommitter(self._connection(), context, _token(context))
+        lease = _lease(context)
+        return SqlCommitter(
+            self._connection(lease),
+            self._connection(lease),
+            self._target,
+            context,
+            lease.token,
+        )
 
-    def _connection(self) -> Database:
+    def _connection(self, lease: Lease) -> Database:
         if not self._is_postgres:
-            return SqliteDatabase(_sqlite_path(self._url), self._target)
+            return SqliteDatabase(_sqlite_path(self._url), self._target, lease)
         from aiomailbox.connectors.sql.postgres import PostgresDatabase
 
-        return PostgresDatabase(self._url, self._target)
+        return PostgresDatabase(self._url, self._target, lease)
 
     def __repr__(self) -> str:
         return f"<SqlSink {self._target}>"
 
 
-def _token(context: RuntimeContext | CommitterContext) -> str:
+def _lease(context: RuntimeContext | CommitterContext) -> Lease:
     identity = context.execution_id
-    if context.commits_at_checkpoints:
+    if context.commits_at_checkpoints and context.is_resumable:
         # What the next execution finds again, too.
         identity = context.job_id
     named = f"{identity}\0{context.operator_id}".encode()
-    return hashlib.sha256(named).hexdigest()[:16]
+    return Lease(
+        hashlib.sha256(named).hexdigest()[:16],
+        context.job_id,
+        context.operator_name,
+        context.lineage,
+        context.execution_id,
+        # Only the committer takes the lease, and it knows whose it is for.
+        f"{holder(f'job {context.job_name!r}')} on {socket.gethostname()}",
+    )
 
 
 def _names(names: Any, argument: str) -> tuple[str, ...]:

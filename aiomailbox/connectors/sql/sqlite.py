@@ -13,17 +13,23 @@ from uuid import UUID
 import msgspec
 
 from aiomailbox.connectors.sql.contract import (
+    LEASE_S,
+    LEASES,
     LEDGER,
     STAGING_COLUMNS,
+    Lease,
     RowsRefused,
     StagedBatch,
     TableTarget,
     check_columns,
+    gone,
+    lease_lost,
     lost,
     on_conflict,
     quoted,
     refused_at_commit,
     staging_mismatch,
+    taken,
 )
 from aiomailbox.errors import SinkError
 from aiomailbox.threads import ThreadTurns
@@ -36,6 +42,8 @@ T = TypeVar("T")
 _BUSY_S: Final = 30.0
 # Each transaction waits for the disk: small runs share one.
 _BUFFERED_MAX: Final = 4096
+# Seconds by the database's clock, which is this machine's.
+_NOW: Final = "((julianday('now') - 2440587.5) * 86400.0)"
 _INTEGERS: Final = range(-(2**63), 2**63)
 _PLAIN: Final = (int, float, str, bytes, bytearray, memoryview, type(None))
 
@@ -52,11 +60,13 @@ class SqliteDatabase:
     Args:
         path: The file.
         target: The table.
+        lease: What an execution has that writes there.
     """
 
-    def __init__(self, path: str, target: TableTarget) -> None:
+    def __init__(self, path: str, target: TableTarget, lease: Lease) -> None:
         self._path = path
         self._target = target
+        self._lease = lease
         schema, _, table = target.table.rpartition(".")
         self._schema = schema or "main"
         self._name = table
@@ -64,6 +74,7 @@ class SqliteDatabase:
         self._staging_name = f"aiomailbox_staged_{table}"
         self._staging = f"{quoted(self._schema)}.{quoted(self._staging_name)}"
         self._ledger = f"{quoted(self._schema)}.{quoted(LEDGER)}"
+        self._leases = f"{quoted(self._schema)}.{quoted(LEASES)}"
         self._connection: sqlite3.Connection | None = None
         # What is to be staged, up to `_BUFFERED_MAX` rows and a run, in their order.
         self._buffer: list[tuple[Any, ...]] = []
@@ -72,9 +83,17 @@ class SqliteDatabase:
         self._is_strict = False
         self._turns = ThreadTurns()
 
-    async def begin(self) -> None:
-        """Check the target, and make the staging table and the ledger."""
-        await self._run(self._begin)
+    async def begin(self) -> str:
+        """Check the target, make the tables beside it, and take the lease."""
+        return await self._run(self._begin)
+
+    async def renew(self) -> None:
+        """Say that the execution lives."""
+        await self._run(self._renew)
+
+    async def release(self) -> None:
+        """Give the lease back, if it is still this execution's."""
+        await self._run(self._release)
 
     async def column_names(self) -> tuple[str, ...]:
         """Return the columns of the target that can be written."""
@@ -107,10 +126,11 @@ class SqliteDatabase:
         if self._is_strict or len(self._buffer) >= _BUFFERED_MAX:
             await self._write_buffer()
 
-    async def make_durable(self) -> None:
+    async def make_durable(self, writer: str, batch: int, rows: int) -> None:
         """Write what is buffered; each transaction is durable."""
         if self._buffer:
             await self._write_buffer()
+        await self._run(self._check_batch, writer, batch, rows)
 
     async def commit(
         self, job: str, sink: str, checkpoint_id: int, batches: Sequence[StagedBatch]
@@ -124,7 +144,7 @@ class SqliteDatabase:
 
     async def sweep(self, token: str) -> None:
         """Remove what writers whose names begin with a token have staged."""
-        await self._run(self._delete, self._staging, "aiomailbox_writer", token)
+        await self._run(self._sweep, self._staging, "aiomailbox_writer", token)
 
     async def writers(self, token: str) -> list[str]:
         """Return the names of writers that begin with a token and have staged rows."""
@@ -136,7 +156,7 @@ class SqliteDatabase:
 
     async def forget(self, token: str) -> None:
         """Remove what the ledger says of writers whose names begin with a token."""
-        await self._run(self._delete, self._ledger, "writer", token)
+        await self._run(self._sweep, self._ledger, "writer", token)
 
     async def close(self) -> None:
         """Close the connection, if there is one."""
@@ -185,7 +205,7 @@ class SqliteDatabase:
             raise SinkError(f"{self._target}: {error}") from error
         return result
 
-    def _begin(self, connection: sqlite3.Connection) -> None:
+    def _begin(self, connection: sqlite3.Connection) -> str:
         existing = self._column_names(connection)
         if not existing:
             raise SinkError(f"there is no {self._target}: create it first.")
@@ -216,6 +236,74 @@ class SqliteDatabase:
             found = []
         if not found:
             self._create_staging(connection, columns)
+        connection.execute(
+            f"CREATE TABLE IF NOT EXISTS {self._leases} (token TEXT, target TEXT, "
+            "lineage TEXT NOT NULL, execution TEXT NOT NULL, owner TEXT NOT NULL, "
+            "until REAL NOT NULL, PRIMARY KEY (token, target))"
+        )
+        former = self._take_lease(connection)
+        # What executions that nothing goes on from have staged and left.
+        dead = connection.execute(
+            f"DELETE FROM {self._leases} WHERE target = ? AND lineage = '' "
+            f"AND until < {_NOW} RETURNING token",
+            (self._name,),
+        ).fetchall()
+        for (token,) in dead:
+            self._delete(connection, self._staging, "aiomailbox_writer", token)
+        return former
+
+    def _take_lease(self, connection: sqlite3.Connection) -> str:
+        """Make the lease this execution's; return whose it was, if another job's.
+
+        Raises:
+            StorageClaimedError: If another job has it, and may still run.
+        """
+        lease, former = self._lease, ""
+        held = connection.execute(
+            f"SELECT lineage, execution, owner, until - {_NOW} FROM {self._leases} "
+            "WHERE token = ? AND target = ?",
+            (lease.token, self._name),
+        ).fetchone()
+        if held is not None and not lease.follows(*held[:2]):
+            owner, left_s = held[2:]
+            if left_s > 0:
+                raise taken(lease, self._target, owner, left_s)
+            former = owner
+        connection.execute(
+            f"INSERT OR REPLACE INTO {self._leases} "
+            f"VALUES (?, ?, ?, ?, ?, {_NOW} + {LEASE_S})",
+            (lease.token, self._name, lease.lineage, lease.execution, lease.owner),
+        )
+        return former
+
+    def _check_lease(self, connection: sqlite3.Connection) -> None:
+        """Refuse to write for an execution that another one has followed.
+
+        Raises:
+            StorageClaimedError: If that is so.
+        """
+        held = connection.execute(
+            f"SELECT execution, owner FROM {self._leases} "
+            "WHERE token = ? AND target = ?",
+            (self._lease.token, self._name),
+        ).fetchone()
+        if held is None or held[0] != self._lease.execution:
+            raise lease_lost(self._lease, self._target, held and held[1])
+
+    def _renew(self, connection: sqlite3.Connection) -> None:
+        self._check_lease(connection)
+        connection.execute(
+            f"UPDATE {self._leases} SET until = {_NOW} + {LEASE_S} "
+            "WHERE token = ? AND target = ?",
+            (self._lease.token, self._name),
+        )
+
+    def _release(self, connection: sqlite3.Connection) -> None:
+        connection.execute(
+            f"DELETE FROM {self._leases} "
+            "WHERE token = ? AND target = ? AND execution = ?",
+            (self._lease.token, self._name, self._lease.execution),
+        )
 
     def _create_staging(
         self, connection: sqlite3.Connection, columns: list[tuple[str, str]]
@@ -308,6 +396,7 @@ class SqliteDatabase:
 
     def _stage(self, connection: sqlite3.Connection) -> None:
         """Write what is buffered, in place of what a lost answer has left."""
+        self._check_lease(connection)
         writer, batch, first_row = self._buffer[0][:3]
         connection.execute(
             f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ? AND "
@@ -332,6 +421,8 @@ class SqliteDatabase:
         checkpoint_id: int,
         batches: Sequence[StagedBatch],
     ) -> None:
+        # Nobody follows this execution meanwhile: one connection writes at a time.
+        self._check_lease(connection)
         for batch in batches:
             advanced = connection.execute(
                 f"INSERT INTO {self._ledger} (writer, job, sink, checkpoint, subtask, "
@@ -344,12 +435,26 @@ class SqliteDatabase:
             if advanced.rowcount:
                 self._move(connection, batch)
 
+    def _check_batch(
+        self, connection: sqlite3.Connection, writer: str, batch: int, rows: int
+    ) -> None:
+        self._check_lease(connection)
+        found = self._count(connection, writer, batch)
+        if found != rows:
+            raise gone(self._target, batch, rows, found)
+
+    def _count(self, connection: sqlite3.Connection, writer: str, batch: int) -> int:
+        (found,) = connection.execute(
+            f"SELECT count(*) FROM {self._staging} "
+            "WHERE aiomailbox_writer = ? AND aiomailbox_batch = ?",
+            (writer, batch),
+        ).fetchone()
+        return int(found)
+
     def _move(self, connection: sqlite3.Connection, batch: StagedBatch) -> None:
         where = "aiomailbox_writer = ? AND aiomailbox_batch = ?"
         which = (batch.writer, batch.batch)
-        (found,) = connection.execute(
-            f"SELECT count(*) FROM {self._staging} WHERE {where}", which
-        ).fetchone()
+        found = self._count(connection, *which)
         if found != batch.rows:
             raise lost(self._target, batch, found)
         names = ", ".join(map(quoted, batch.columns))
@@ -363,6 +468,12 @@ class SqliteDatabase:
         except (sqlite3.IntegrityError, sqlite3.DataError) as error:
             raise refused_at_commit(self._target, error) from error
         connection.execute(f"DELETE FROM {self._staging} WHERE {where}", which)
+
+    def _sweep(
+        self, connection: sqlite3.Connection, table: str, column: str, token: str
+    ) -> None:
+        self._check_lease(connection)
+        self._delete(connection, table, column, token)
 
     def _delete(
         self, connection: sqlite3.Connection, table: str, column: str, token: str
@@ -382,6 +493,7 @@ class SqliteDatabase:
         return [row[0] for row in found]
 
     def _drop(self, connection: sqlite3.Connection, writers: list[str]) -> None:
+        self._check_lease(connection)
         connection.executemany(
             f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ?",
             [(one,) for one in writers],

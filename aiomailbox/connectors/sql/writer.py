@@ -124,16 +124,19 @@ class SqlWriter:
 
     async def _finish_batch(self) -> None:
         assert self._reader is not None, "a row was read"
-        await patient(self._database.make_durable, self._target, self._random)
-        self._prepared.append(
-            StagedBatch(
-                self._name,
-                self._batch,
-                self._subtask,
-                self._row_count,
-                self._reader.columns,
-            )
+        batch = StagedBatch(
+            self._name,
+            self._batch,
+            self._subtask,
+            self._row_count,
+            self._reader.columns,
         )
+
+        def make_durable() -> Awaitable[None]:
+            return self._database.make_durable(batch.writer, batch.batch, batch.rows)
+
+        await patient(make_durable, self._target, self._random)
+        self._prepared.append(batch)
         self._batch += 1
         self._row_count = 0
 

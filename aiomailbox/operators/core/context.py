@@ -88,6 +88,9 @@ class RuntimeContext(Protocol):
             writer prepared is committed at each, and else at the job's success.
         is_resumable: Whether a checkpoint may outlive this execution, so that another
             one resumes from it.
+        lineage: Names the executions that go on from each other's checkpoints in one
+            directory, of which one at a time runs; "" if this execution's do not
+            outlive it.
         cancel_timeout_s: How long something may take to end once asked to, seconds.
         latency_interval_ms: How often a source marks the time, None for never.
         trace_carrier: The trace that the calls of this job belong to, in the W3C format;
@@ -120,6 +123,7 @@ class RuntimeContext(Protocol):
     attempt: int
     commits_at_checkpoints: bool
     is_resumable: bool
+    lineage: str
     cancel_timeout_s: float
     latency_interval_ms: int | None
     trace_carrier: Mapping[str, str] | None

@@ -71,6 +71,7 @@ class CommitterContext:
         commits_at_checkpoints: Whether the job takes checkpoints, and commits at each.
         is_resumable: Whether a checkpoint may outlive this execution, so that another
             one resumes from it.
+        lineage: What `RuntimeContext.lineage` is to the sink's writers.
     """
 
     job_name: str
@@ -81,6 +82,7 @@ class CommitterContext:
     job_id: str = ""
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
+    lineage: str = ""
 
 
 class Committer(Protocol):

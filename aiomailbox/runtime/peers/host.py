@@ -229,6 +229,7 @@ class PeersHost:
                 None if plan.tasks is None else sorted(plan.tasks),
                 sorted(plan.epochs.items()),
                 plan.is_first,
+                plan.lineage,
             )
         )
         groups = self._services.alignments

@@ -135,7 +135,7 @@ class Deploy(_Message):
     ``tasks`` are those of the job that begin, None for all; ``epochs`` has the attempts of
     the others; none of these runs if ``is_first``. ``restored`` is what they resume from, by subtask, pickled: the
     state of checkpoint ``restored_id``, -1 for none. Checkpoints are kept at
-    ``checkpoint_place``, if any are.
+    ``checkpoint_place``, if any are, by executions of one ``lineage``.
     """
 
     addresses: list[tuple[str, int | None]]
@@ -145,6 +145,7 @@ class Deploy(_Message):
     tasks: list[SubtaskId] | None = None
     epochs: list[tuple[SubtaskId, int]] = []
     is_first: bool = True
+    lineage: str = ""
 
 
 class Splits(_Message):

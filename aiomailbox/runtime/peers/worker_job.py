@@ -202,6 +202,7 @@ class WorkerJob:
                     None if message.tasks is None else frozenset(message.tasks),
                     dict(message.epochs),
                     message.is_first,
+                    message.lineage,
                 )
                 self._deploy(message.addresses, plan)
             case Splits():
