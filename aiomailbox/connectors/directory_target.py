@@ -1,8 +1,9 @@
 """What sinks of files have in common: a directory, and how its files are named.
 
-Files are named after the job and sink (or, without checkpoints, the execution), the
-subtask, the attempt, and how many the subtask wrote before: no two attempts write to one
-name, and what an attempt left that is no more is known by it.
+Files are named after the job, its directory of checkpoints and the sink (or, if nothing
+goes on from it, the execution), the subtask, the attempt, and how many the subtask wrote
+before: no two attempts write to one name, and what an attempt left that is no more is
+known by it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,13 @@ from aiomailbox.storage import (
     sync_directory,
 )
 
-__all__ = ["DirectoryTarget", "Segments", "WriteMode"]
+__all__ = [
+    "DirectoryTarget",
+    "Segments",
+    "WriteMode",
+    "former_token_of",
+    "token_of",
+]
 
 WriteMode = Literal["error", "overwrite", "append"]
 
@@ -75,7 +82,7 @@ class DirectoryTarget:
         self, context: CommitterContext
     ) -> GrowingCommitter | WholeCommitter:
         """Create the committer: one that adds with each checkpoint, or one at the end."""
-        path, token = self.path, _token(context)
+        path, token = self.path, token_of(context)
         logs: list[DirectoryLog] = []
         if self.follow is not None:
             logs.append(CommitLog(self.follow))
@@ -91,6 +98,7 @@ class DirectoryTarget:
             token,
             overwrite=overwrite,
             append=append,
+            former=former_token_of(context),
             is_resumable=context.is_resumable,
             logs=logs,
         )
@@ -98,7 +106,7 @@ class DirectoryTarget:
 
     def segments(self, context: RuntimeContext, ending: str) -> Segments:
         """Return the names of a subtask's files."""
-        token = _token(context)
+        token = token_of(context)
         prefix = f"part-{context.subtask_index:05d}-{token}-{context.attempt}"
         if self.mode == "append":
             # Beside files of an earlier execution of the same job.
@@ -161,12 +169,28 @@ class Segments:
         self.count = max(elements)
 
 
-def _token(context: RuntimeContext | CommitterContext) -> str:
-    # Writers and committer, wherever they are, find each other's files by it.
-    if not context.commits_at_checkpoints:
+def token_of(context: RuntimeContext | CommitterContext) -> str:
+    """Return what names the files of a sink that can be committed together.
+
+    Writers and committer, wherever they are, find each other's files by it.
+    """
+    if not (context.commits_at_checkpoints and context.is_resumable):
         return context.execution_id[:12]
-    # What the next execution finds again, too.
-    identity = f"{context.job_id}\0{context.operator_id}".encode()
+    # What the next execution finds again, too; and no job of the same name whose
+    # checkpoints are elsewhere, and count alike.
+    return _token(context.job_id, context.operator_id, context.lineage)
+
+
+def former_token_of(context: RuntimeContext | CommitterContext) -> str:
+    """Return the token of versions before lineages; "" if nothing goes on from it."""
+    if not (context.commits_at_checkpoints and context.is_resumable):
+        return ""
+    return _token(context.job_id, context.operator_id)
+
+
+def _token(*names: str) -> str:
+    # One without a lineage is named as versions before lineages did.
+    identity = "\0".join(filter(None, names)).encode()
     return hashlib.sha256(identity).hexdigest()[:12]
 
 

@@ -47,9 +47,12 @@ class _Committed:
     checkpoint_id: int
     names: tuple[str, ...]
 
-    def has(self, name: str, token: str, checkpoint_id: int) -> bool:
+    def has(self, name: str, checkpoint_id: int) -> bool:
         """Say whether a file was committed, as far as is known."""
-        is_older = self.token == token and 0 < checkpoint_id <= self.checkpoint_id
+        # Of another token, checkpoints are counted apart.
+        is_older = (
+            self.token == _token_of(name) and 0 < checkpoint_id <= self.checkpoint_id
+        )
         return is_older or name in self.names
 
 
@@ -61,6 +64,8 @@ class GrowingDirectory:
         token: Names job and sink, the same for every execution that goes on.
         overwrite: Whether a target is replaced that is not this job's.
         append: Whether files are added to one that is not.
+        former: What named job and sink before; "" for nothing. What is prepared under it
+            is this job's, too.
         is_resumable: Whether what is prepared outlives an execution that fails.
         disk: The file operations.
         logs: Tell readers of commits.
@@ -88,6 +93,7 @@ class GrowingDirectory:
         *,
         overwrite: bool,
         append: bool = False,
+        former: str = "",
         is_resumable: bool = False,
         disk: Disk | None = None,
         logs: Sequence[DirectoryLog] = (),
@@ -99,6 +105,7 @@ class GrowingDirectory:
         self._token = token
         self._overwrite = overwrite
         self._append = append
+        self._tokens = (token, former) if former else (token,)
         self._is_resumable = is_resumable
         # Of an execution without checkpoints, what it takes back if it fails.
         self._moved: list[Path] = []
@@ -173,9 +180,7 @@ class GrowingDirectory:
                 disk.move(staged, final)
                 if not checkpoint_id:
                     self._moved.append(final)
-            elif not final.exists() and not committed.has(
-                name, self._token, checkpoint_id
-            ):
+            elif not final.exists() and not committed.has(name, checkpoint_id):
                 raise SinkError(
                     f"{str(staged)!r} was prepared for {str(target)!r} and is gone. "
                     "Its records are lost: resume from an older checkpoint, or "
@@ -184,11 +189,12 @@ class GrowingDirectory:
         # The files are there before anything says that they were committed.
         for directory in sorted(changed):
             disk.sync(directory)
-        newest = checkpoint_id
-        if committed.token == self._token:
-            # Another job's checkpoints say nothing of ours.
-            newest = max(newest, committed.checkpoint_id)
-        self._mark(_Committed(self._token, newest, tuple(names)))
+        if names:
+            # Of those who prepared them, which may be an earlier execution of the job.
+            token, newest = _token_of(names[0]), checkpoint_id
+            if committed.token == token:
+                newest = max(newest, committed.checkpoint_id)
+            self._mark(_Committed(token, newest, tuple(names)))
         # Not before: readers may delete what they have passed, and only what is
         # marked may be missing.
         final_names = [self._workplace.final_name(name) for name in names]
@@ -207,7 +213,7 @@ class GrowingDirectory:
         What a restored checkpoint has must have been committed.
         """
         self._workplace.empty(self._token)
-        self._workplace.sweep(keep=self._token)
+        self._workplace.sweep(keep=self._token, mine=self._tokens)
 
     def remove_prepared(self, is_left: Callable[[str], bool]) -> None:
         """Remove some of what was prepared and is in no checkpoint; others may write.
@@ -240,7 +246,7 @@ class GrowingDirectory:
         workplace = self._workplace
         self._check_target()
         if not self._overwrite:
-            workplace.check_prepared(self._token)
+            workplace.check_prepared(self._tokens)
         if self._append:
             # Of an execution that died while it committed all it had.
             for intent in workplace.find(_INTENT):
@@ -319,3 +325,8 @@ class GrowingDirectory:
     def _mark(self, committed: _Committed) -> None:
         self._disk.write(self._marker, msgspec.json.encode(committed))
         self._committed = committed
+
+
+def _token_of(name: str) -> str:
+    """Return the token before the name of a prepared file."""
+    return name.partition("/")[0]

@@ -82,7 +82,7 @@ class StagedDirectory:
             workplace.claim(owner)
             workplace.check_target(overwrite=self._overwrite)
             if not self._overwrite:
-                workplace.check_prepared(self._token)
+                workplace.check_prepared((self._token,))
             workplace.sweep()
             workplace.prepare(self._token, owner=None)
         except BaseException:

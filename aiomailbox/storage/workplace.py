@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -132,18 +132,18 @@ class Workplace:
                 "directory in it."
             )
 
-    def check_prepared(self, token: str) -> None:
+    def check_prepared(self, tokens: Collection[str]) -> None:
         """Refuse to remove what another job has prepared and may still commit.
 
         Args:
-            token: The caller's.
+            tokens: The caller's.
 
         Raises:
             SinkError: If there is such a thing; says whose it is and what can be done.
         """
         for entry in self._entries():
             owner = entry / _OWNER
-            if entry.name == token or not owner.exists():
+            if entry.name in tokens or not owner.exists():
                 continue
             # It, and what a death left of writing it once more.
             if all(name.startswith(_OWNER) for name in os.listdir(entry)):
@@ -205,18 +205,20 @@ class Workplace:
         """Return a prepared file's name in the target: without its token."""
         return str(PurePosixPath(*PurePosixPath(name).parts[1:]))
 
-    def sweep(self, *, keep: str | None = None) -> None:
+    def sweep(self, *, keep: str | None = None, mine: Collection[str] = ()) -> None:
         """Remove what is prepared, new and old.
 
         Args:
             keep: A token; what other jobs may still commit stays then, too.
+            mine: What else the caller has prepared under, which no other job commits.
 
         Raises:
             OSError: If what may be old data of the user's cannot be removed.
         """
         for entry in self._entries():
             # What has an owner may be committed by a job that goes on.
-            if keep is not None and (entry.name == keep or (entry / _OWNER).exists()):
+            is_others = entry.name not in mine and (entry / _OWNER).exists()
+            if keep is not None and (entry.name == keep or is_others):
                 continue
             self._remove(entry)
 

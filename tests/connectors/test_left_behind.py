@@ -27,6 +27,7 @@ def contexts(**facts: Any) -> tuple[Any, Any]:
         "execution_id": "ab" * 16,
         "commits_at_checkpoints": True,
         "is_resumable": True,
+        "lineage": "the directory",
         **facts,
     }
 

@@ -31,9 +31,11 @@ def target(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def program(target: Path, job_id: str, **options: Any) -> Program:
+def program(
+    target: Path, job_id: str, lineage: str = "the directory", **options: Any
+) -> Program:
     sink = partial(am.ParquetSink, target, mode="append", **options)
-    return Program(sink, job_id=job_id, parallelism=2)
+    return Program(sink, job_id=job_id, lineage=lineage, parallelism=2)
 
 
 async def run(target: Path, *values: int, fails: bool = False, **options: Any) -> None:
@@ -54,13 +56,86 @@ async def test_each_job_adds_to_what_is_there(target: Path) -> None:
     assert os.listdir(target.parent) == ["out"]
 
 
+async def test_what_another_job_of_the_same_job_id_has_prepared_is_neither_taken_nor_lost(
+    target: Path,
+) -> None:
+    """Their checkpoints are in directories of their own, and count from 1 in each."""
+    killed = program(target, "one")
+    await killed.start()
+    await killed.write(*numbers(1))
+    await killed.prepare()
+    killed.complete()
+    await killed.crash()
+    other = program(target, "one", lineage="another directory")
+    with pytest.raises(SinkError, match=r"has prepared for .* commits when it goes on"):
+        await other.start()
+    await killed.start()
+    assert rows(target) == [1]
+    await killed.checkpoint(end=True)
+    await killed.end(succeeded=True)
+    await other.start()
+    await other.write(*numbers(2))
+    await other.checkpoint(end=True)
+    await other.end(succeeded=True)
+    assert rows(target) == [1, 2]
+
+
+async def test_a_file_is_not_taken_for_committed_because_another_job_came_further(
+    target: Path,
+) -> None:
+    killed = program(target, "one")
+    await killed.start()
+    await killed.write(*numbers(1))
+    await killed.prepare()
+    killed.complete()
+    await killed.crash()
+    # Somebody has removed what the error before names.
+    for file in target.parent.glob(".out*/*/*.parquet"):
+        file.unlink()
+    other = program(target, "one", lineage="another directory")
+    await other.start()
+    for number in (2, 3):
+        await other.write(*numbers(number))
+        await other.checkpoint()
+    await other.end(succeeded=True)
+    with pytest.raises(SinkError, match="is gone. Its records are lost"):
+        await killed.start()
+    await killed.crash()
+
+
+async def test_a_job_goes_on_from_what_versions_without_lineages_have_prepared(
+    target: Path,
+) -> None:
+    before = program(target, "one", lineage="")
+    await before.start()
+    await before.write(*numbers(1))
+    await before.checkpoint()
+    await before.write(*numbers(2), subtask=1)
+    await before.prepare()
+    before.complete()
+    await before.write(*numbers(3))
+    await before.crash()
+    # A reader took away what it had passed.
+    for file in target.glob("*.parquet"):
+        file.unlink()
+    before.prepared.insert(0, (1, f"{before.prepared[0][1].split('/')[0]}/part-gone"))
+    before.lineage = "the directory"
+    await before.start()
+    assert rows(target) == [2]
+    assert not list(target.parent.glob(".out*/*/*.parquet"))
+    await before.write(*numbers(3))
+    await before.checkpoint(end=True)
+    await before.end(succeeded=True)
+    assert rows(target) == [2, 3]
+    assert os.listdir(target.parent) == ["out"]
+
+
 @pytest.mark.parametrize("follow", [None, "keep"])
 async def test_jobs_with_checkpoints_add_to_each_others_files(
     target: Path, follow: Any
 ) -> None:
     for turn, job_id in enumerate(("one", "two", "one")):
         job = program(target, job_id, follow=follow)
-        job._executions = 10 * turn
         await job.start()
         await job.write(*numbers(10 * turn), subtask=0)
         await job.write(*numbers(10 * turn + 1), subtask=1)

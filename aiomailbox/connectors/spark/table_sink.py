@@ -18,7 +18,11 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyarrow import parquet
 
-from aiomailbox.connectors.directory_target import Segments
+from aiomailbox.connectors.directory_target import (
+    Segments,
+    former_token_of,
+    token_of,
+)
 from aiomailbox.connectors.parquet_writer import ParquetWriter
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.jobs import url_for_spark
@@ -113,7 +117,7 @@ class SparkTableSink:
 
     def create_writer(self, context: RuntimeContext) -> ParquetWriter:
         """Create the writer of one subtask."""
-        token = _token(context)
+        token = token_of(context)
         prefix = f"part-{context.subtask_index:05d}-{context.attempt}"
         # With the execution: attempts are counted from the beginning in each.
         prefix = f"{prefix}-{context.execution_id[:12]}"
@@ -218,8 +222,9 @@ class _TableCommitter:
     def __init__(self, table: _Table, stage: Path, context: CommitterContext) -> None:
         self._table = table
         self._context = context
-        self._token = _token(context)
-        self._folder = stage / self._token
+        self._folder = stage / token_of(context)
+        former = former_token_of(context)
+        self._folders = {self._folder, stage / former} if former else {self._folder}
         self._turns = ThreadTurns()
 
     async def begin(self, *, restored: bool) -> None:
@@ -250,15 +255,13 @@ class _TableCommitter:
     async def end(self, *, succeeded: bool) -> None:
         """Remove what is staged, unless another execution may commit it."""
         if succeeded or not self._context.is_resumable:
-            await self._turns.run(
-                partial(shutil.rmtree, self._folder, ignore_errors=True)
-            )
+            await self._turns.run(self._remove)
 
     def _begin(self, restored: bool) -> None:
         with self._table.explained("a table was looked up"):
             self._table.check()
         if not restored:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._remove()
         try:
             make_directories(self._folder)
         except OSError as error:
@@ -267,9 +270,11 @@ class _TableCommitter:
     def _commit(self, names: list[str], checkpoint_id: int) -> None:
         # Names of files never come again, so this names these rows.
         digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
-        commit = f"{self._token}-{digest}"
-        files = [self._folder.parent / name for name in names]
-        done = self._folder / f".{checkpoint_id:020d}-{digest}.done"
+        # Of those who staged them, which may be an earlier execution of the job.
+        folder = self._folder.parent / names[0].partition("/")[0]
+        commit = f"{folder.name}-{digest}"
+        files = [folder.parent / name for name in names]
+        done = folder / f".{checkpoint_id:020d}-{digest}.done"
         # Told by a file of ours where the table has no ledger.
         if not done.exists():
             with self._table.explained("rows were appended to a table"):
@@ -282,25 +287,23 @@ class _TableCommitter:
                         "or start without one."
                     )
             # Before the files go: without both nothing would say that it was done.
-            done.touch()
+            if folder.is_dir():
+                done.touch()
         for file in files:
             file.unlink(missing_ok=True)
         # Those that may be committed again are among the last.
-        for old in sorted(self._folder.glob(".*.done"))[:-_DONE_KEPT]:
+        for old in sorted(folder.glob(".*.done"))[:-_DONE_KEPT]:
             old.unlink()
 
+    def _remove(self) -> None:
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
     def _clear(self) -> None:
-        for file in self._folder.glob("part-*"):
-            file.unlink()
+        for folder in self._folders:
+            for file in folder.glob("part-*"):
+                file.unlink()
 
 
 def _rows_of(file: Path) -> int:
     return int(parquet.read_metadata(file).num_rows)
-
-
-def _token(context: RuntimeContext | CommitterContext) -> str:
-    # Of job and sink, the same for a job that resumes.
-    identity = f"{context.job_id}\0{context.operator_id}"
-    if not context.commits_at_checkpoints:
-        identity = context.execution_id
-    return hashlib.sha256(identity.encode()).hexdigest()[:12]

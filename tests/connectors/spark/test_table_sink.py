@@ -107,6 +107,51 @@ async def test_an_append_that_nobody_heard_of_is_repeated_only_without_a_ledger(
     await job.end(succeeded=True)
 
 
+@pytest.mark.parametrize("ledger", ["by", None])
+async def test_two_jobs_of_one_job_id_sweep_nothing_of_each_other(
+    spark: Any, table: str, tmp_path: Path, ledger: str | None
+) -> None:
+    """Their checkpoints are in directories of their own, and count from 1 in each."""
+    job, other = (program(spark, table, tmp_path, ledger) for _ in range(2))
+    other.lineage = "another directory"
+    await job.start()
+    await job.write(*numbers(1))
+    await job.prepare()
+    job.complete()
+    await other.start()
+    await other.write(*numbers(2))
+    await other.checkpoint(end=True)
+    await other.end(succeeded=True)
+    await job.crash()
+    await job.start()
+    await job.write(*numbers(3))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert rows(spark, table) == [1, 2, 3]
+    assert list((tmp_path / "stage").iterdir()) == []
+
+
+async def test_a_job_goes_on_from_what_versions_without_lineages_have_staged(
+    spark: Any, table: str, tmp_path: Path
+) -> None:
+    job = program(spark, table, tmp_path, None)
+    job.lineage = ""
+    await job.start()
+    await job.write(*numbers(1))
+    await job.checkpoint()
+    committed = job.prepared
+    await job.write(*numbers(2))
+    await job.prepare()
+    job.complete()
+    job.prepared = [*committed, *job.prepared]
+    await job.crash()
+    job.lineage = "the directory"
+    await job.start()
+    assert rows(spark, table) == [1, 2]
+    await job.end(succeeded=True)
+    assert list((tmp_path / "stage").iterdir()) == []
+
+
 async def test_an_append_that_was_cut_in_half_is_told(
     spark: Any, table: str, tmp_path: Path
 ) -> None:
