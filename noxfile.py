@@ -255,7 +255,7 @@ def memory(session: nox.Session) -> None:
 
 @nox.session
 def crash(session: nox.Session) -> None:
-    """Kill programs and workers at random moments, 30 times; results must be equal."""
+    """Kill programs, workers and databases at random moments, 30 times over."""
     prepare(session, "test")
     session.env.setdefault("AIOMAILBOX_CRASHES", "30")
     options = ["-q", "-s", "-p", "no:randomly", "-o", "faulthandler_timeout=0"]

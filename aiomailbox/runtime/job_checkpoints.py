@@ -164,6 +164,10 @@ class JobCheckpoints:
             await self._open_store(settings)
         await self._finished_calls.open(self._place, self._scratch)
         store, which = self._store, self._config.restore_from
+        if settings is not None and store is not None and _has_leases(settings):
+            self._renewing = asyncio.get_running_loop().create_task(
+                self._renew(store), name=f"claim of job {self._graph.name}"
+            )
         if store is not None:
             self.finished_before = await self._finished(store)
             if self.finished_before is not None:
@@ -373,6 +377,7 @@ class JobCheckpoints:
         store, self._store = self._store, None
         if store is not None:
             await self._close_store(store, state, is_refused=is_refused)
+        await self._finished_calls.close()
         if self._scratch.paths:
             await run_in_thread(self._scratch.remove)
 
@@ -439,10 +444,6 @@ class JobCheckpoints:
             self._place = os.fspath(settings.directory)
         await run_in_thread(self._make_store, self._place)
         assert self._store is not None, "it was made"
-        if isinstance(open_storage(self._place), RemoteStorage):
-            self._renewing = asyncio.get_running_loop().create_task(
-                self._renew(self._store), name=f"claim of job {self._graph.name}"
-            )
 
     def _make_store(self, place: str) -> None:
         # Set here: the waiter may be cancelled, and the claim is to be released.
@@ -527,5 +528,16 @@ class JobCheckpoints:
             await asyncio.sleep(LEASE_MS / 1000 / _RENEWALS_PER_LEASE)
             try:
                 await run_in_thread(store.renew)
+                await self._finished_calls.renew()
             except Exception as error:  # noqa: BLE001 -- another job may write now
                 self._job.fail_attempt(error)
+
+
+def _has_leases(settings: CheckpointSettings) -> bool:
+    """Say whether claims have to be renewed: there are no locks on object stores."""
+    places = (settings.directory, settings.journal_directory)
+    return any(
+        isinstance(open_storage(place), RemoteStorage)
+        for place in places
+        if place is not None
+    )

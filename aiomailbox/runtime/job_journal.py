@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 
 from aiomailbox.checkpoint import CheckpointSettings, job_directory
@@ -13,7 +14,7 @@ from aiomailbox.ids import SubtaskId
 from aiomailbox.journal import JobJournal, JournalPlace, RemotePlace
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.storage import LocalStorage, open_storage
+from aiomailbox.storage import Claim, LocalStorage, open_storage
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["FinishedCalls", "journal_place"]
@@ -73,7 +74,9 @@ class FinishedCalls:
             for node in vertex.nodes
             if node.transformation.has_journal
         ]
+        self._owner = f"job {graph.name!r} of process {os.getpid()}"
         self._journal: JobJournal | None = None
+        self._claim: Claim | None = None
         self._turns = ThreadTurns()
 
     @property
@@ -91,6 +94,8 @@ class FinishedCalls:
         Raises:
             InvalidArgumentError: If an operator keeps finished calls, and there is no
                 place for them.
+            StorageClaimedError: If they are apart from checkpoints, and another job with
+                this identity keeps its own there.
         """
         if not self._subtasks:
             return
@@ -101,6 +106,10 @@ class FinishedCalls:
                 "directory for the journal",
                 "Call env.enable_checkpointing(interval, directory=...).",
             )
+        if self._settings is not None and self._settings.journal_directory is not None:
+            # Two jobs of one name may have checkpoints that are apart, and this in common.
+            apart = os.fspath(self._settings.journal_directory)
+            await self._turns.run(partial(self._take, apart))
         found = journal_place(self._settings, place, self._services.job_id)
         if callable(found):
             below = await self._turns.run(scratch.below, "")
@@ -152,6 +161,28 @@ class FinishedCalls:
         """Delete all of it: nothing resumes from this job any more."""
         if self._journal is not None:
             await self._turns.run(self._journal.remove)
+
+    async def renew(self) -> None:
+        """Hold the claim for longer.
+
+        Raises:
+            StorageClaimedError: If another job has taken over.
+        """
+        if self._claim is not None:
+            now_ms = self._services.clock.now_ms()
+            await self._turns.run(partial(self._claim.renew, now_ms))
+
+    async def close(self) -> None:
+        """Give the claim back. Idempotent."""
+        claim, self._claim = self._claim, None
+        if claim is not None:
+            await self._turns.run(claim.release)
+
+    def _take(self, apart: str) -> None:
+        # Set here: the waiter may be cancelled, and the claim is to be released.
+        below = f"{job_directory(self._services.job_id)}/journal"
+        now_ms = self._services.clock.now_ms()
+        self._claim = open_storage(apart).claim(below, self._owner, now_ms)
 
     def _begin(
         self,

@@ -98,7 +98,7 @@ async def test_a_file_is_not_taken_for_committed_because_another_job_came_furthe
         await other.write(*numbers(number))
         await other.checkpoint()
     await other.end(succeeded=True)
-    with pytest.raises(SinkError, match="is gone. Its records are lost"):
+    with pytest.raises(SinkError, match=r"is gone\. Its records are lost"):
         await killed.start()
     await killed.crash()
 

@@ -2,6 +2,20 @@
 
 from __future__ import annotations
 
-from tests.connectors.databases import postgres, postgres_server
+from tests.connectors.databases import (
+    database,
+    mortal,
+    mortal_server,
+    postgres,
+    postgres_server,
+    sqlite,
+)
 
-__all__ = ["postgres", "postgres_server"]
+__all__ = [
+    "database",
+    "mortal",
+    "mortal_server",
+    "postgres",
+    "postgres_server",
+    "sqlite",
+]

@@ -1,4 +1,4 @@
-"""Programs and workers are killed at any moment, and started again: the results are equal.
+"""Programs, workers and databases are killed at any moment: the results are equal.
 
 The calls that were answered are counted at the server, by key: those in flight at a crash
 are made again, at most as many as may be in flight; no other one is.
@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.connectors.databases import PostgresSchema
+from tests.connectors.databases import MortalServer, SqliteFile
 from tests.crash.program import CONCURRENCY
 from tests.crash.server import CountingServer
 
@@ -30,6 +30,8 @@ pytestmark = [pytest.mark.real_time, pytest.mark.timeout(300)]
 # More in a session of their own: AIOMAILBOX_CRASHES=30.
 SEEDS = range(int(os.environ.get("AIOMAILBOX_CRASHES", "3")))
 ROWS, FILES, KILLS = 1_200, 4, 3
+# A database that was killed may fail each subtask of its sink, and the commit, in turn.
+RESTARTS_BY_SERVER = 3
 
 
 def write_input(directory: Path) -> list[dict[str, Any]]:
@@ -98,49 +100,75 @@ async def until_called(
 
 
 async def run_with_crashes(
-    directory: Path,
-    database: str,
-    socket: str,
-    workers: int,
+    command: tuple[Path, str, str, int],
     chance: random.Random,
     server: CountingServer,
-) -> int:
-    """Run the program to its end, killed a few times; return how often."""
-    kills = 0
+    mortal: MortalServer | None,
+) -> tuple[int, int]:
+    """Run the program to its end, killed a few times.
+
+    Args:
+        command: The arguments of `start`.
+        chance: Says when and who.
+        server: Counts calls.
+        mortal: The server of its database, which is killed as well; None if it has none.
+
+    Returns:
+        How often something was killed, and how often tasks may have begun again.
+    """
+    kills = begun = 0
     while True:
-        program = await start(directory, database, socket, workers)
+        program = await start(*command)
         ending = asyncio.create_task(program.communicate())
+        # One that meets the death of its database when it begins ends with an error.
+        may_fail = False
         while kills < KILLS and not ending.done():
             # Mostly while it works, and also while it starts or ends.
             calls = server.begun.total() + chance.randint(1, ROWS // KILLS)
             await until_called(server, calls, ending)
             await asyncio.wait((ending,), timeout=chance.choice([0.0, 0.05, 0.5]))
-            if not ending.done():
-                kills += 1
-                if kill_somebody(program.pid, chance, workers):
-                    break
+            if ending.done():
+                break
+            kills += 1
+            if mortal is not None and chance.random() < 0.6:
+                may_fail = True
+                begun += RESTARTS_BY_SERVER
+                # In a thread: calls are answered meanwhile.
+                await asyncio.to_thread(mortal.kill)
+                await asyncio.to_thread(mortal.start)
+                continue
+            begun += 1
+            if kill_somebody(program.pid, chance, command[-1]):
+                break
         _, errors = await ending
         if program.returncode == 0:
-            return kills
-        assert program.returncode == -signal.SIGKILL, errors.decode()[-3000:]
+            return kills, begun
+        if program.returncode != -signal.SIGKILL:
+            said = errors.decode()
+            assert may_fail, said[-3000:]
+            assert "ConnectionError" in said, said[-3000:]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_kills_change_no_result_and_pay_for_no_finished_call_twice(
-    seed: int, tmp_path: Path, postgres: PostgresSchema
+    seed: int, tmp_path: Path, mortal: MortalServer, sqlite: SqliteFile
 ) -> None:
     # In turn: all in one process, and in workers, which are killed too.
     workers = 2 * (seed % 2)
+    # And rows go to a server that is killed too, or into a file.
+    has_server = seed % 4 < 2
+    database: MortalServer | SqliteFile = mortal if has_server else sqlite
     rows = write_input(tmp_path)
-    await postgres.execute("CREATE TABLE priced (id BIGINT, total BIGINT)")
+    await database.execute("CREATE TABLE priced (id BIGINT, total BIGINT)")
     server = CountingServer(seed)
     with tempfile.TemporaryDirectory(prefix="aiomailbox-") as place:
         socket = f"{place}/calls.sock"
+        command = (tmp_path, database.url, socket, workers)
         async with server.at(socket):
-            kills = await run_with_crashes(
-                tmp_path, postgres.url, socket, workers, random.Random(seed), server
+            kills, begun = await run_with_crashes(
+                command, random.Random(seed), server, mortal if has_server else None
             )
-    priced = await postgres.execute("SELECT id, total FROM priced")
+    priced = await database.execute("SELECT id, total FROM priced")
     wanted = Counter((row["id"], 2 * row["price"]) for row in rows)
     windows = pq.read_table(tmp_path / "windows").to_pylist()
     got = Counter((one["key"], one["count"], one["total"]) for one in windows)
@@ -148,5 +176,6 @@ async def test_kills_change_no_result_and_pay_for_no_finished_call_twice(
     assert got == expected_windows(rows)
     repeated = sum(count - 1 for count in server.begun.values())
     assert len(server.begun) == ROWS
-    assert repeated <= kills * CONCURRENCY
-    print(f"{kills} kills, {repeated} calls in flight were made again")
+    assert repeated <= begun * CONCURRENCY
+    where = "a server" if has_server else "a file"
+    print(f"{kills} kills, {repeated} calls in flight were made again, rows in {where}")

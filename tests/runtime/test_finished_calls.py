@@ -16,7 +16,12 @@ import psutil
 import pytest
 
 import aiomailbox as am
-from aiomailbox.errors import DamagedFileError, InvalidArgumentError, JobFailedError
+from aiomailbox.errors import (
+    DamagedFileError,
+    InvalidArgumentError,
+    JobFailedError,
+    StorageClaimedError,
+)
 from aiomailbox.journal import SubtaskJournal
 from aiomailbox.storage import LogSegment, open_storage
 
@@ -302,6 +307,41 @@ async def test_a_restart_does_not_wait_for_a_damaged_journal_to_become_whole(
     assert service.keys.total() <= 50 + 1 + CONCURRENCY * 4
     # And not because the strategy had enough.
     assert max(service.keys.values()) == 1
+
+
+async def test_two_jobs_of_one_job_id_keep_no_finished_calls_in_one_directory(
+    tmp_path: Path,
+) -> None:
+    """The second one would take those of the first for its own, and shut it out."""
+    called, go = asyncio.Event(), asyncio.Event()
+    asked: list[int] = []
+
+    async def ask(number: int) -> int:
+        asked.append(number)
+        called.set()
+        if len(asked) == 1:
+            await go.wait()
+        return number
+
+    def pipeline(name: str) -> am.StreamExecutionEnvironment:
+        env = am.StreamExecutionEnvironment().enable_checkpointing(
+            0.05, directory=tmp_path / name, journal_directory=tmp_path / "journal"
+        )
+        stream = env.from_collection([1]).map_async(
+            ask, journal=True, id=lambda number: number
+        )
+        stream.uid("ask").sink_to(lambda _: None)
+        return env
+
+    async with pipeline("a").start() as job:
+        await called.wait()
+        with pytest.raises(JobFailedError) as caught:
+            await pipeline("b").execute()
+        assert isinstance(caught.value.__cause__, StorageClaimedError)
+        go.set()
+        await job.result()
+    await pipeline("b").execute()
+    assert asked == [1, 1]
 
 
 class Server:
