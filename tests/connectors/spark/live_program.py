@@ -1,11 +1,12 @@
-"""Run by test_restart.py, which kills it: reads a DataFrame live, and stops at a row.
+"""Run by test_restart.py, which kills it: reads rows, and stops behind a checkpoint.
 
-Arguments: the place, and the row. The test itself goes on with the same job.
+Arguments: the place, and "live" or "staged". The test itself goes on with the same job.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,43 +14,82 @@ from typing import Any
 import aiomailbox as am
 from aiomailbox.connectors.spark import local_session
 
-ROWS = 6000
+ROWS = 600
+# The row at which a checkpoint is asked for.
+CHECKPOINTED = 400
+# A checkpoint passes between two runs: so each row is one.
+BATCH_ROWS = 1
+# Rows behind it come slowly until it has completed: all of them in 40 s.
+_PACE_S = 0.2
 
 
 class Paced:
-    """Gives checkpoints time to come between the rows, and counts these."""
+    """Counts rows, and lets few of them follow until a checkpoint has completed.
 
-    def __init__(self, place: Path, stops_at: int) -> None:
+    Attributes:
+        seen: How many rows there were.
+        reached: That the row is there at which a checkpoint is to be taken.
+        completed: That it has completed.
+    """
+
+    def __init__(self) -> None:
         self.seen = 0
-        self._place = place
-        self._stops_at = stops_at
+        self.reached, self.completed = asyncio.Event(), asyncio.Event()
 
     async def __call__(self, row: Any) -> Any:
         self.seen += 1
-        if row.id % 250 == 0:
-            await asyncio.sleep(0.05)
-        if row.id == self._stops_at:
-            (self._place / "reached").touch()
-            await asyncio.Event().wait()
+        if row.id >= CHECKPOINTED and not self.completed.is_set():
+            self.reached.set()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.completed.wait(), _PACE_S)
         return {"id": row.id}
 
+    async def checkpoint(self, job: Any) -> None:
+        """Take the checkpoint, and let rows go on."""
+        await self.reached.wait()
+        await job.trigger_checkpoint()
+        self.completed.set()
 
-def build(df: Any, place: Path, function: Paced) -> am.StreamExecutionEnvironment:
-    """Return the job."""
+
+class Stops(Paced):
+    """Waits for ever at the first row behind the checkpoint, and says so by a file."""
+
+    def __init__(self, place: Path) -> None:
+        super().__init__()
+        self._place = place
+
+    async def __call__(self, row: Any) -> Any:
+        record = await super().__call__(row)
+        if self.completed.is_set():
+            (self._place / "reached").touch()
+            await asyncio.Event().wait()
+        return record
+
+
+def build(
+    source: am.SparkSource[Any], place: Path, function: Any
+) -> am.StreamExecutionEnvironment:
+    """Return the job, whose checkpoints are taken when it is told."""
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(0.1, directory=place / "checkpoints")
-    rows = env.from_source(am.SparkSource(df, batch_rows=500)).uid("rows")
-    paced = rows.map_async(function, concurrency=1).uid("paced")
-    paced.sink_to(am.ParquetSink(place / "out")).uid("out")
+    env.enable_checkpointing(None, directory=place / "checkpoints")
+    rows = env.from_source(source).uid("rows")
+    records = rows.map_async(function, concurrency=1).uid("paced")
+    records.sink_to(am.ParquetSink(place / "out")).uid("out")
     return env
 
 
-async def main(place: Path, stops_at: int) -> None:
-    """Read up to a row."""
-    df = local_session("live").range(0, ROWS, 1, 3)
-    env = build(df, place, Paced(place, stops_at))
-    await env.execute("live", restore_from="latest")
+async def main(place: Path, way: str) -> None:
+    """Take a checkpoint on the way, and wait behind it to be killed."""
+    if way == "live":
+        df = local_session("live").range(0, ROWS, 1, 3)
+        source = am.SparkSource(df, batch_rows=BATCH_ROWS)
+    else:
+        source = am.SparkSource(None, stage=place / "stage", batch_rows=BATCH_ROWS)
+    function = Stops(place)
+    async with build(source, place, function).start(way) as job:
+        await function.checkpoint(job)
+        await job.result()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))

@@ -6,8 +6,6 @@ import asyncio
 import contextlib
 import os
 import random
-import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -296,32 +294,41 @@ async def test_a_job_that_goes_on_needs_the_log_it_began_with(target: Path) -> N
 async def test_each_row_comes_once_whichever_side_is_killed(
     spark: Any, target: Path, tmp_path: Path, follow: Any, seed: int
 ) -> None:
-    """The writer is killed at random moments, and readers fail in mid-batch."""
+    """The writer is killed at random commits, and goes on."""
     random_ = random.Random(seed)
     program = Path(__file__).with_name("follower_program.py")
-    count = 600
+    count, lives = 600, 4
+    halted = tmp_path / "halted"
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    kills = 0
-    while True:
-        writer = subprocess.Popen(
-            [sys.executable, str(program), str(tmp_path), str(count)], env=environment
+
+    def commits() -> list[int]:
+        found = (target / "_aiomailbox" / "commits").glob("*.json")
+        return [int(path.stem) for path in found]
+
+    newest = [-1]
+    for life in range(1, lives + 1):
+        # It ends in its last life only.
+        halts_at = -1 if life == lives else life * count // lives
+        arguments = [str(tmp_path), str(count), str(halts_at)]
+        writer = await asyncio.create_subprocess_exec(
+            sys.executable, str(program), *arguments, env=environment
         )
-        if kills < 3:
-            started = asyncio.get_running_loop().time()
-            while not list((target / "_aiomailbox" / "commits").glob("*")):
-                assert asyncio.get_running_loop().time() - started < 60
-                await asyncio.sleep(0.02)
-            await asyncio.sleep(random_.uniform(0.2, 0.8))
-            if writer.poll() is None:
-                writer.send_signal(signal.SIGKILL)
-            kills += 1
-            await asyncio.to_thread(writer.wait)
+        if life == lives:
+            assert await writer.wait() == 0
         else:
-            assert await asyncio.to_thread(writer.wait, 120) == 0
+            wanted = newest[-1] + random_.randint(1, 4)
+            while True:
+                assert writer.returncode is None
+                last = max(commits(), default=-1)
+                if last >= wanted or (last > newest[-1] and halted.exists()):
+                    break
+                await asyncio.sleep(0.01)
+            writer.kill()
+            await writer.wait()
+            halted.unlink(missing_ok=True)
+            newest.append(max(commits()))
         seen = await follow()
         assert seen == list(range(len(seen)))
-        if kills == 3 and len(seen) == count:
-            break
+    assert len(seen) == count
     # What earlier lives of the writer committed has been passed, and deleted.
-    commits = (target / "_aiomailbox" / "commits").glob("*.json")
-    assert min(int(path.stem) for path in commits) > 3
+    assert min(commits()) > newest[1]

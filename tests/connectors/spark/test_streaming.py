@@ -111,26 +111,28 @@ async def test_spark_takes_a_batch_for_done_when_a_checkpoint_holds_it(
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(None, directory=tmp_path / "checkpoints")
     seen: list[int] = []
+    all_of = {10: asyncio.Event(), 20: asyncio.Event()}
+
+    def see(row: Any) -> None:
+        seen.append(row.id)
+        if len(seen) in all_of:
+            all_of[len(seen)].set()
+
     stream = env.from_source(source(arrivals, tmp_path, trigger=None))
-    stream.sink_to(lambda row: seen.append(row.id))
+    stream.sink_to(see)
     done = tmp_path / "query" / "commits"
 
     def commits() -> list[str]:
         return sorted(path.name for path in done.glob("[0-9]*"))
 
     async with env.start() as job:
-        for _ in range(300):
-            await asyncio.sleep(0.1)
-            if len(seen) >= 10:
-                break
-        await asyncio.sleep(1)
+        await all_of[10].wait()
+        # Time for the query to go on wrongly: Spark answers something else meanwhile.
+        await asyncio.to_thread(spark.range(100).count)
         assert seen == list(range(10))
         assert commits() == []
         await job.trigger_checkpoint()
-        for _ in range(300):
-            await asyncio.sleep(0.1)
-            if len(seen) >= 20:
-                break
+        await all_of[20].wait()
         assert seen == list(range(20))
         assert commits() == ["0"]
         await job.cancel()

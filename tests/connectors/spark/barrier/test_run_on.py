@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import re
 import signal
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,39 +47,66 @@ OFTEN: dict[str, Any] = {
 }
 
 
-def is_kept(place: str) -> bool:
-    return any(Path(place).rglob("_metadata"))
+def counted(place: Path, die: Any, kind: Any = Seen) -> Any:
+    """Return a pipeline that counts per key, and meets its end once; None for never.
 
-
-def counted(place: Path, last: int | None, die: Any, kind: Any = Seen) -> Any:
-    """Return a pipeline that counts per key, and in one row meets its end once.
-
-    Each call leaves a line, so that what is done again can be counted. Without a last
-    row it is the first one behind a complete checkpoint.
+    A worker that has called for some rows goes on slowly, until checkpoints hold these.
+    Then it writes down which they are, and dies. Each call leaves a line.
     """
     kept = str(place)
 
-    def slow(row: Any) -> Any:
-        time.sleep(0.002)
-        with Path(kept, f"calls-{os.getpid()}").open("a") as calls:
-            calls.write(f"{row.id}\n")
-        once = Path(kept, "died")
-        is_here = row.id == last if last is not None else row.id % 50 == 0
-        if is_here and not once.exists() and (last is not None or is_kept(kept)):
-            once.touch()
-            die()
-        return kind(row.id % 5, 1)
+    def newest() -> int:
+        found = Path(kept).glob(".*.aiomailbox/checkpoints/**/chk-*/_metadata")
+        return max((int(each.parent.name[4:]) for each in found), default=0)
+
+    class Slow:
+        def __init__(self) -> None:
+            self.called: list[int] = []
+            self.first: int | None = None
+
+        def __call__(self, row: Any) -> Any:
+            if die is not None and len(self.called) == CALLED_BEFORE:
+                self.first = newest()
+            if self.first is not None and not Path(kept, "died").exists():
+                self.die_or_wait(self.first)
+            with Path(kept, f"calls-{os.getpid()}").open("a") as calls:
+                calls.write(f"{row.id}\n")
+            self.called.append(row.id)
+            return kind(row.id % 5, 1)
+
+        def die_or_wait(self, first: int) -> None:
+            # One may have been under way: the next one began after the calls.
+            if newest() < first + 2:
+                # Between two rows, a checkpoint passes.
+                time.sleep(0.05)
+                return
+            with contextlib.suppress(FileExistsError):
+                Path(kept, "died").touch(exist_ok=False)
+                held = self.called[:CALLED_BEFORE]
+                Path(kept, "held").write_text(" ".join(map(str, held)))
+                die()
 
     @am.pipeline
     def pipeline(rows: Any) -> Any:
-        ones = rows.map(slow).key_by("id")
+        ones = rows.map(Slow()).key_by("id")
         return ones.reduce(lambda one, other: kind(one.id, one.value + other.value))
 
     return pipeline
 
 
-def calls_in(place: Path) -> int:
-    return sum(len(file.read_text().split()) for file in place.glob("calls-*"))
+# Of about 750 of a worker: the others take half a minute, unless it dies before.
+CALLED_BEFORE = 100
+
+
+def check_resumed(place: Path) -> None:
+    """Check that no call that a checkpoint held was made again."""
+    made = Counter(
+        int(line) for file in place.glob("calls-*") for line in file.read_text().split()
+    )
+    assert set(made) == set(range(1500))
+    held = [int(each) for each in (place / "held").read_text().split()]
+    assert len(held) == CALLED_BEFORE
+    assert {made[each] for each in held} == {1}
 
 
 EACH_COUNTED = sorted((key, n) for key in range(5) for n in range(1, 301))
@@ -95,7 +124,7 @@ def fail() -> None:
 async def test_a_job_goes_on_from_its_last_checkpoint_and_counts_each_row_once(
     spark: Any, tmp_path: Path, die: Any
 ) -> None:
-    pipeline = counted(tmp_path, 1480, die)
+    pipeline = counted(tmp_path, die)
     df = spark.range(0, 1500)
     seen: list[am.JobSnapshot] = []
     result = await pipeline.run_on(
@@ -116,9 +145,7 @@ async def test_a_job_goes_on_from_its_last_checkpoint_and_counts_each_row_once(
     assert last.operator("results").metrics["num_records_in"]
     assert {task.name.partition(" (")[0] for task in last.tasks}
     assert last.checkpoint_metrics["number_of_completed_checkpoints"]
-    assert (tmp_path / "died").exists()
-    # From the beginning it would have been almost all of them.
-    assert 1500 < calls_in(tmp_path) < 2700
+    check_resumed(tmp_path)
     assert (tmp_path / "the out" / "_SUCCESS").exists()
     assert not (tmp_path / ".the out.aiomailbox").exists()
 
@@ -127,7 +154,7 @@ async def test_another_program_goes_on_with_what_one_has_begun(
     spark: Any, tmp_path: Path
 ) -> None:
     """The first one is not there any more when its stage fails."""
-    pipeline = counted(tmp_path, 1480, fail)
+    pipeline = counted(tmp_path, fail)
     given: dict[str, Any] = {
         "df": spark.range(0, 1500),
         "path": tmp_path / "out",
@@ -141,7 +168,7 @@ async def test_another_program_goes_on_with_what_one_has_begun(
     config = am.JobConfig(restart=am.restart.none(), restore_from="latest")
     result = await pipeline.run_on(**given, config=config)
     assert pairs(result) == EACH_COUNTED
-    assert calls_in(tmp_path) < 2700
+    check_resumed(tmp_path)
 
 
 @pytest.mark.parametrize("dies", ["the driver", "the stage"])
@@ -149,7 +176,7 @@ async def test_a_job_that_had_finished_is_not_run_again(
     spark: Any, tmp_path: Path, dies: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever waited for it has died in the moment after."""
-    pipeline = counted(tmp_path, -1, fail)
+    pipeline = counted(tmp_path, None)
     given: dict[str, Any] = {
         "df": spark.range(0, 100),
         "path": tmp_path / "out",
@@ -195,9 +222,9 @@ async def test_a_class_of_the_program_may_be_in_a_module_when_another_goes_on(
     }
     config = am.JobConfig(restart=am.restart.none())
     with pytest.raises(JobFailedError, match="once"):
-        await counted(tmp_path, None, fail, Tally).run_on(**given, config=config)
+        await counted(tmp_path, fail, Tally).run_on(**given, config=config)
     config = am.JobConfig(restart=am.restart.none(), restore_from="latest")
-    pipeline = counted(tmp_path, None, fail, Seen)
+    pipeline = counted(tmp_path, fail, Seen)
     with pytest.raises(JobFailedError, match=r"state_names=.*__main__:Tally"):
         await pipeline.run_on(**given, config=config)
     config = replace(config, state_names={"__main__:Tally": Seen})
@@ -284,7 +311,7 @@ async def test_side_outputs_and_dead_letters_are_committed_beside_the_results(
 async def test_a_dataframe_that_gives_other_rows_again_is_refused(
     spark: Any, tmp_path: Path
 ) -> None:
-    pipeline = counted(tmp_path, 1480, fail)
+    pipeline = counted(tmp_path, fail)
     # Another value each time that it is computed, and with it another order.
     other = "reflect('java.util.UUID', 'randomUUID') as other"
     df = spark.range(0, 1500).selectExpr("id", other)
@@ -295,7 +322,7 @@ async def test_a_dataframe_that_gives_other_rows_again_is_refused(
 async def test_a_rate_limit_holds_over_all_workers_and_they_encrypt(
     spark: Any, tmp_path: Path
 ) -> None:
-    limit = am.RateLimit(20, per=1.0)
+    limit = am.RateLimit(10, per=1.0)
 
     @am.pipeline
     def limited(rows: Any) -> Any:
@@ -312,8 +339,9 @@ async def test_a_rate_limit_holds_over_all_workers_and_they_encrypt(
     )
     times = [row.value for row in result.collect()]
     assert len(times) == 60
-    # Two windows have to pass; had each worker the limit for itself, one would do.
-    assert max(times) - min(times) > 1500
+    # Five windows have to pass; had each worker the limit for itself, two would do. A
+    # busy machine delays the first call against the last by no three seconds.
+    assert max(times) - min(times) > 2500
 
 
 async def test_timers_in_processing_time_fire_and_a_cancelled_caller_ends_the_stage(
@@ -350,11 +378,9 @@ async def test_timers_in_processing_time_fire_and_a_cancelled_caller_ends_the_st
     with pytest.raises(asyncio.CancelledError):
         await task
     tracker = spark.sparkContext.statusTracker()
-    for _ in range(100):
-        if not tracker.getActiveJobsIds():
-            break
-        await asyncio.sleep(0.1)
-    assert not tracker.getActiveJobsIds()
+    # It would never end by itself.
+    while tracker.getActiveJobsIds():
+        await asyncio.sleep(0.05)
 
 
 async def test_no_row_of_a_dataframe_in_no_order_of_time_is_late(
