@@ -29,8 +29,10 @@ class SqlSink:
     without, when the job succeeds. The transaction also records itself in the table
     ``aiomailbox_commits``, so a commit that is repeated after a crash
     changes nothing. A failed job leaves only the rows of complete checkpoints. No
-    transaction is prepared or left open. The tables are created next to the target, so the
-    database user needs permission for that.
+    transaction is prepared or left open. Which execution of a job writes is in the table
+    ``aiomailbox_leases``: a second job with the same ``job_id`` is refused while the first
+    one runs. The tables are created next to the target, so the database user needs
+    permission for that.
 
     A record that the table rejects for its fields, types, ``NOT NULL`` or ``CHECK``
     is handled by ``on_error``. One that violates a unique or foreign key when it is
