@@ -583,7 +583,14 @@ class JobFailedError(WorldError):
         job: The job's name.
         engine_traceback: Where it failed with all frames of the engine, as text; what
             is raised shows those of the user's own.
+        operator: The name of the operator that failed, None if it was none.
+        uid: The operator's uid, or None.
+        location: ``file:line`` of the innermost line of the user's code, or None.
+        record: The record as text, or None.
     """
+
+    location: str | None = None
+    record: str | None = None
 
     def __init__(
         self,

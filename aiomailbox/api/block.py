@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn
 
 from aiomailbox.api.job import JobClient
+from aiomailbox.api.verbs import folded
 from aiomailbox.errors import UsageError
 
 __all__ = ["JobBlock"]
@@ -33,7 +34,8 @@ class JobBlock(AbstractAsyncContextManager[JobClient]):
 
     async def __aenter__(self) -> JobClient:
         self._has_begun = True
-        return await self._block.__aenter__()
+        with folded:
+            return await self._block.__aenter__()
 
     async def __aexit__(
         self,
@@ -41,7 +43,8 @@ class JobBlock(AbstractAsyncContextManager[JobClient]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> bool | None:
-        return await self._block.__aexit__(kind, error, traceback)
+        with folded:
+            return await self._block.__aexit__(kind, error, traceback)
 
     def __del__(self) -> None:
         if not self._has_begun:

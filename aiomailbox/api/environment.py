@@ -372,6 +372,7 @@ class StreamExecutionEnvironment:
         ):
             return await job.result()
 
+    @verb
     async def execute_async(
         self,
         job_name: str = "job",

@@ -198,6 +198,7 @@ class JobClient:
         """
         return self._observer.snapshot(with_stacks=False).bottleneck
 
+    @verb
     async def ask(self, value: Any, *, timeout: timedelta | float | None = None) -> Any:
         """Put a question to the running job, and return its answer.
 
@@ -320,6 +321,7 @@ class JobClient:
         coordinator = self._job.coordinator
         return [] if coordinator is None else coordinator.views
 
+    @verb
     async def trigger_checkpoint(self) -> CompletedCheckpoint:
         """Take a checkpoint now.
 
@@ -446,6 +448,7 @@ class JobClient:
         with self._body.told():
             return await self._job.wait()
 
+    @verb
     async def cancel(self) -> None:
         """Cancel the job and wait until all its tasks and resources are gone.
 

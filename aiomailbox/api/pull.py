@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.verbs import folded
 from aiomailbox.connectors import PullSink
 from aiomailbox.graph import Origin, Transformation
 from aiomailbox.operators import SinkOperator
@@ -63,7 +64,8 @@ class Pulled(AsyncIterator[T]):
                 return item
             if self._is_over:
                 raise StopAsyncIteration
-            await self._refill()
+            with folded:
+                await self._refill()
 
     async def aclose(self) -> None:
         """Cancel the job and wait until its tasks and resources are gone. Idempotent."""

@@ -7,7 +7,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from aiomailbox.api import run as run_work
-from aiomailbox.errors import JobFailedError
+from aiomailbox.errors import AioMailboxError
 from aiomailbox.observe.dashboard import serving_dashboard
 from aiomailbox.runtime import users_part
 
@@ -46,16 +46,16 @@ def run(
         ['1', '2', '3']
     """
     shown = work if dashboard is None else _with_dashboard(work, dashboard, token)
-    failure: JobFailedError
     try:
         return run_work(shown)
-    except JobFailedError as error:
-        # Without the frames of the engine and of asyncio before those of the user.
-        failure = error.with_traceback(users_part(error.__traceback__))
-    try:
-        raise failure
-    finally:
-        del failure
+    except BaseException as error:
+        # Without the frames of the engine and of asyncio before those of the user; this
+        # one is left out, too, for a bare `raise` adds none. Only a fault of the engine
+        # itself, through which no frame of the user's goes, keeps all.
+        users = users_part(error.__traceback__)
+        if users is not None or isinstance(error, AioMailboxError | KeyboardInterrupt):
+            error.__traceback__ = users
+        raise
 
 
 async def _with_dashboard(

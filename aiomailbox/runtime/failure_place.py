@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 from typing import NamedTuple
 
+from aiomailbox.errors import JobFailedError, add_note, named_operator
 from aiomailbox.operators.core.locate import is_own_line, user_location
 
-__all__ = ["FailurePlace", "place_of_error"]
+__all__ = ["FailurePlace", "job_failure", "place_of_error"]
 
 
 class FailurePlace(NamedTuple):
@@ -39,6 +41,42 @@ def place_of_error(error: BaseException) -> FailurePlace:
         line = user_location(error)
         place = place._replace(location=None if is_own_line(line) else line)
     return place
+
+
+def job_failure(
+    job: str, cause: BaseException, engine_traceback: str, remark: str = ""
+) -> JobFailedError:
+    """Return the failure of a job, whose last lines say where in it that was.
+
+    Its message may be long, and what its cause says stands above all frames.
+
+    Args:
+        job: The job's name.
+        cause: What failed first.
+        engine_traceback: See `JobFailedError`.
+        remark: What else there is to say.
+    """
+    failure = JobFailedError(job, cause, engine_traceback, remark)
+    failure.__cause__ = cause
+    place = place_of_error(cause)
+    failure.operator, failure.uid, failure.location, failure.record = place
+    where = []
+    if place.operator is not None:
+        where.append(f"in {named_operator(place.operator, place.uid)}")
+    if place.location is not None:
+        where.append(f"at {place.location}{_source(place.location)}")
+    if where:
+        add_note(failure, ", ".join(where))
+    if place.record is not None:
+        add_note(failure, f"the record: {place.record}")
+    return failure
+
+
+def _source(location: str) -> str:
+    """Return the text of a line of the user's, as far as it can be read here."""
+    file, _, line = location.rpartition(":")
+    text = linecache.getline(file, int(line)).strip() if line.isdecimal() else ""
+    return f": {text}" if text else ""
 
 
 def _text(error: BaseException, name: str) -> str | None:

@@ -27,7 +27,6 @@ from aiomailbox.errors import (
     CheckpointFailedError,
     DamagedFileError,
     JobCancelledError,
-    JobFailedError,
     NoCheckpointError,
     RemoteTaskError,
     SourceChangedError,
@@ -50,7 +49,7 @@ from aiomailbox.runtime.checkpoint_views import (
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.failure_place import place_of_error
+from aiomailbox.runtime.failure_place import job_failure, place_of_error
 from aiomailbox.runtime.failure_report import FailureReport
 from aiomailbox.runtime.first_error import FirstError
 from aiomailbox.runtime.host import Host
@@ -309,12 +308,12 @@ class JobMaster:
             remarks = [self._poison_text]
             if self._mistakes is not None:
                 remarks.append(self._mistakes.remark)
-            raise JobFailedError(
+            raise job_failure(
                 self.graph.name,
                 failure,
                 self._engine_traceback,
                 ". ".join(filter(None, remarks)),
-            ) from failure
+            )
         # After its failure: a job that fails while it is cancelled has failed.
         if self.state is JobState.CANCELED:
             raise JobCancelledError(f"job {self.graph.name!r} was cancelled")

@@ -169,6 +169,8 @@ def test_interrupting_the_kernel_stops_the_job_of_the_cell(notebook: Notebook) -
         notebook.manager.interrupt_kernel()
         [error] = of_kind(notebook.end(cell), "error")
         assert error["content"]["ename"] in {"CancelledError", "KeyboardInterrupt"}
+        lines = "\n".join(error["content"]["traceback"]).splitlines()
+        assert len(lines) <= 15, "\n".join(lines)
         # The clean-up of an iterator that nobody has any more needs a turn of the loop.
         told = notebook.text(
             "while left_behind(): await asyncio.sleep(0.01)\nprint(ended)"

@@ -53,7 +53,6 @@ from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.connectors.spark.shipped import shipped
 from aiomailbox.errors import (
     InvalidArgumentError,
-    JobFailedError,
     SparkJobError,
     TargetExistsError,
     UsageError,
@@ -71,6 +70,7 @@ from aiomailbox.policies import (
 from aiomailbox.records import OutputTag
 from aiomailbox.runtime import JobSnapshot
 from aiomailbox.runtime.config import IfFinished, JobConfig
+from aiomailbox.runtime.failure_place import job_failure
 from aiomailbox.runtime.peers.errors_as_text import error_from_text
 from aiomailbox.runtime.peers.placement import Placement
 from aiomailbox.runtime.peers.shipping import Shipment, pack
@@ -293,8 +293,7 @@ class _Job:
         if outcome.error is None:
             return None, False
         cause = error_from_text(outcome.worker, outcome.error)
-        failure = JobFailedError(self._run.name, cause, outcome.engine_traceback)
-        failure.__cause__ = cause
+        failure = job_failure(self._run.name, cause, outcome.engine_traceback)
         return failure, not outcome.is_final
 
     def _part(self, epoch: int) -> BarrierPart:
