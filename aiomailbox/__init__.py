@@ -545,7 +545,9 @@ def __getattr__(name: str) -> Any:
     if name == "observe":
         return importlib.import_module("aiomailbox.observe")
     if name not in _BEHIND_AN_EXTRA and name not in _LATE:
-        raise AttributeError(f"module 'aiomailbox' has no attribute {name!r}")
+        from aiomailbox.api.misnamed import no_such_export
+
+        raise AttributeError(no_such_export(name, __dir__()))
     return getattr(_connectors, name)
 
 

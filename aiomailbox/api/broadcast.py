@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiomailbox.api.build import described_key, function_info, own_copy
+from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.errors import UsageError, WrongTypeError
 from aiomailbox.graph import OperatorFactory
 from aiomailbox.operators import (
@@ -29,7 +30,7 @@ B = TypeVar("B")
 U = TypeVar("U")
 
 
-class BroadcastStream(Generic[B]):
+class BroadcastStream(Unfinished, Generic[B]):
     """A stream that is broadcast to every subtask, to be connected with another one.
 
     Made by `DataStream.broadcast` with descriptors of broadcast state.
@@ -37,6 +38,9 @@ class BroadcastStream(Generic[B]):
     Concept:
         Flink, ``BroadcastStream``.
     """
+
+    _called = "stream"
+    _left = "connect(broadcast).process(function), with the other stream"
 
     def __init__(
         self, stream: DataStream[B], descriptors: Sequence[MapStateDescriptor]
@@ -49,7 +53,7 @@ class BroadcastStream(Generic[B]):
         return f"<BroadcastStream of {self._stream!r} into {states}>"
 
 
-class BroadcastConnectedStream(Generic[A, B]):
+class BroadcastConnectedStream(Unfinished, Generic[A, B]):
     """A stream and a broadcast one, to be processed together.
 
     Made by `DataStream.connect` with a `BroadcastStream`.
@@ -57,6 +61,9 @@ class BroadcastConnectedStream(Generic[A, B]):
     Concept:
         Flink, ``BroadcastConnectedStream``.
     """
+
+    _called = "connected"
+    _left = "process(function), which gives a stream"
 
     def __init__(
         self,

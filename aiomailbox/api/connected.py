@@ -12,6 +12,7 @@ from aiomailbox.api.build import (
     function_info,
     own_copy,
 )
+from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.errors import UsageError, WrongTypeError
 from aiomailbox.graph import OperatorFactory, Origin
 from aiomailbox.operators import (
@@ -36,7 +37,7 @@ B = TypeVar("B")
 U = TypeVar("U")
 
 
-class ConnectedStreams(Generic[A, B]):
+class ConnectedStreams(Unfinished, Generic[A, B]):
     """Two streams that one operator reads, each with a function of its own.
 
     Made by `DataStream.connect`. If both are keyed, their keys must be of one type, and
@@ -45,6 +46,9 @@ class ConnectedStreams(Generic[A, B]):
     Concept:
         Flink, ``ConnectedStreams``.
     """
+
+    _called = "connected"
+    _left = "map(first, second), flat_map(...) or process(...), which give a stream"
 
     def __init__(
         self,

@@ -38,6 +38,7 @@ class JobDefinition:
         chaining: Whether operators may share tasks.
         sinks: What `execute` runs: transformations whose effects are wanted.
         executed: What it has run last, to be explained.
+        taken_by: The job that has taken what ended in sinks before; "" if there was none.
         deployment: Where jobs run by default.
     """
 
@@ -48,6 +49,7 @@ class JobDefinition:
     chaining: bool = True
     sinks: list[Transformation] = field(default_factory=list)
     executed: list[Transformation] = field(default_factory=list)
+    taken_by: str = ""
     deployment: Deployment = field(default_factory=Embedded)
 
     def job_graph(
@@ -63,10 +65,16 @@ class JobDefinition:
             InvalidArgumentError: If the graph cannot be deployed as described.
         """
         if not sinks:
+            reason = "no stream ends in a sink"
+            if self.taken_by:
+                reason = (
+                    f"job {self.taken_by!r} took all that ends in a sink when it was "
+                    "started"
+                )
             message = (
-                "there is nothing to run: no stream ends in a sink that has not been "
-                "executed yet. End one with sink_to(...), or use await "
-                "stream.collect() or async for record in stream"
+                f"there is nothing to run: {reason}. End a stream with sink_to(...), "
+                "also one that is to run again, or use await stream.collect() or "
+                "async for record in stream"
             )
             raise UsageError(message)
         return build_job_graph(

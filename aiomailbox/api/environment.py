@@ -35,7 +35,7 @@ from aiomailbox.api.columns import rows_for_times
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import JobClient, inboxes_kept_open
 from aiomailbox.api.job_progress import progress as showing_progress
-from aiomailbox.api.misnamed import no_such_method
+from aiomailbox.api.misnamed import Hinting, no_such_method
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
 from aiomailbox.checkpoint import (
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class StreamExecutionEnvironment:
+class StreamExecutionEnvironment(metaclass=Hinting):
     """Where streams begin, and how they are run.
 
     An environment holds no running resources before a job starts: it can be built
@@ -576,6 +576,7 @@ class StreamExecutionEnvironment:
         # What could not be deployed stays: it may be mended and run.
         definition.sinks.clear()
         definition.executed = sinks
+        definition.taken_by = job_name
         body = Body(is_cancelled=on_failure == "cancel")
         job.call_when_failed(body.on_failed)
         try:

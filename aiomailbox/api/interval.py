@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
 
 from aiomailbox.api.build import described_key, function_info, own_copy
 from aiomailbox.api.columns import Expression, selected_pairs
+from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo, Origin
@@ -31,9 +32,14 @@ B = TypeVar("B")
 U = TypeVar("U")
 
 _NONE = timedelta()
+# Flink says afterwards what is excluded.
+_BOUNDS: Final = {
+    "lower_bound_exclusive": "between(lower, upper, lower_exclusive=True)",
+    "upper_bound_exclusive": "between(lower, upper, upper_exclusive=True)",
+}
 
 
-class IntervalJoin(Generic[A, B]):
+class IntervalJoin(Unfinished, Generic[A, B]):
     """Two keyed streams to be joined by event time: next is ``between(...)``.
 
     Made by `KeyedStream.interval_join`.
@@ -41,6 +47,10 @@ class IntervalJoin(Generic[A, B]):
     Concept:
         Flink, ``KeyedStream.IntervalJoin`` and ``IntervalJoined``.
     """
+
+    _called = "join"
+    _left = "between(lower, upper).process(function)"
+    _meant = _BOUNDS
 
     def __init__(
         self,
@@ -82,11 +92,15 @@ class IntervalJoin(Generic[A, B]):
         return IntervalJoined(self._derive, self._keys, self._origins, (low, high))
 
 
-class IntervalJoined(Generic[A, B]):
+class IntervalJoined(Unfinished, Generic[A, B]):
     """An interval join with its interval set; next is what is computed from the pairs.
 
     Use `select` with the names of fields, or `process` with a function.
     """
+
+    _called = "join"
+    _left = "process(function) or join.select(...), which give a stream"
+    _meant = _BOUNDS
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overload
 
 from aiomailbox.api.columns import Expression
+from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.operators import KeySelector, OnError, field_or_function
 from aiomailbox.windowing import (
@@ -41,7 +42,7 @@ class SidedWindows(Protocol):
         ...
 
 
-class JoinedStreams(Generic[A, B, EndT]):
+class JoinedStreams(Unfinished, Generic[A, B, EndT]):
     """Two streams to be joined by window: next is ``where(key)``.
 
     Made by `DataStream.join` and `DataStream.co_group`.
@@ -49,6 +50,9 @@ class JoinedStreams(Generic[A, B, EndT]):
     Concept:
         Flink, ``JoinedStreams`` and ``CoGroupedStreams``.
     """
+
+    _called = "join"
+    _left = "where(key).equal_to(key).window(assigner).apply(function)"
 
     def __init__(self, windows: SidedWindows, make: MakeEnd[EndT]) -> None:
         self._windows = windows
@@ -63,8 +67,11 @@ class JoinedStreams(Generic[A, B, EndT]):
         return JoinedWhere(self._windows, self._make, key)
 
 
-class JoinedWhere(Generic[B, EndT]):
+class JoinedWhere(Unfinished, Generic[B, EndT]):
     """A join with one key set: next is ``equal_to(key)``."""
+
+    _called = "join"
+    _left = "equal_to(key).window(assigner).apply(function)"
 
     def __init__(
         self, windows: SidedWindows, make: MakeEnd[EndT], where: KeySelector
@@ -81,8 +88,11 @@ class JoinedWhere(Generic[B, EndT]):
         return JoinedKeys(self._windows, self._make, SidedKey(self._where, key))
 
 
-class JoinedKeys(Generic[EndT]):
+class JoinedKeys(Unfinished, Generic[EndT]):
     """A join with both keys set: next is ``window(assigner)``."""
+
+    _called = "join"
+    _left = "window(assigner).apply(function)"
 
     def __init__(
         self, windows: SidedWindows, make: MakeEnd[EndT], key: SidedKey
@@ -99,8 +109,11 @@ class JoinedKeys(Generic[EndT]):
         return self._make(self._windows(self._key, assigner))
 
 
-class _SidedWindowed:
+class _SidedWindowed(Unfinished):
     """Windows of two streams; what their triggers and evictors see has its side."""
+
+    _called = "join"
+    _left = "apply(function), which gives a stream"
 
     def __init__(self, windowed: WindowedStream[Any, Any]) -> None:
         self._windowed = windowed

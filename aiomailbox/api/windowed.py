@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, o
 from aiomailbox import connectors
 from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
 from aiomailbox.api.columns import aggregating, window_form
+from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo, Origin
@@ -56,7 +57,7 @@ Items = Iterable[U] | Awaitable[Iterable[U]] | AsyncIterable[U]
 WindowFunction = ProcessWindowFunction[T, U, K, W] | Callable[[K, W, list[T]], Items[U]]
 
 
-class WindowedStream(Generic[K, T, WindowT]):
+class WindowedStream(Unfinished, Generic[K, T, WindowT]):
     """A keyed stream divided into windows; next is what to compute per key and window.
 
     Made by `KeyedStream.window` and `DataStream.window_all`.
@@ -64,6 +65,10 @@ class WindowedStream(Generic[K, T, WindowT]):
     Concept:
         Flink, ``WindowedStream``.
     """
+
+    _called = "windows"
+    _left = "aggregate(...), reduce(...) or process(...), which give a stream"
+    _meant = OF_WINDOWS
 
     def __init__(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 import aiomailbox as am
+from aiomailbox.api import misnamed
 from aiomailbox.operators import Context
 
 
@@ -289,3 +291,169 @@ def test_a_context_offers_no_name_that_it_does_not_have_itself() -> None:
     with pytest.raises(AttributeError) as caught:
         Small().get_state  # type: ignore[attr-defined] # noqa: B018
     assert "write" not in str(caught.value)
+
+
+Env = am.StreamExecutionEnvironment
+Step = Callable[[am.KeyedStream[Any, Any]], Any]
+
+
+def keyed() -> am.KeyedStream[Any, Any]:
+    return Env().from_collection([{"user": "a", "n": 1}]).key_by("user")
+
+
+def windows(stream: am.KeyedStream[Any, Any]) -> Any:
+    return stream.window(am.TumblingEventTimeWindows.of(am.minutes(5)))
+
+
+def between(stream: am.KeyedStream[Any, Any]) -> Any:
+    return stream.interval_join(stream).between(am.seconds(-1), am.seconds(1))
+
+
+STEPS: dict[str, Step] = {
+    "env": lambda s: Env(),
+    "class of env": lambda s: Env,
+    "stream": lambda s: Env().from_collection([1]),
+    "keyed": lambda s: s,
+    "windows": windows,
+    "interval": lambda s: s.interval_join(s),
+    "between": between,
+    "join": lambda s: s.join(s),
+    "where": lambda s: s.join(s).where("user"),
+    "joined": lambda s: s.join(s).where("user").equal_to("user"),
+    "joined windows": lambda s: (
+        s.join(s)
+        .where("user")
+        .equal_to("user")
+        .window(am.TumblingEventTimeWindows.of(am.minutes(5)))
+    ),
+    "connected": lambda s: s.connect(s),
+    "rules": lambda s: s.broadcast(am.MapStateDescriptor("rules")),
+    "library": lambda s: am,
+}
+
+
+@pytest.mark.parametrize(
+    ("step", "words", "remedy"),
+    [
+        (
+            "class of env",
+            "get_execution_environment",
+            "am.StreamExecutionEnvironment()",
+        ),
+        ("env", "from_sequence fromRange", "env.from_collection(range(n))"),
+        ("env", "read_csv readFile from_parquet", "env.from_source(am.FileSource("),
+        ("env", "readStream", "env.from_source(am.SparkStreamSource(df))"),
+        ("env", "from_kafka socketTextStream", "env.from_async_iterable("),
+        ("env", "run", "env.execute(), awaited"),
+        ("env", "set_runtime_mode add_jars", "leave it out"),
+        ("stream", "where", "stream.filter(...)"),
+        ("stream", "withColumn", "stream.with_columns(name=...)"),
+        ("stream", "withColumnRenamed", "stream.rename({old: new})"),
+        ("stream", "withWatermark", "stream.assign_timestamps_and_watermarks("),
+        ("stream", "mean avg", "stream.key_by(...).aggregate(am.mean(field))"),
+        ("stream", "timeWindow", "stream.key_by(...).window("),
+        ("stream", "countWindow", ".trigger(am.PurgingTrigger.of(am.CountTrigger.of("),
+        (
+            "stream",
+            "distinct dropDuplicates",
+            "stream.key_by(...).deduplicate(ttl=...)",
+        ),
+        ("stream", "unordered_wait", "stream.map_async(function, ordered=False"),
+        ("stream", "foreachBatch", "stream.batch(size).sink_to(function)"),
+        ("stream", "writeStream write sink", "stream.sink_to(...)"),
+        ("stream", "to_parquet", "stream.sink_to(am.ParquetSink(directory))"),
+        ("stream", "head limit", "stream.take(n), awaited"),
+        ("stream", "explode", "stream.flat_map("),
+        ("stream", "orderBy sort", "sort the records of a window"),
+        ("stream", "execute run", "`await env.execute()`"),
+        ("stream", "iterate", "a stream has no loops"),
+        ("keyed", "sum", "stream.aggregate(am.sum_(field))"),
+        ("keyed", "timeWindow", "write stream.window("),
+        ("keyed", "map_with_state updateStateByKey", "write stream.process(function)"),
+        ("keyed", "mapGroupsWithState", "write stream.transform_with_state("),
+        ("windows", "count", "windows.aggregate(am.count())"),
+        ("windows", "sum", "windows.aggregate(am.sum_(field))"),
+        ("windows", "agg select", "windows.aggregate(am.aggregates("),
+        ("windows", "allowedLateness lateness", "windows.allowed_lateness(...)"),
+        ("windows", "map sink_to name uid", "windows.aggregate(...), reduce(...) or "),
+        (
+            "interval",
+            "process select map",
+            "join.between(lower, upper).process(function)",
+        ),
+        (
+            "between",
+            "lowerBoundExclusive",
+            "between(lower, upper, lower_exclusive=True)",
+        ),
+        ("between", "map apply", "join.process(function)"),
+        ("join", "window on equal_to", "join.where(key).equal_to(key).window("),
+        ("where", "window on", "join.equal_to(key).window(assigner).apply(function)"),
+        ("joined", "apply map", "join.window(assigner).apply(function)"),
+        ("joined windows", "map sink_to", "join.apply(function)"),
+        ("connected", "key_by sink_to", "connected.map(first, second), flat_map(...)"),
+        ("rules", "process map", "stream.connect(broadcast).process(function)"),
+        ("library", "Time Duration", "am.minutes(5), am.seconds(5)"),
+        ("library", "Types Row TypeInformation", "leave it out"),
+        ("library", "MapFunction FilterFunction", "write a function"),
+        ("library", "RestartStrategies", "am.restart.fixed_delay(3, am.seconds(10))"),
+        ("library", "EmbeddedRocksDBStateBackend", "am.RocksDBStateBackend()"),
+        ("library", "KafkaSource FlinkKafkaConsumer", "env.from_async_iterable("),
+        ("library", "sum", "am.sum_(field)"),
+        ("library", "TumblingEventTimeWindow", "am.TumblingEventTimeWindows"),
+    ],
+)
+def test_a_word_of_another_library_says_what_to_write(
+    step: str, words: str, remedy: str
+) -> None:
+    owner = STEPS[step](keyed())
+    for word in words.split():
+        with pytest.raises(AttributeError, match=re.escape(remedy)):
+            getattr(owner, word)
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_what_python_itself_asks_for_is_missing_as_anywhere(step: str) -> None:
+    owner = STEPS[step](keyed())
+    assert not hasattr(owner, "_ipython_display_")
+    assert getattr(owner, "__deepcopy__", None) is None
+
+
+TABLES = {
+    "stream": (am.KeyedStream, misnamed._MEANT),
+    "windows": (am.WindowedStream, misnamed.OF_WINDOWS),
+    "env": (Env, misnamed._MEANT_OF_ENV),
+    "library": (am, misnamed._MEANT_OF_LIBRARY),
+}
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_what_is_said_exists_and_what_was_asked_for_does_not(table: str) -> None:
+    owner, meant = TABLES[table]
+    has = dir(owner)
+    for word, text in meant.items():
+        assert word not in has, word
+        if not text.startswith(" "):
+            assert text.partition("(")[0].split(" ")[0] in has, text
+        for name in re.findall(r"\bam\.(\w+)", text):
+            assert hasattr(am, name), text
+        for name in re.findall(r"\benv\.(\w+)", text):
+            assert hasattr(Env, name), text
+        for name in re.findall(r"\b(?:stream|keyed)\.(\w+)", text):
+            assert hasattr(am.KeyedStream, name), text
+
+
+async def test_a_second_execute_names_the_job_that_took_the_stream() -> None:
+    env = Env()
+    with pytest.raises(am.UsageError, match="no stream ends in a sink"):
+        await env.execute()
+    env.from_collection([1]).sink_to(print)
+    await env.execute("first")
+    with pytest.raises(am.UsageError, match="job 'first' took all that ends in a sink"):
+        await env.execute("second")
+    # Pulling takes nothing.
+    assert await env.from_collection([1]).collect() == [1]
+    env.from_collection([1]).sink_to(print)
+    await env.execute("third")
+    with pytest.raises(am.UsageError, match="job 'third' took"):
+        await env.execute_async()

@@ -59,14 +59,18 @@ class Context:
             raise AttributeError(text, name=name, obj=self)
 
 
-def no_such_name(owner: object, name: str, what: str, meant: Mapping[str, str]) -> str:
+def no_such_name(
+    owner: object, name: str, what: str, meant: Mapping[str, str], instead: str = ""
+) -> str:
     """Return what to say where an object or a class has no such attribute.
 
     Args:
         owner: The object, or its class.
         name: What was asked for.
         what: What users call the object.
-        meant: What to write, by what others call it.
+        meant: What to write, by what others call it; where that is no attribute of the
+            object, it begins with a space.
+        instead: What there is to write in place of any other name.
 
     Example:
         >>> no_such_name([], "reverze", "items", {})
@@ -82,9 +86,12 @@ def no_such_name(owner: object, name: str, what: str, meant: Mapping[str, str]) 
         call = "(...)" if callable(getattr(kind, snake, None)) else ""
         return f"{text}; write {what}.{snake}{call}"
     if snake in meant:
-        return f"{text}; write {what}.{meant[snake]}"
+        found = meant[snake]
+        return f"{text};{found}" if found[0] == " " else f"{text}; write {what}.{found}"
     close = difflib.get_close_matches(snake, names, n=1)
-    return f"{text}; is {what}.{close[0]} meant?" if close else text
+    if close:
+        return f"{text}; is {what}.{close[0]} meant?"
+    return f"{text}; write {what}.{instead}" if instead else text
 
 
 def snake_case(name: str) -> str:
