@@ -21,11 +21,15 @@ class Body:
 
     Args:
         is_cancelled: Whether a failure of the job cancels it.
+
+    Attributes:
+        loop: The event loop on which it and the job run.
     """
 
     def __init__(self, *, is_cancelled: bool) -> None:
         task = asyncio.current_task()
         assert task is not None, "a block is entered by an asyncio task"
+        self.loop = task.get_loop()
         self._task: asyncio.Task[Any] = task
         self._cancels_before = task.cancelling()
         # It is to be cancelled, and nothing is in the way.

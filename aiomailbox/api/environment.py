@@ -18,7 +18,7 @@ from datetime import timedelta
 from functools import partial
 from os import PathLike
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overload
 
 from aiomailbox.api.background import in_background
 from aiomailbox.api.block import JobBlock
@@ -33,7 +33,7 @@ from aiomailbox.api.build import (
 )
 from aiomailbox.api.columns import rows_for_times
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.api.job import JobClient, inboxes_kept_open
+from aiomailbox.api.job import JobClient, inboxes_kept_open, running_job
 from aiomailbox.api.job_progress import progress as showing_progress
 from aiomailbox.api.misnamed import Hinting, no_such_method
 from aiomailbox.api.stream import DataStream
@@ -52,7 +52,7 @@ from aiomailbox.connectors import (
     Questions,
 )
 from aiomailbox.durations import duration_ms
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError, add_note
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import Origin, Transformation
 from aiomailbox.operators import Source, SourceOperator
@@ -73,6 +73,9 @@ if TYPE_CHECKING:
     from aiomailbox.connectors.spark import SparkSource
 
 T = TypeVar("T")
+
+# What a job is called that was given no name: several of them may run at once.
+UNNAMED: Final = "job"
 
 
 class StreamExecutionEnvironment(metaclass=Hinting):
@@ -325,7 +328,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     @verb
     async def execute(
         self,
-        job_name: str = "job",
+        job_name: str = UNNAMED,
         *,
         deployment: Deployment | None = None,
         job_id: str | None = None,
@@ -353,7 +356,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             replace: As in `start`.
 
         Raises:
-            UsageError: If there is no sink.
+            UsageError: If there is no sink, or the job runs already; see `start`.
             JobFailedError: If the job failed; the cause is the first error.
         """
         async with (
@@ -375,7 +378,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     @verb
     async def execute_async(
         self,
-        job_name: str = "job",
+        job_name: str = UNNAMED,
         *,
         deployment: Deployment | None = None,
         job_id: str | None = None,
@@ -411,7 +414,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             The job, which has been started.
 
         Raises:
-            UsageError: If there is no sink.
+            UsageError: If there is no sink, or the job runs already; see `start`.
 
         Concept:
             Flink, ``executeAsync``.
@@ -450,7 +453,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
     def start(
         self,
-        job_name: str = "job",
+        job_name: str = UNNAMED,
         *,
         deployment: Deployment | None = None,
         job_id: str | None = None,
@@ -496,7 +499,9 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 ``"log"`` for a body that continues without the job.
 
         Raises:
-            UsageError: If there is no sink.
+            UsageError: If there is no sink; or if a job with this ``job_id`` or, without one, of
+                this name, other than the default one, still runs on this event loop, and
+                ``replace`` is not given.
             InvalidArgumentError: If ``on_failure`` or ``if_finished`` is none of these,
                 there is no directory for what ``if_finished`` asks about, or a name in
                 ``state_names`` is none that a class of yours can have.
@@ -539,7 +544,9 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         definition = self._definition
         sinks = list(definition.sinks)
         handed_over = None
-        if replace is not None:
+        if replace is None:
+            _refuse_twice(check_name(job_name, "job_name"), job_id)
+        else:
             if restore_from is not None:
                 raise InvalidArgumentError(
                     "replace",
@@ -602,7 +609,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
     def explain(
         self,
-        job_name: str = "job",
+        job_name: str = UNNAMED,
         *,
         format: Literal["text", "mermaid", "svg", "json"] = "text",  # noqa: A002 -- the user's word
     ) -> str:
@@ -792,6 +799,30 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             self._definition.config, flush_interval_ms=interval
         )
         return self
+
+
+def _refuse_twice(name: str, job_id: str | None) -> None:
+    """Refuse a job that has been given an identity by which another one still runs.
+
+    That is a cell of a notebook that is run again: both would write the same results.
+
+    Raises:
+        UsageError: If there is one.
+    """
+    if job_id is None and name == UNNAMED:
+        return
+    identity = job_id or name
+    if running_job(identity) is None:
+        return
+    called = f"job {name!r}" if job_id is None else f"a job with job_id={job_id!r}"
+    other = "name" if job_id is None else "job_id"
+    raise UsageError(
+        f"{called} still runs here, and this would run it a second time beside the "
+        "first. To take over from it, pass its client: `job = await "
+        f"env.execute_async({name!r}, replace=job)`, with env.enable_checkpointing(...). "
+        f"To end it first, `await job.cancel()`. To run both, give this one another "
+        f"{other}"
+    )
 
 
 async def _take_over(job: JobClient) -> str | None:

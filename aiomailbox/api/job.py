@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from os import PathLike
 from typing import Any, Final, Literal, NamedTuple, TypeVar
-from weakref import ref
+from weakref import WeakSet, ref
 
 from aiomailbox.api.body import Body
 from aiomailbox.api.stream import DataStream
@@ -46,6 +46,8 @@ T = TypeVar("T")
 
 # The last ones of this program; a page may show them.
 _started: deque[ref[JobClient]] = deque(maxlen=16)
+# All that are still referenced: by whoever has started them, as long as they run.
+_held: WeakSet[JobClient] = WeakSet()
 
 
 _ENDED: Final = {
@@ -90,6 +92,22 @@ def held_jobs() -> list[JobClient]:
     return [job for reference in _started if (job := reference()) is not None]
 
 
+def running_job(identity: str) -> JobClient | None:
+    """Return the job with an identity that runs on this event loop, if there is one.
+
+    One that is about to end because it failed or was cancelled does not run any more.
+    """
+    loop = asyncio.get_running_loop()
+    for job in list(_held):
+        if (
+            job._job.services.job_id == identity
+            and job._body.loop is loop
+            and job.state in {JobState.CREATED, JobState.RUNNING, JobState.RESTARTING}
+        ):
+            return job
+    return None
+
+
 class OperatorWatermark(NamedTuple):
     """The progress of event time at an operator.
 
@@ -118,6 +136,7 @@ class JobClient:
         self._body = body
         self._observer = JobObserver(job)
         _started.append(ref(self))
+        _held.add(self)
         # Of the graph, which a job in workers has here, too.
         self._inboxes = inboxes_of(job.graph)
         self._questions = [one for one in self._inboxes if isinstance(one, Questions)]

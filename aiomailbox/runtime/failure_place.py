@@ -60,7 +60,7 @@ def job_failure(
     failure.__cause__ = cause
     place = place_of_error(cause)
     failure.operator, failure.uid, failure.location, failure.record = place
-    where = []
+    where: list[str] = []
     if place.operator is not None:
         where.append(f"in {named_operator(place.operator, place.uid)}")
     if place.location is not None:

@@ -107,3 +107,42 @@ async def test_the_state_is_kept_if_the_next_job_fails_before_it_has_a_checkpoin
     await summing(after).execute("sums", restore_from=kept)
     assert after[-1] == sum(range(4_000))
     assert len(before) + len(after) == 4_000
+
+
+async def test_a_job_that_still_runs_is_not_started_again_in_silence() -> None:
+    seen: list[int] = []
+    async with summing(seen).start("sums") as first:
+        for again in (
+            lambda env: env.execute_async("sums"),
+            lambda env: env.execute("sums"),
+            lambda env: env.execute("other", job_id="sums"),
+        ):
+            env = summing(seen)
+            with pytest.raises(am.UsageError, match=r"replace=job"):
+                await again(env)
+            # It has taken nothing: it can be run by another name.
+            assert "sum" in env.explain()
+        with pytest.raises(am.UsageError, match="give this one another name"):
+            async with summing(seen).start("sums"):
+                pass
+        assert first.state in {am.JobState.CREATED, am.JobState.RUNNING}
+        # These are other jobs.
+        async with summing([]).start("other"), summing([]).start("sums", job_id="2"):
+            pass
+        await first.cancel()
+        async with summing([]).start("sums"):
+            pass
+
+
+async def test_jobs_without_a_name_run_beside_each_other() -> None:
+    async with summing([]).start(), summing([]).start() as second:
+        assert second.state is not am.JobState.FAILED
+
+
+async def test_a_job_that_is_being_cancelled_is_in_nobodys_way() -> None:
+    async with summing([]).start("sums") as first:
+        ending = asyncio.create_task(first.cancel())
+        await asyncio.sleep(0)
+        async with summing([]).start("sums"):
+            pass
+        await ending

@@ -211,3 +211,16 @@ def test_the_first_records_are_a_table_and_a_stream_is_a_drawing(
     [(_, html)] = shown_as(notebook.run("orders"))
     assert html.startswith("<svg")
     assert "filter" in notebook.text("print(orders.explain())")
+
+
+def test_a_cell_that_starts_a_job_again_asks_whether_to_replace_it(
+    notebook: Notebook,
+) -> None:
+    cell = "job = await sums().execute_async('twice')"
+    notebook.text(cell)
+    [error] = of_kind(notebook.run(cell), "error")
+    assert error["content"]["ename"] == "UsageError"
+    assert "replace=job" in error["content"]["evalue"]
+    notebook.text("job = await sums().execute_async('twice', replace=job)")
+    notebook.text("await job.cancel()")
+    assert notebook.text("print(job.state.value)") == "canceled\n"
