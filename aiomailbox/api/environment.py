@@ -655,6 +655,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         after_tasks_finish: bool = True,
         journal_directory: str | PathLike[str] | None = None,
         memory_threshold: int = MEMORY_THRESHOLD,
+        file_mode: int = 0o600,
     ) -> StreamExecutionEnvironment:
         """Take checkpoints, so that jobs resume from the latest one when they fail.
 
@@ -683,6 +684,10 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 path or a URL; None for next to the checkpoints.
             memory_threshold: Task state of at most so many bytes is stored in the metadata
                 instead of a file of its own.
+            file_mode: The mode of new files of checkpoints, savepoints and the journal,
+                exactly, whatever the umask; new directories get the x bits that go with it.
+                For processes of other users, such as Spark's executors: ``0o660`` for those
+                of the same group.
 
         Raises:
             InvalidArgumentError: If a number is out of its range, or settings exclude
@@ -712,6 +717,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             after_tasks_finish=after_tasks_finish,
             journal_directory=journal_directory,
             memory_threshold=memory_threshold,
+            file_mode=file_mode,
         )
         self._definition.config = replaced(
             self._definition.config, checkpoints=settings

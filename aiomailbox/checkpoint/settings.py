@@ -12,6 +12,7 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies import check_count
 from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
+from aiomailbox.storage import PRIVATE
 
 __all__ = ["MEMORY_THRESHOLD", "CheckpointSettings", "CheckpointingMode", "Retention"]
 
@@ -71,9 +72,12 @@ class CheckpointSettings:
         journal_directory: Where operators with a journal keep finished calls: a path or
             a URL; None for next to the checkpoints. If these are in an object store, a file
             system that appends is faster.
-
         memory_threshold: Task state of at most so many bytes is stored in the
             checkpoint's metadata instead of a file of its own.
+        file_mode: The mode of new files of checkpoints, savepoints and the journal,
+            exactly, whatever the umask; new directories get the x bits that go with it.
+            For processes of other users, such as Spark's executors: ``0o660`` for those
+            of the same group.
 
     Raises:
         InvalidArgumentError: If a number is out of its range, or settings exclude each
@@ -104,6 +108,7 @@ class CheckpointSettings:
     after_tasks_finish: bool = True
     journal_directory: str | PathLike[str] | None = None
     memory_threshold: int = MEMORY_THRESHOLD
+    file_mode: int = PRIVATE
 
     def __post_init__(self) -> None:
         if self.interval is not None and self.interval_ms < 10:
@@ -129,6 +134,7 @@ class CheckpointSettings:
         check_count(self.retained, "retained")
         _check_from_0(self.tolerable_failures, "tolerable_failures")
         _check_from_0(self.memory_threshold, "memory_threshold")
+        _check_file_mode(self.file_mode)
         if not isinstance(self.retention, Retention):
             raise WrongTypeError(
                 "retention",
@@ -206,6 +212,21 @@ class CheckpointSettings:
                 "unaligned checkpoints do not run concurrently",
                 "Use 1 with unaligned=True.",
             )
+
+
+def _check_file_mode(mode: int) -> None:
+    if isinstance(mode, bool) or not isinstance(mode, int):
+        raise WrongTypeError(
+            "file_mode", f"{mode!r} is not a mode", "Use an int such as 0o640."
+        )
+    # An octal number without its prefix is refused, too.
+    if mode & ~0o666 or mode & PRIVATE != PRIVATE:
+        raise InvalidArgumentError(
+            "file_mode",
+            f"{mode:#o} is not the mode of files that their owner reads and writes",
+            "Use e.g. 0o600, 0o640 or 0o660, with the prefix 0o; directories get "
+            "their x bits by themselves.",
+        )
 
 
 def _check_from_0(value: int, name: str) -> None:

@@ -44,7 +44,7 @@ from aiomailbox.errors import (
     StateError,
     add_note,
 )
-from aiomailbox.storage import Storage, open_storage
+from aiomailbox.storage import PRIVATE, Storage, open_storage
 
 __all__ = ["LATEST", "CheckpointStore"]
 
@@ -68,6 +68,8 @@ class CheckpointStore:
         clock: Tells when a claim runs out.
         log: A structlog logger.
         owner: The claimant's name, for the error that others get.
+        file_mode: The mode of a savepoint's new files; that of checkpoints is the
+            storage's.
 
     Raises:
         StorageClaimedError: If another job with this identity runs.
@@ -96,10 +98,12 @@ class CheckpointStore:
         log: Any,
         *,
         owner: str | None = None,
+        file_mode: int = PRIVATE,
     ) -> None:
         self._storage = storage
         self._clock = clock
         self._log = log
+        self._file_mode = file_mode
         self._below = job_directory(job_id)
         # By the numbers of complete checkpoints the shared files that each has; None
         # where that is unknown.
@@ -200,7 +204,7 @@ class CheckpointStore:
         checkpoint_id = metadata.checkpoint_id
         chunks = metadata_chunks(metadata)
         if location is not None:
-            storage = open_storage(location)
+            storage = open_storage(location, file_mode=self._file_mode)
             storage.write(METADATA_NAME, chunks)
             numbers: dict[str, Any] = {}
             if metadata.kind.is_synchronous:

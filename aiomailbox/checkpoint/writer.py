@@ -18,7 +18,7 @@ from aiomailbox.checkpoint.task_bytes import (
 )
 from aiomailbox.ids import SubtaskId
 from aiomailbox.state import RedistributionMode
-from aiomailbox.storage import Storage, open_storage
+from aiomailbox.storage import PRIVATE, Storage, open_storage
 from aiomailbox.task import TaskSnapshot
 
 __all__ = ["CheckpointWriter"]
@@ -33,6 +33,8 @@ class CheckpointWriter:
         classes: The classes that state may hold, or type hints that name them; state
             of others is refused: it could not be read again. None for all that occur.
         memory_threshold: What has at most so many bytes goes with the metadata.
+        file_mode: The mode of a savepoint's new files; that of checkpoints is the
+            storage's.
 
     Example:
         >>> import tempfile
@@ -51,11 +53,13 @@ class CheckpointWriter:
         classes: Iterable[Any] | None = None,
         *,
         memory_threshold: int = MEMORY_THRESHOLD,
+        file_mode: int = PRIVATE,
     ) -> None:
         self._storage = storage
         self._below = job_directory(job_id)
         self._classes = None if classes is None else list(classes)
         self._memory_threshold = memory_threshold
+        self._file_mode = file_mode
         self._shared = SharedFilesWriter(storage, self._below)
 
     def write_task(
@@ -119,7 +123,7 @@ class CheckpointWriter:
         self, checkpoint_id: int, location: str | os.PathLike[str] | None
     ) -> tuple[Storage, str]:
         if location is not None:
-            return open_storage(location), ""
+            return open_storage(location, file_mode=self._file_mode), ""
         below = f"{self._below}/{checkpoint_directory(checkpoint_id)}/"
         return self._storage, below
 

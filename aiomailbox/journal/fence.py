@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from aiomailbox.errors import FencedError
-from aiomailbox.storage import Storage, sync_directory
+from aiomailbox.storage import PRIVATE, Storage, open_file, sync_directory
 
 __all__ = [
     "FENCE",
@@ -168,10 +168,18 @@ def fenced_epochs(operator: Path) -> list[int]:
     return [number - 1 for (number,) in _SLOT.iter_unpack(data[:whole])]
 
 
-def raise_fence(operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
+def raise_fence(
+    operator: Path, epoch: int, subtasks: Iterable[int], *, file_mode: int = PRIVATE
+) -> None:
     """Let only an epoch write for some subtasks, from now on.
 
     The file is changed in place: writers have it open.
+
+    Args:
+        operator: The operator's directory.
+        epoch: The epoch.
+        subtasks: The subtasks.
+        file_mode: The file's mode, if it is not there yet.
 
     Raises:
         FencedError: If that epoch, or a later one, has begun for one of them.
@@ -182,7 +190,7 @@ def raise_fence(operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
     if any(known[index] >= epoch for index in wanted if index < len(known)):
         raise FencedError(str(operator), epoch)
     count = max(wanted, default=-1) + 1
-    file = os.open(operator / FENCE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    file = open_file(operator / FENCE, os.O_RDWR | os.O_CREAT, file_mode)
     try:
         for index in range(len(known), count):
             os.pwrite(file, _SLOT.pack(0), index * _SLOT.size)

@@ -90,14 +90,14 @@ class JobJournal:
         """
         for operator_id, subtasks in operators.items():
             operator = operator_directory(self._directory, operator_id)
-            make_directories(operator)
+            make_directories(operator, self._place.file_mode)
             self._place.fetch(operator)
             known = fenced_epochs(operator)
             beginning = set(subtasks)
             if is_whole:
                 # Those of a time with more subtasks are over.
                 beginning |= set(range(len(known)))
-            raise_fence(operator, epoch, beginning)
+            raise_fence(operator, epoch, beginning, file_mode=self._place.file_mode)
             self._place.publish(operator / FENCE)
             # What comes later does not count.
             self._place.fetch(operator)
@@ -124,7 +124,8 @@ class JobJournal:
         """
         # First, so that readers know that not all is there any more.
         if oldest > self.pruned_to:
-            LocalStorage(self._directory).write(_PRUNED, [b"%d" % oldest])
+            here = LocalStorage(self._directory, file_mode=self._place.file_mode)
+            here.write(_PRUNED, [b"%d" % oldest])
             self._place.publish(self._directory / _PRUNED)
         for operator in self._operators():
             self._place.fetch(operator)
@@ -187,7 +188,7 @@ class JobJournal:
             self._place.delete([*bases, operator / _RELEASED])
         elif released:
             # The segment that says so is about to go, and the base stays.
-            log = AppendLog(operator / _RELEASED)
+            log = AppendLog(operator / _RELEASED, file_mode=self._place.file_mode)
             log.append(sorted(released))
             log.close()
             self._place.publish(operator / _RELEASED)
@@ -224,7 +225,7 @@ def _put_together(
     made = base_directory(operator, epoch)
     before.update(since)
     if before:
-        _write_base(made, before)
+        _write_base(made, before, place.file_mode)
         place.publish(made)
     old_bases = [one for one in bases if one != made]
     return [operator / _RELEASED, *old_bases, *(log.path for log in logs)]
@@ -251,11 +252,11 @@ def _add(
                 since[entry.key] = segment, place
 
 
-def _write_base(path: Path, places: _Places) -> None:
+def _write_base(path: Path, places: _Places, file_mode: int) -> None:
     # Under a name that is no base, and renamed when it is whole.
     temporary = path.with_name(f"{path.name}.part")
     shutil.rmtree(temporary, ignore_errors=True)
-    log = AppendLog(temporary)
+    log = AppendLog(temporary, file_mode=file_mode)
     try:
         chunk: list[bytes] = []
         for segment, place in places.values():

@@ -20,8 +20,9 @@ class Journals:
     """Gives the subtasks of operators their journals.
 
     Args:
-        place: The job's, which `JobJournal` has made ready for this attempt: a path, or
-            what makes a place below a directory of this machine that goes with it.
+        place: The job's, which `JobJournal` has made ready for this attempt: a path, a
+            place, or what makes one below a directory of this machine that goes with
+            it.
         epoch: The attempt's number.
         classes: The classes of records that results may have, as the job declares them.
 
@@ -51,7 +52,7 @@ class Journals:
 
     def __init__(
         self,
-        place: str | Path | Callable[[Path], JournalPlace],
+        place: str | Path | JournalPlace | Callable[[Path], JournalPlace],
         epoch: int,
         classes: Iterable[Any] = (),
     ) -> None:

@@ -21,7 +21,7 @@ import msgspec
 from aiomailbox.errors import DamagedFileError
 from aiomailbox.journal.fence import FENCE, Fence, MappedFence, RemoteFence
 from aiomailbox.journal.layout import LogDirectory, base_directories
-from aiomailbox.storage import LogSegment, Storage
+from aiomailbox.storage import PRIVATE, LogSegment, Storage
 
 __all__ = ["JournalPlace", "LocalPlace", "RemotePlace", "place_of"]
 
@@ -42,11 +42,13 @@ class JournalPlace(Protocol):
         path: The directory where it is read and written.
         commit_pause_s: The time from one group commit to the next, if few calls end.
         tears: Whether a crash may leave the end of a log torn.
+        file_mode: The mode of new files at ``path``.
     """
 
     path: Path
     commit_pause_s: float
     tears: bool
+    file_mode: int
 
     def fetch(self, below: Path) -> None:
         """Have at ``path`` what is in a directory of it."""
@@ -82,13 +84,17 @@ class LocalPlace:
 
     Args:
         path: The directory.
+        file_mode: The mode of new files; see `aiomailbox.storage.LocalStorage`.
     """
 
     commit_pause_s: float = _SYNC_PAUSE_S
     tears: bool = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, file_mode: int = PRIVATE
+    ) -> None:
         self.path: Path = Path(path)
+        self.file_mode: int = file_mode
 
     def fetch(self, below: Path) -> None:
         """Do nothing."""
@@ -127,6 +133,8 @@ class RemotePlace:
     commit_pause_s: float = _UPLOAD_PAUSE_S
     # An object is there as a whole or not at all.
     tears: bool = False
+    # Of what is read and written here: a directory for this process alone.
+    file_mode: int = PRIVATE
 
     def __init__(self, storage: Storage, name: str, path: Path) -> None:
         self.path: Path = path

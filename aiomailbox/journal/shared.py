@@ -26,7 +26,7 @@ from aiomailbox.journal.layout import (
 )
 from aiomailbox.journal.place import JournalPlace, LocalPlace
 from aiomailbox.storage import LogSegment
-from aiomailbox.storage.local import make_directories
+from aiomailbox.storage.local import PRIVATE, make_directories
 
 __all__ = ["SharedJournals"]
 
@@ -75,7 +75,7 @@ class SharedJournals(Journals):
             operator = operator_directory(self._directory, operator_id)
             known = self._before.get(operator_id)
             if known is None:
-                make_directories(operator)
+                make_directories(operator, PRIVATE)
                 known = self._before[operator_id] = _FinishedByOthers(operator)
             known.users += 1
             return _OpenPlace(self._directory), operator, known

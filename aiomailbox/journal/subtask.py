@@ -219,7 +219,7 @@ class SubtaskJournal:
         place, operator, self._before = self._shared.acquire(self._operator_id)
         self._fence = place.fence(operator, self._epoch, self._subtask)
         self._path = log_directory(operator, self._epoch, self._subtask)
-        self._log = AppendLog(self._path)
+        self._log = AppendLog(self._path, file_mode=place.file_mode)
         self._commit = place.commits(self._path)
         self.commit_pause_s = place.commit_pause_s
         self._needed = self.segment = self._log.segment

@@ -42,7 +42,7 @@ from aiomailbox.runtime.job_journal import journal_place
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.storage import open_storage
+from aiomailbox.storage import PRIVATE, open_storage
 from aiomailbox.task import (
     OperatorPlan,
     OutgoingEdge,
@@ -126,18 +126,18 @@ class TaskBuilder:
         self._services = services
         self._events = events
         place = plan.checkpoint_place
+        settings = config.checkpoints
+        threshold = MEMORY_THRESHOLD if settings is None else settings.memory_threshold
+        file_mode = PRIVATE if settings is None else settings.file_mode
         self._writer_of_state = (
             None
             if place is None
             else CheckpointWriter(
-                open_storage(place),
+                open_storage(place, file_mode=file_mode),
                 services.job_id,
                 services.state_classes,
-                memory_threshold=(
-                    MEMORY_THRESHOLD
-                    if config.checkpoints is None
-                    else config.checkpoints.memory_threshold
-                ),
+                memory_threshold=threshold,
+                file_mode=file_mode,
             )
         )
         has_journal = any(
@@ -149,7 +149,7 @@ class TaskBuilder:
             services.journals
             if place is None or not has_journal
             else Journals(
-                journal_place(config.checkpoints, place, services.job_id),
+                journal_place(settings, place, services.job_id),
                 plan.number,
                 services.state_classes,
             )

@@ -442,18 +442,19 @@ class JobCheckpoints:
             self._place = await run_in_thread(self._scratch.below, "")
         else:
             self._place = os.fspath(settings.directory)
-        await run_in_thread(self._make_store, self._place)
+        await run_in_thread(self._make_store, self._place, settings.file_mode)
         assert self._store is not None, "it was made"
 
-    def _make_store(self, place: str) -> None:
+    def _make_store(self, place: str, file_mode: int) -> None:
         # Set here: the waiter may be cancelled, and the claim is to be released.
         services = self._services
         self._store = CheckpointStore(
-            open_storage(place),
+            open_storage(place, file_mode=file_mode),
             services.job_id,
             services.clock,
             services.log,
             owner=f"job {self._graph.name!r} of process {os.getpid()}",
+            file_mode=file_mode,
         )
         if services.is_resumable:
             self.lineage = self._store.join_lineage(services.execution_id)

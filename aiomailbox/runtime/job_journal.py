@@ -11,10 +11,10 @@ from aiomailbox.checkpoint import CheckpointSettings, job_directory
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph import JobGraph
 from aiomailbox.ids import SubtaskId
-from aiomailbox.journal import JobJournal, JournalPlace, RemotePlace
+from aiomailbox.journal import JobJournal, JournalPlace, LocalPlace, RemotePlace
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.storage import Claim, LocalStorage, open_storage
+from aiomailbox.storage import PRIVATE, Claim, LocalStorage, open_storage
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["FinishedCalls", "journal_place"]
@@ -22,11 +22,11 @@ __all__ = ["FinishedCalls", "journal_place"]
 
 def journal_place(
     settings: CheckpointSettings | None, place: str, job_id: str
-) -> str | Callable[[Path], JournalPlace]:
+) -> JournalPlace | Callable[[Path], JournalPlace]:
     """Return where the journal of a job is, or what makes that.
 
     Args:
-        settings: Say if it is apart from checkpoints.
+        settings: Say if it is apart from checkpoints, and who may read it.
         place: Where these are kept: a path or a URL.
         job_id: The job's identity.
 
@@ -36,10 +36,11 @@ def journal_place(
     """
     if settings is not None and settings.journal_directory is not None:
         place = os.fspath(settings.journal_directory)
+    file_mode = PRIVATE if settings is None else settings.file_mode
     storage = open_storage(place)
     name = f"{job_directory(job_id)}/journal"
     if isinstance(storage, LocalStorage):
-        return str(Path(storage.place) / name)
+        return LocalPlace(Path(storage.place) / name, file_mode=file_mode)
     return lambda path: RemotePlace(storage, name, path)
 
 

@@ -12,10 +12,12 @@ from aiomailbox.storage.contract import Claim, Storage
 from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
 from aiomailbox.storage.growing_directory import GrowingDirectory
 from aiomailbox.storage.local import (
+    PRIVATE,
     LocalClaim,
     LocalStorage,
     holder,
     make_directories,
+    open_file,
     sync_directory,
 )
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
@@ -25,6 +27,7 @@ from aiomailbox.storage.workplace import staging_directory
 
 __all__ = [
     "LEASE_MS",
+    "PRIVATE",
     "AppendLog",
     "Claim",
     "CommitLog",
@@ -44,6 +47,7 @@ __all__ = [
     "checked_frames",
     "holder",
     "make_directories",
+    "open_file",
     "open_storage",
     "path_of",
     "staging_directory",
@@ -51,11 +55,14 @@ __all__ = [
 ]
 
 
-def open_storage(place: str | os.PathLike[str], **options: Any) -> Storage:
+def open_storage(
+    place: str | os.PathLike[str], *, file_mode: int = PRIVATE, **options: Any
+) -> Storage:
     """Return the storage at a path, or at a URL that fsspec knows.
 
     Args:
         place: A directory, or a URL such as ``s3://bucket/jobs``.
+        file_mode: The mode of new files on this machine; see `LocalStorage`.
         options: For fsspec's file system.
 
     Raises:
@@ -67,7 +74,7 @@ def open_storage(place: str | os.PathLike[str], **options: Any) -> Storage:
     """
     path = path_of(place)
     if path is not None:
-        return LocalStorage(path)
+        return LocalStorage(path, file_mode=file_mode)
     return RemoteStorage(os.fspath(place), **options)
 
 

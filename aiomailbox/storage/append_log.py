@@ -27,7 +27,12 @@ from zlib import crc32
 
 from aiomailbox.errors import DamagedFileError
 from aiomailbox.logs import library_log
-from aiomailbox.storage.local import make_directories, sync_directory
+from aiomailbox.storage.local import (
+    PRIVATE,
+    make_directories,
+    open_file,
+    sync_directory,
+)
 
 __all__ = ["ENTRY_BYTES_MAX", "AppendLog", "LogSegment"]
 
@@ -87,9 +92,16 @@ class AppendLog:
         >>> log.close()
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, first: int = 0) -> None:
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        first: int = 0,
+        file_mode: int = PRIVATE,
+    ) -> None:
         self._directory = Path(directory)
-        make_directories(self._directory)
+        self._file_mode = file_mode
+        make_directories(self._directory, file_mode)
         segments = LogSegment.all_in(self._directory)
         for segment in segments:
             end = segment.check(is_last=segment is segments[-1])
@@ -210,7 +222,7 @@ class AppendLog:
     def _open(self, number: int) -> None:
         """Begin to append to a segment, behind what it has; raise before that."""
         path = LogSegment(self._directory, number).path
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_file(path, os.O_RDWR | os.O_CREAT, self._file_mode)
         try:
             end = os.fstat(file).st_size
             is_new = end < len(_MAGIC)

@@ -8,11 +8,13 @@ directory is synced. A crash leaves the old file, the new one, or a temporary on
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import mmap
 import os
 import secrets
 import shutil
+import stat
 import time
 import weakref
 from collections.abc import Iterable, Iterator
@@ -23,19 +25,25 @@ from aiomailbox.errors import InvalidArgumentError, StorageClaimedError
 from aiomailbox.forks import keep_from_forks
 
 __all__ = [
+    "PRIVATE",
     "LocalClaim",
     "LocalStorage",
     "check_name",
     "holder",
     "make_directories",
+    "open_file",
     "sync_directory",
 ]
 
+# The mode of files that only the user whose job writes them can read.
+PRIVATE: Final = 0o600
 _CHUNK_BYTES: Final = 1 << 20
 _TEMPORARY: Final = ".part"
 _LOCK: Final = ".lock"
 _LOOKS_FOR_HOLDER: Final = 20
 _LOOK_EVERY_S: Final = 0.005
+# Where files have no mode that can be set.
+_HAS_NO_MODES: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
 class LocalStorage:
@@ -43,6 +51,9 @@ class LocalStorage:
 
     Args:
         directory: The place.
+        file_mode: The mode of new files, whatever the umask. New directories have it
+            too, and can be entered by whoever may read or write files; those that
+            exist keep theirs.
 
     Example:
         >>> import tempfile
@@ -53,8 +64,11 @@ class LocalStorage:
         (['a/b'], b'onetwo')
     """
 
-    def __init__(self, directory: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, directory: str | os.PathLike[str], *, file_mode: int = PRIVATE
+    ) -> None:
         self._directory = Path(os.path.abspath(directory))
+        self._file_mode = file_mode
 
     @property
     def place(self) -> str:
@@ -64,13 +78,16 @@ class LocalStorage:
     def write(self, name: str, chunks: Iterable[bytes]) -> int:
         """Write a file that is complete and durable, or not there at all."""
         path = self._path(name)
-        make_directories(path.parent)
+        make_directories(path.parent, self._file_mode)
         # A name of its own: two writers of one file, one of them shut out, must not
         # mix.
         temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")
         size = 0
         try:
-            with open(temporary, "xb") as file:
+            created = open_file(
+                temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, self._file_mode
+            )
+            with open(created, "wb") as file:
                 for chunk in chunks:
                     file.write(chunk)
                     size += len(chunk)
@@ -147,8 +164,8 @@ class LocalStorage:
     def claim(self, below: str, owner: str, now_ms: int) -> LocalClaim:
         """Claim the right to write below a name, until released or the process ends."""
         path = self._path(below) if below else self._directory
-        make_directories(path)
-        return LocalClaim(path / _LOCK, owner)
+        make_directories(path, self._file_mode)
+        return LocalClaim(path / _LOCK, owner, file_mode=self._file_mode)
 
     def _path(self, name: str) -> Path:
         check_name(name)
@@ -178,15 +195,16 @@ class LocalClaim:
     Args:
         path: The file; its directory must be there.
         owner: The holder's name, for the error that others get.
+        file_mode: The file's mode, if it is not there yet.
 
     Raises:
         StorageClaimedError: If another process, or this one, holds it.
         OSError: If the file cannot be written.
     """
 
-    def __init__(self, path: Path, owner: str) -> None:
+    def __init__(self, path: Path, owner: str, *, file_mode: int = PRIVATE) -> None:
         self._path = path
-        descriptor = _locked_file(path)
+        descriptor = _locked_file(path, file_mode)
         self._descriptor = descriptor
         self._close = weakref.finalize(self, _unlock, descriptor)
         keep_from_forks(self)
@@ -215,7 +233,7 @@ class LocalClaim:
         self._close()
 
 
-def _locked_file(path: Path) -> int:
+def _locked_file(path: Path, file_mode: int) -> int:
     """Return a descriptor of the file at a path, locked.
 
     Raises:
@@ -223,7 +241,7 @@ def _locked_file(path: Path) -> int:
     """
     while True:
         # Not inherited: a child that outlives its parent must not hold the lock.
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT, file_mode)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # One that was removed before it was locked is not what others will lock.
@@ -282,13 +300,64 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def make_directories(path: Path) -> None:
-    """Make a directory and those above it, durably; they may be there."""
+def open_file(path: Path, flags: int, file_mode: int) -> int:
+    """Return a descriptor of a file; one that is new has exactly a mode.
+
+    Args:
+        path: The file.
+        flags: As for `os.open`; ``O_CREAT`` is among them.
+        file_mode: The mode of a new file, whatever the umask.
+
+    Raises:
+        OSError: If it cannot be opened.
+    """
+    flags |= os.O_CLOEXEC
+    try:
+        # What is there keeps its mode.
+        descriptor = os.open(path, flags | os.O_EXCL, file_mode)
+    except FileExistsError:
+        if flags & os.O_EXCL:
+            raise
+        return os.open(path, flags, file_mode)
+    try:
+        _set_mode(descriptor, file_mode)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def make_directories(path: Path, file_mode: int | None = None) -> None:
+    """Make a directory and those above it, durably; they may be there.
+
+    Args:
+        path: The directory.
+        file_mode: The mode of files in it, whatever the umask: whoever may read or
+            write them may enter a directory that is new. None for what the umask says.
+    """
     if path.is_dir():
         return
     missing = [path]
     while not missing[-1].parent.is_dir():
         missing.append(missing[-1].parent)
     for directory in reversed(missing):
-        directory.mkdir(exist_ok=True)
+        if file_mode is None:
+            directory.mkdir(exist_ok=True)
+        else:
+            # Those who may read or write.
+            enter = (file_mode >> 1 | file_mode >> 2) & 0o111
+            with contextlib.suppress(FileExistsError):
+                directory.mkdir(mode=file_mode | enter)
+                _set_mode(directory, file_mode | enter)
         sync_directory(directory.parent)
+
+
+def _set_mode(path: Path | int, mode: int) -> None:
+    """Give what was made just now a mode that the umask has taken bits of."""
+    if stat.S_IMODE(os.stat(path).st_mode) == mode:
+        return
+    try:
+        os.chmod(path, mode)
+    except OSError as error:
+        if error.errno not in _HAS_NO_MODES:
+            raise

@@ -1,0 +1,102 @@
+"""Who may read what a job keeps: its files and directories have modes of their own."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from aiomailbox.checkpoint import CheckpointSettings
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+
+# A job that keeps all there is: files of tasks, a savepoint, a journal.
+_JOB = """
+import asyncio, os, sys
+import aiomailbox as am
+
+os.umask(int(sys.argv[1], 8))
+place, options = sys.argv[2], eval(sys.argv[3])
+
+async def ask(value):
+    return value
+
+async def main():
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(
+        None,
+        directory=f"{place}/above/kept",
+        mode=am.CheckpointingMode.AT_LEAST_ONCE,
+        memory_threshold=0,
+        **options,
+    )
+    inbox = am.Inbox()
+    numbers = env.from_source(inbox).uid("numbers")
+    asked = numbers.map_async(ask, journal=True, id=lambda value: value).uid("ask")
+    sums = asked.key_by(lambda value: value % 3).reduce(max).uid("sums")
+    seen = asyncio.Queue()
+    sums.sink_to(seen.put_nowait)
+    async with env.start("modes") as job:
+        await inbox.put(1)
+        await seen.get()
+        await job.trigger_checkpoint()
+        await job.trigger_savepoint(f"{place}/savepoints/first")
+        await job.cancel()
+
+am.run(main())
+"""
+
+
+def modes_of_a_job(place: Path, umask: str, options: str = "{}") -> dict[str, str]:
+    """Return the modes of all that a job in a process of its own has made."""
+    subprocess.run(
+        [sys.executable, "-c", _JOB, umask, str(place), options],
+        check=True,
+        timeout=60,
+    )
+    return {
+        str(one.relative_to(place)): stat.filemode(one.stat().st_mode)
+        for one in sorted(place.rglob("*"))
+    }
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    ("umask", "options", "file_mode", "directory_mode"),
+    [
+        ("022", "{}", "-rw-------", "drwx------"),
+        ("000", "{}", "-rw-------", "drwx------"),
+        ("077", "{'file_mode': 0o640}", "-rw-r-----", "drwxr-x---"),
+        ("022", "{'file_mode': 0o660}", "-rw-rw----", "drwxrwx---"),
+    ],
+)
+def test_new_files_and_directories_have_their_mode_whatever_the_umask(
+    tmp_path: Path, umask: str, options: str, file_mode: str, directory_mode: str
+) -> None:
+    modes = modes_of_a_job(tmp_path, umask, options)
+    assert set(modes.values()) == {file_mode, directory_mode}, modes
+    for part in ("_job", "_metadata", ".lock", "journal/", "savepoints/"):
+        assert any(part in name for name in modes), part
+
+
+@pytest.mark.real_time
+def test_directories_that_exist_keep_their_mode(tmp_path: Path) -> None:
+    kept = tmp_path / "above" / "kept"
+    kept.mkdir(parents=True)
+    kept.chmod(0o755)
+    modes = modes_of_a_job(tmp_path, "022")
+    assert modes["above/kept"] == "drwxr-xr-x"
+    assert modes["above/kept/modes"] == "drwx------"
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o755, 640, 0o1600, -1])
+def test_a_mode_that_its_owner_cannot_use_is_refused(mode: int) -> None:
+    with pytest.raises(InvalidArgumentError, match="0o640"):
+        CheckpointSettings(interval=1, file_mode=mode)
+
+
+def test_a_mode_is_a_number() -> None:
+    with pytest.raises(WrongTypeError, match="file_mode"):
+        CheckpointSettings(interval=1, file_mode="0o640")  # type: ignore[arg-type]
