@@ -267,17 +267,22 @@ class CheckpointStore:
             # What a later one has not taken over by now, none will.
             self._remove_unused(max(self._complete, default=self.next_checkpoint_id))
 
-    def discard_all(self) -> None:
+    def discard_all(self) -> int:
         """Delete all checkpoints: nothing resumes from this job.
 
         The newest goes last: should the program die meanwhile, nothing is done again.
 
+        Returns:
+            How many there were.
+
         Raises:
             OSError: If one cannot be deleted.
         """
-        for checkpoint_id in sorted(self._complete):
+        found = sorted(self._complete)
+        for checkpoint_id in found:
             self.discard(checkpoint_id)
         self._forget_savepoint()
+        return len(found)
 
     def finish(self, ancestors: tuple[str, ...], savepoint_id: int | None) -> None:
         """Record that the job has ended well; its checkpoints are deleted after that.

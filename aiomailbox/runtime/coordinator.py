@@ -242,6 +242,7 @@ class CheckpointCoordinator:
         self.last_savepoint_id: int | None = None
         self._views: deque[CheckpointView] = deque(maxlen=_VIEWS_MAX)
         self._begun = self._completed = 0
+        self._has_announced = False
 
     @property
     def next_id(self) -> int:
@@ -727,8 +728,15 @@ class CheckpointCoordinator:
             # Older ones go only now, when this one is complete and committed.
             for subsumed in self._retained.add(kept):
                 await self._discard(subsumed.checkpoint_id)
-            for passed in self._files.passed_over:
+            passed_over = self._files.passed_over
+            for passed in passed_over:
                 await self._discard(passed)
+            if passed_over:
+                self._services.log.info(
+                    "checkpoints of earlier runs were removed",
+                    count=len(passed_over),
+                    place=self._files.place,
+                )
             await self._owner.on_retained(self._retained.checkpoints[0].checkpoint_id)
         self._tasks.notify_checkpoint_complete(tasks, checkpoint_id)
         self._answer(checkpoint_id)
@@ -766,6 +774,15 @@ class CheckpointCoordinator:
         completed = CompletedCheckpoint(
             checkpoint_id, metadata.kind, progress.place, metadata.size_bytes
         )
+        if not self._has_announced and not metadata.kind.is_savepoint:
+            self._has_announced = True
+            self._services.log.info(
+                "the first checkpoint is complete",
+                checkpoint_id=checkpoint_id,
+                place=progress.place,
+                size_bytes=metadata.size_bytes,
+                duration_ms=round(duration_ms),
+            )
         self._completed += 1
         self._views.append(CheckpointView(completed, duration_ms, metadata.statistics))
         future = self._requests.pop(progress.request.number, None)

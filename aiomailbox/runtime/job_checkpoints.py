@@ -131,6 +131,16 @@ class JobCheckpoints:
         return self._restored is not None
 
     @property
+    def beginning(self) -> tuple[str, dict[str, Any]]:
+        """What the first attempt begins with, as a line of the log."""
+        if self._restored is None:
+            return "the job starts from the beginning", {}
+        metadata = self._restored.metadata
+        kind = "savepoint" if metadata.kind.is_savepoint else "checkpoint"
+        facts = {"checkpoint_id": metadata.checkpoint_id, "place": self._restored.place}
+        return f"the job starts from a {kind}", facts
+
+    @property
     def completed_id(self) -> int:
         """The newest complete checkpoint of this attempt, or what it went on from; -1."""
         return self._completed_id
@@ -498,7 +508,7 @@ class JobCheckpoints:
                 and not is_refused
                 and not settings.keeps_after(cancelled=state is JobState.CANCELED)
             ):
-                await run_in_thread(store.discard_all)
+                await self._discard_all(store)
         finally:
             await run_in_thread(store.close)
 
@@ -521,7 +531,16 @@ class JobCheckpoints:
         else:
             # Calls may have got further before a restart than the savepoint is.
             await self._finished_calls.prune(store.ended_with)
-        await run_in_thread(store.discard_all)
+        await self._discard_all(store)
+
+    async def _discard_all(self, store: CheckpointStore) -> None:
+        count = await run_in_thread(store.discard_all)
+        settings = self._config.checkpoints
+        # A temporary directory goes with the job, which surprises nobody.
+        if count and settings is not None and settings.is_durable:
+            self._services.log.info(
+                "checkpoints were removed", count=count, place=store.place
+            )
 
     async def _renew(self, store: CheckpointStore) -> None:
         while True:

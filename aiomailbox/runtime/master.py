@@ -61,7 +61,7 @@ from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.runtime.stuck_watch import StuckWatch
 from aiomailbox.runtime.tracebacks import shorten
-from aiomailbox.runtime.views import TaskView
+from aiomailbox.runtime.views import TaskView, record_totals
 from aiomailbox.supervision import (
     Closing,
     Step,
@@ -507,6 +507,8 @@ class JobMaster:
         await committers.begin(restored=self._checkpoints.is_restored)
         await self._host.prepare()
         self._plan = await self._checkpoints.begin_attempt(committers)
+        event, facts = self._checkpoints.beginning
+        self.services.log.info(event, job_id=self.services.job_id, **facts)
         # An interrupt that came from a committer's own code arrives here.
         await asyncio.sleep(0)
 
@@ -631,11 +633,33 @@ class JobMaster:
         await self._supervise(closing_store, closing_store.limit)
         self._watch.stop()
         self._ended_s = self.services.clock.monotonic()
+        self._log_end(state)
         for target in (JobState.FINISHED, JobState.CANCELED, JobState.FAILED):
             if self.lifecycle.advance(target):
                 break
         for handover in self.services.handovers.values():
             handover.end()
+
+    def _log_end(self, state: JobState) -> None:
+        """Say how the job ended, unless it failed, which was said, or ran nothing."""
+        if state is JobState.FAILED or self._checkpoints.finished_before is not None:
+            return
+        facts: dict[str, Any] = dict(record_totals(self.graph, self.views()))
+        if self._restarts:
+            # Tasks count from their last start on.
+            facts["restarts"] = self._restarts
+        coordinator = self.coordinator
+        savepoint_id = None if coordinator is None else coordinator.last_savepoint_id
+        event = "the job has finished"
+        if state is JobState.CANCELED:
+            event = "the job was cancelled"
+        elif self._stop is not None or savepoint_id is not None:
+            event = "the job was stopped"
+            if self.stop_reason:
+                facts["reason"] = self.stop_reason
+            if savepoint_id is not None:
+                facts["savepoint"] = savepoint_id
+        self.services.log.info(event, duration_s=round(self.duration_s, 3), **facts)
 
     def _closing(self, errors: list[BaseException]) -> Iterator[Step]:
         yield from self.sources.closing()

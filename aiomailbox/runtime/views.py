@@ -10,19 +10,34 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiomailbox.exchange import InputGate
+from aiomailbox.graph import JobGraph
 from aiomailbox.metrics import HotKey, KeyTotal, Metric, MetricValue
 from aiomailbox.operators import OpenCalls, SourceOperator
 from aiomailbox.runtime.block_shares import BlockShare
+from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.loop_watch import shares_of, stalls_of
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.supervision import frames_of
 from aiomailbox.task import StreamTask, waits_of
 
-__all__ = ["ChannelView", "OperatorView", "TaskView", "positions_of", "view_of"]
+__all__ = [
+    "ChannelView",
+    "OperatorView",
+    "TaskView",
+    "positions_of",
+    "record_totals",
+    "view_of",
+]
 
 # Of each operator; a worker sends them four times a second.
 _CALLS_MAX: Final = 5
 _POSITION_MAX: Final = 200
+# What becomes of records that reach no sink, by the metrics that count them.
+_LOSSES: Final = {
+    "late": "num_late_records_dropped",
+    "dead_letters": "dead_letters",
+    "skipped": "skipped",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +124,45 @@ class TaskView:
     stalls: list[Stall] = field(default_factory=list)
     blocked: list[BlockShare] = field(default_factory=list)
     positions: dict[str, str] = field(default_factory=dict)
+
+
+def record_totals(graph: JobGraph, views: Iterable[TaskView]) -> dict[str, int]:
+    """Return how many records came in and went out, and what became of others.
+
+    Args:
+        graph: The job.
+        views: Those of its tasks.
+
+    Returns:
+        ``records_in`` from sources and ``records_out`` to sinks; and, where there were
+        any, those that were ``late`` and dropped, ``dead_letters`` and ``skipped``.
+    """
+    sources, sinks = set(), set()
+    for vertex in graph.vertices:
+        names = unique_names([node.name for node in vertex.nodes])
+        for node, name in zip(vertex.nodes, names, strict=True):
+            if not node.in_edges:
+                sources.add((vertex.id, name))
+            if node.transformation.sink is not None:
+                sinks.add((vertex.id, name))
+    totals = {"records_in": 0, "records_out": 0, **dict.fromkeys(_LOSSES, 0)}
+    for view in views:
+        for operator in view.operators:
+            place = (view.vertex, operator.name)
+            if place in sources:
+                totals["records_in"] += _count(operator, "num_records_out")
+            if place in sinks:
+                totals["records_out"] += _count(operator, "num_records_in")
+            for name, metric in _LOSSES.items():
+                totals[name] += _count(operator, metric)
+    return {
+        name: count for name, count in totals.items() if count or name not in _LOSSES
+    }
+
+
+def _count(operator: OperatorView, metric: str) -> int:
+    value = operator.metrics.get(metric)
+    return value if isinstance(value, int) else 0
 
 
 def positions_of(splits: Iterable[Any]) -> dict[str, str]:

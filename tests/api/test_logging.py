@@ -48,6 +48,21 @@ def test_a_program_that_sets_up_no_logging_reads_warnings_on_stderr() -> None:
     assert done.stderr.count("\n") == 1
 
 
+def test_a_worker_writes_no_line_twice() -> None:
+    """Its program may configure logging, as its module or a function's open does."""
+    done = run(
+        "import logging\n"
+        "from aiomailbox.runtime.processes.plain_log import plain_log\n"
+        "log = plain_log()\n"
+        "log.warning('before')\n"
+        "logging.basicConfig(format='own %(message)s')\n"
+        "log.warning('after')\n"
+    )
+    first, second = done.stderr.splitlines()
+    assert first.endswith("WARNING  before")
+    assert second == "own after"
+
+
 def test_plain_logging_shows_all_of_it_in_words() -> None:
     done = run(PLAIN + SKIPS)
     assert done.stdout == "[1.0]\n"

@@ -24,6 +24,9 @@ def plain_log() -> Any:
     # A line in one piece: the workers share stderr.
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(message)s"))
+    # What a program has configured, as its module or a function's open may, gets each
+    # line instead: none is written twice.
+    handler.addFilter(lambda _: not logging.getLogger().handlers)
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     is_hidden = _RICH not in sys.modules and "structlog" not in sys.modules
