@@ -324,7 +324,12 @@ class _AsyncReader:
         self.availability.set_available()
 
     async def _collect_from(self, iterator: AsyncIterator[Any]) -> None:
+        check = self._context.mutations
         async for value in iterator:
+            if check is not None:
+                # Now: by the time it is emitted, the next ones have changed it.
+                check.repeated((value,))
+                check.note((value,))
             self._values.append(value)
             # Mostly there are more in a row: one flag spares a wake-up each.
             if not self.availability.available:

@@ -15,6 +15,7 @@ from aiomailbox.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
+from aiomailbox.state.registry import UnmatchedState
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 
 __all__ = ["NoKeysStateStore"]
@@ -119,6 +120,10 @@ class NoKeysStateStore:
     def snapshot(self) -> KeyedStateSnapshot:
         """Raise `StateError`."""
         self._refuse()
+
+    def unmatched(self) -> UnmatchedState:
+        """Nothing was restored."""
+        return UnmatchedState()
 
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
         """Raise `StateError`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Generic, Protocol, TypeVar
 
 from aiomailbox.errors import StateError
@@ -20,6 +20,7 @@ __all__ = [
     "Registered",
     "Restoring",
     "StateRegistry",
+    "UnmatchedState",
     "check_max_parallelism",
     "check_same_contents",
     "check_same_state",
@@ -90,6 +91,21 @@ class Restoring(Generic[TableT]):
         self.table.load(entries)
 
 
+@dataclass(frozen=True, slots=True)
+class UnmatchedState:
+    """How what a store restored differs from what its operator has asked for.
+
+    Attributes:
+        unread: The names of states with contents that nothing has asked for.
+        empty: Those of states that were asked for, and not restored.
+        is_allowed: Whether contents may be left unread.
+    """
+
+    unread: tuple[str, ...] = ()
+    empty: tuple[str, ...] = ()
+    is_allowed: bool = False
+
+
 class StateRegistry(Generic[TableT]):
     """The states of a store, in the order in which they were first used.
 
@@ -98,13 +114,16 @@ class StateRegistry(Generic[TableT]):
 
     Attributes:
         entries: By name, and whether with namespaces.
+        allows_unmatched: Whether what was restored may be left unread.
     """
 
-    __slots__ = ("_make_table", "entries")
+    __slots__ = ("_make_table", "_restored", "allows_unmatched", "entries")
 
     def __init__(self, make_table: Callable[[StateMeta], TableT]) -> None:
         self._make_table = make_table
         self.entries: dict[tuple[str, bool], Registered[TableT]] = {}
+        self._restored: set[tuple[str, bool]] = set()
+        self.allows_unmatched: bool = False
 
     def table(self, descriptor: StateDescriptor, *, namespaced: bool) -> TableT:
         """Return the table of the state that a descriptor names.
@@ -144,6 +163,8 @@ class StateRegistry(Generic[TableT]):
             StateError: As `table`, or if it was written in two ways.
         """
         entry = self._add(meta)
+        self._restored.add((meta.name, meta.namespaced))
+        self.allows_unmatched |= allow_unmatched
         descriptor = entry.descriptor
         if descriptor is not None:
             convert = conversion(
@@ -160,6 +181,23 @@ class StateRegistry(Generic[TableT]):
                 f"[{entry.meta.schema.accumulator}] and [{meta.schema.accumulator}]"
             )
         return Restoring(entry.table, None, None)
+
+    def unmatched(self) -> UnmatchedState:
+        """Return what was restored and not asked for so far, and what began empty."""
+        if not self._restored:
+            return UnmatchedState()
+        unread = [
+            name
+            for (name, _), entry in self.entries.items()
+            if entry.descriptor is None
+            and any(True for _ in islice(entry.table.all_keys(), 1))
+        ]
+        empty = [
+            place[0]
+            for place, entry in self.entries.items()
+            if entry.descriptor is not None and place not in self._restored
+        ]
+        return UnmatchedState(tuple(unread), tuple(empty), self.allows_unmatched)
 
     def _add(self, meta: StateMeta) -> Registered[TableT]:
         known = self.entries.get((meta.name, meta.namespaced))

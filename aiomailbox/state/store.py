@@ -14,6 +14,7 @@ from aiomailbox.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
+from aiomailbox.state.registry import UnmatchedState
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.typevars import (
     DefaultT,
@@ -388,6 +389,10 @@ class KeyedStateStore(Protocol):
     @property
     def has_snapshot(self) -> bool:
         """Whether a snapshot makes every access cost more: there is more to settle."""
+        ...
+
+    def unmatched(self) -> UnmatchedState:
+        """Return what was restored and not asked for so far, and what began empty."""
         ...
 
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:

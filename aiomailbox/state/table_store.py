@@ -36,6 +36,7 @@ from aiomailbox.state.registry import (
     KeyedTable,
     Restoring,
     StateRegistry,
+    UnmatchedState,
     refuse_ttl,
 )
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
@@ -162,6 +163,10 @@ class TableStateStore(Generic[TableT]):
         for entry in self._registry.entries.values():
             keys.update(entry.table.all_keys())
         return len(keys)
+
+    def unmatched(self) -> UnmatchedState:
+        """Return what was restored and not asked for so far, and what began empty."""
+        return self._registry.unmatched()
 
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
         """Replace all state by what the snapshots hold for this store's key groups.

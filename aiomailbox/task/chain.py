@@ -182,6 +182,7 @@ class OperatorChain:
         for link in reversed(self.links):
             with self._naming(link, "open"):
                 await _finish(link.operator.open())
+                link.operator.check_restored()
 
     async def resume(self) -> None:
         """Go on with what a snapshot interrupted, tail first, and say how far that is.

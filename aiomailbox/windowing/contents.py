@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aiomailbox.operators import Pending, awaited, is_async_aggregate, undoable
+from aiomailbox.errors import StateError
+from aiomailbox.operators import (
+    Pending,
+    RuntimeContext,
+    awaited,
+    is_async_aggregate,
+    undoable,
+)
 from aiomailbox.records import StreamRecord
 from aiomailbox.state import (
     AccumulatorDescriptor,
@@ -21,7 +28,43 @@ from aiomailbox.windowing.undo_log import UndoLog
 # The name is in snapshots.
 _NAME = "window-contents"
 
+# In which states the operators keep windows, each its own way: in snapshots, too.
+_WINDOWS = frozenset(
+    {"open-windows", "fired-windows", "open-sessions", _NAME, "merging-windows"}
+)
+
 kept_in_state("StreamRecord")(StreamRecord)
+
+
+def check_windows_restored(context: RuntimeContext) -> None:
+    """Refuse open windows that were restored, and that an operator cannot read.
+
+    Raises:
+        StateError: Unless state may be left unread; then a warning says it.
+    """
+    found = context.keyed_state.unmatched()
+    unread = sorted(_WINDOWS.intersection(found.unread))
+    if not unread:
+        return
+    kept = sorted(_WINDOWS.intersection(found.empty))
+    names = " and ".join(map(repr, unread))
+    others = " and ".join(map(repr, kept)) or "another state"
+    if found.is_allowed:
+        context.log.warning(
+            "open windows were restored that are not read, as windows are kept in "
+            "another way: their contents are lost",
+            unread=unread,
+            empty=kept,
+        )
+        return
+    raise StateError(
+        f"the snapshot holds the open windows of operator {context.operator_name!r} "
+        f"in {names}, and the program keeps them in {others}: a trigger, an evictor, "
+        "another function or on_error= was added to the windows, or taken away. Write "
+        "them as they were until all open windows have ended, or give them another "
+        "uid to begin without; with allow_unmatched_state=True, beside restore_from=, "
+        "they begin empty under this uid."
+    )
 
 
 class WindowContents:

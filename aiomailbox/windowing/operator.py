@@ -23,7 +23,7 @@ from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
 from aiomailbox.state import OperatorStateSnapshot, ValueStateDescriptor
 from aiomailbox.windowing.co_group import JoinFunction
-from aiomailbox.windowing.contents import WindowContents
+from aiomailbox.windowing.contents import WindowContents, check_windows_restored
 from aiomailbox.windowing.emitter import Failing, WindowEmitter
 from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.functions import ProcessWindowContext
@@ -130,6 +130,10 @@ class WindowOperator(StatefulOperator):
             return None
         self._life = FunctionLife(self._function)
         return self._failures.guard(self._life.open, context, self._process_context)
+
+    def check_restored(self) -> None:
+        """Refuse windows that were kept in another way."""
+        check_windows_restored(self.context)
 
     def may_leave_rest(self, index: int) -> bool:
         """Whether it may leave the rest of a run: its functions may give awaitables."""

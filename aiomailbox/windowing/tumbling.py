@@ -47,6 +47,7 @@ from aiomailbox.state import (
     state_meta,
 )
 from aiomailbox.windowing.assigners import required_timestamp
+from aiomailbox.windowing.contents import check_windows_restored
 from aiomailbox.windowing.failures import WindowFailures
 from aiomailbox.windowing.incremental import watch_reduce, window_result
 from aiomailbox.windowing.kept_offset import kept_offsets, with_offset
@@ -79,6 +80,10 @@ class AggregateWindowsOperator(StatefulOperator):
         self._result = window_result(
             aggregate, keyed=spec.key is not None, include_key=spec.include_key
         )
+
+    def check_restored(self) -> None:
+        """Refuse windows that were kept in another way."""
+        check_windows_restored(self.context)
 
     def open(self) -> Pending:
         """Make what is needed besides the state."""

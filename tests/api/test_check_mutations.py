@@ -318,13 +318,19 @@ async def test_a_sink_that_changes_records_is_named() -> None:
     assert mutation_in(caught.value).operator == "culprit"
 
 
-async def test_a_source_that_gives_one_object_again_is_named() -> None:
+@pytest.mark.parametrize("pause_s", [None, 0.1])
+async def test_a_source_that_gives_one_object_again_is_named(
+    pause_s: float | None,
+) -> None:
+    """Also where all that it gives is emitted at once, as one run."""
+
     async def numbers() -> AsyncIterator[Any]:
         row: dict[str, int] = {}
         for n in range(3):
             row["n"] = n
             yield row
-            await asyncio.sleep(0.1)
+            if pause_s is not None:
+                await asyncio.sleep(pause_s)
 
     env = Env(config=CHECKED)
     stream = env.from_async_iterable(numbers).name("culprit")

@@ -40,7 +40,9 @@ def waiting(directory: Path | None = None) -> tuple[Any, asyncio.Event]:
         seen.set()
         await asyncio.Event().wait()
 
-    stream = env.from_async_iterable(numbers, offset=lambda number: number).uid("numbers")
+    stream = env.from_async_iterable(numbers, offset=lambda number: number).uid(
+        "numbers"
+    )
     stream.key_by(lambda number: number % 2).reduce(max).uid("max").sink_to(print)
     return env, seen
 

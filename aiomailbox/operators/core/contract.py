@@ -252,6 +252,13 @@ class Operator:
         for _ in self.restoring(snapshot):
             pass
 
+    def check_restored(self) -> None:
+        """Look, once it is open, for state that was restored and is not read.
+
+        Raises:
+            StateError: If what is unread would be missed.
+        """
+
     def restoring(self, snapshot: OperatorSnapshot) -> Iterator[None]:
         """Do as `restore`, a piece of about a millisecond at a time."""
         self.watermark_ms = snapshot.watermark

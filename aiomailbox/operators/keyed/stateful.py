@@ -120,6 +120,20 @@ class StatefulOperator(Operator):
             )
             yield from loaded.load(timers)
 
+    def check_restored(self) -> None:
+        """Warn of keyed state that nothing reads, beside one that begins empty.
+
+        One alone is no sign: functions may ask for state later, and states come and go.
+        """
+        found = self.context.keyed_state.unmatched()
+        if found.unread and found.empty:
+            self.context.log.warning(
+                "state was restored that no operator reads: if a descriptor was given "
+                "another name, give it the old one; a name that is new begins empty",
+                unread=list(found.unread),
+                empty=list(found.empty),
+            )
+
     def expect_accumulators(self) -> None:
         """Ask for state that holds accumulators, before a restore; nothing by default.
 

@@ -21,6 +21,7 @@ from aiomailbox.operators.core.event_progress import (
     emit_progress,
 )
 from aiomailbox.operators.core.hooks import naming_hook
+from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.sources.alignment import SourceAlignment
 from aiomailbox.operators.sources.availability import SourceAvailability
 from aiomailbox.operators.sources.source import (
@@ -56,6 +57,7 @@ class OperatorReaderContext:
     spawn: Callable[..., asyncio.Task[None]]
     takes_checkpoints: bool = False
     cancel_timeout_s: float = 30.0
+    mutations: MutationCheck | None = None
 
 
 class SourceMode(Enum):
@@ -214,6 +216,7 @@ class SourceOperator(Operator):
             context.spawn,
             context.commits_at_checkpoints,
             context.cancel_timeout_s,
+            context.mutations,
         )
         with self._naming("create_reader"):
             self._reader = self.source.create_reader(for_reader)

@@ -16,6 +16,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.records import Run
 
 
@@ -90,6 +91,8 @@ class ReaderContext(Protocol):
         parallelism: Readers of this source.
         takes_checkpoints: Whether the job does.
         cancel_timeout_s: How long something may take to end once asked to, seconds.
+        mutations: Watches over the source's records, or None; see
+            ``JobConfig.check_mutations``. For readers that read ahead.
     """
 
     operator_name: str
@@ -101,6 +104,7 @@ class ReaderContext(Protocol):
     metrics: MetricGroup
     log: Any
     takes_checkpoints: bool
+    mutations: MutationCheck | None
 
     def request_split(self) -> None:
         """Ask the enumerator for another split."""
