@@ -333,8 +333,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         deployment: Deployment | None = None,
         job_id: str | None = None,
         restore_from: str | PathLike[str] | None = None,
-        if_finished: IfFinished = "run",
-        allow_unmatched_state: bool = False,
+        if_finished: IfFinished | None = None,
+        allow_unmatched_state: bool | None = None,
         state_names: Mapping[str, type] | None = None,
         progress: bool = False,
         replace: JobClient | None = None,
@@ -383,8 +383,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         deployment: Deployment | None = None,
         job_id: str | None = None,
         restore_from: str | PathLike[str] | None = None,
-        if_finished: IfFinished = "run",
-        allow_unmatched_state: bool = False,
+        if_finished: IfFinished | None = None,
+        allow_unmatched_state: bool | None = None,
         state_names: Mapping[str, type] | None = None,
         progress: bool = False,
         replace: JobClient | None = None,
@@ -458,8 +458,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         deployment: Deployment | None = None,
         job_id: str | None = None,
         restore_from: str | PathLike[str] | None = None,
-        if_finished: IfFinished = "run",
-        allow_unmatched_state: bool = False,
+        if_finished: IfFinished | None = None,
+        allow_unmatched_state: bool | None = None,
         state_names: Mapping[str, type] | None = None,
         on_failure: Literal["cancel", "log"] = "cancel",
         replace: JobClient | None = None,
@@ -476,7 +476,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             job_name: The name of the job.
             deployment: Where the job runs; None for the environment's `deployment`.
             job_id: Its identity, by which its checkpoints are found after the program
-                has been restarted; None for its name.
+                has been restarted. None, as of the next four, for that of the
+                environment's `JobConfig`, which is by default the job's name.
             restore_from: What it resumes from: ``"latest"`` for its newest checkpoint
                 that can be read, if there is one, or the path or URL of any checkpoint
                 or savepoint. If the job has checkpoints that descend from that one, it
@@ -491,7 +492,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 aggregate of one, may be dropped, and new aggregates begin empty.
             state_names: Classes that were saved under other names, by these:
                 ``{"__main__:Acc": Acc}`` for one that was in the program itself, and is
-                in a module now. None for those of the environment's `JobConfig`.
+                in a module now.
             replace: A running job that this one takes over from, such as that of a notebook
                 cell that is run again. It is first stopped with a savepoint, from
                 which this job resumes. A job that has already ended is left alone.
@@ -529,8 +530,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         deployment: Deployment | None,
         job_id: str | None,
         restore_from: str | PathLike[str] | None,
-        if_finished: IfFinished,
-        allow_unmatched_state: bool,
+        if_finished: IfFinished | None,
+        allow_unmatched_state: bool | None,
         state_names: Mapping[str, type] | None,
         on_failure: Literal["cancel", "log"],
         replace: JobClient | None,
@@ -545,7 +546,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         sinks = list(definition.sinks)
         handed_over = None
         if replace is None:
-            _refuse_twice(check_name(job_name, "job_name"), job_id)
+            identity = definition.config.job_id if job_id is None else job_id
+            _refuse_twice(check_name(job_name, "job_name"), identity)
         else:
             if restore_from is not None:
                 raise InvalidArgumentError(
@@ -560,6 +562,13 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             # What both jobs read takes records meanwhile, for this one.
             with inboxes_kept_open(graph):
                 handed_over = restore_from = await _take_over(replace)
+        given: dict[str, Any] = {
+            "job_id": job_id,
+            "restore_from": restore_from,
+            "if_finished": if_finished,
+            "allow_unmatched_state": allow_unmatched_state,
+            "state_names": state_names,
+        }
         try:
             job = definition.deploy(
                 check_name(job_name, "job_name"),
@@ -567,13 +576,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 deployment=deployment,
                 config=replaced(
                     definition.config,
-                    job_id=job_id,
-                    restore_from=restore_from,
-                    if_finished=if_finished,
-                    allow_unmatched_state=allow_unmatched_state,
-                    state_names=definition.config.state_names
-                    if state_names is None
-                    else state_names,
+                    **{name: one for name, one in given.items() if one is not None},
                 ),
             )
         except BaseException as error:
