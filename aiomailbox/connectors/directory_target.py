@@ -190,7 +190,7 @@ def former_token_of(context: RuntimeContext | CommitterContext) -> str:
 
 def _token(*names: str) -> str:
     # One without a lineage is named as versions before lineages did.
-    identity = "\0".join(filter(None, names)).encode()
+    identity = "\0".join(one for one in names if one).encode()
     return hashlib.sha256(identity).hexdigest()[:12]
 
 

@@ -312,7 +312,7 @@ class JobMaster:
                 self.graph.name,
                 failure,
                 self._engine_traceback,
-                ". ".join(filter(None, remarks)),
+                ". ".join(one for one in remarks if one),
             )
         # After its failure: a job that fails while it is cancelled has failed.
         if self.state is JobState.CANCELED:
