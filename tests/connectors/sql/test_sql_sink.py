@@ -963,10 +963,10 @@ async def test_two_jobs_of_one_job_id_with_checkpoints_of_their_own_are_told_apa
         )
         return made
 
-    async with env("a").start(job_id="one id") as first:
+    async with env("a").start() as first:
         await begun.wait()
-        with pytest.raises(JobFailedError, match="of job_id 'one id' in table"):
-            await env("b").execute(job_id="one id")
+        with pytest.raises(JobFailedError, match="of job_id 'job' in table"):
+            await env("b").execute()
         go.set()
         await first.result()
     assert await rows(database) == list(range(10))
