@@ -119,6 +119,28 @@ def test_epochs_grow_over_lives(tmp_path: Path) -> None:
     assert again.new_epoch() == 3
 
 
+def test_executions_in_one_directory_have_the_name_of_the_first(tmp_path: Path) -> None:
+    names = []
+    for place in (tmp_path / "a", tmp_path / "a", tmp_path / "b"):
+        store = open_store(place)
+        names.append(store.join_lineage(f"execution {len(names)}"))
+        store.new_epoch()
+        store.close()
+    assert names == ["execution 0", "execution 0", "execution 2"]
+
+
+def test_a_directory_of_a_version_without_lineages_gets_one(tmp_path: Path) -> None:
+    store = open_store(tmp_path)
+    store.new_epoch()
+    # As that version wrote it.
+    assert store._job.lineage == ""
+    store.close()
+    again = open_store(tmp_path)
+    assert again.join_lineage("first") == "first"
+    assert again.new_epoch() == 2
+    again.close()
+
+
 def test_an_epoch_is_never_used_again_when_its_file_is_lost(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     take(store, tmp_path, 1)
