@@ -46,6 +46,7 @@ class FakeReaderContext:
         self.helpers = HelperTasks(lambda error: None)
         self.operator_name = "source"
         self.uid = None
+        self.mutations = None
 
     def request_split(self) -> None:
         self.requested += 1

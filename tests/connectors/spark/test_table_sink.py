@@ -128,7 +128,7 @@ async def test_two_jobs_of_one_job_id_sweep_nothing_of_each_other(
     await job.checkpoint(end=True)
     await job.end(succeeded=True)
     assert rows(spark, table) == [1, 2, 3]
-    assert list((tmp_path / "stage").iterdir()) == []
+    assert list((tmp_path / "a stage").iterdir()) == []
 
 
 async def test_a_job_goes_on_from_what_versions_without_lineages_have_staged(
@@ -149,7 +149,7 @@ async def test_a_job_goes_on_from_what_versions_without_lineages_have_staged(
     await job.start()
     assert rows(spark, table) == [1, 2]
     await job.end(succeeded=True)
-    assert list((tmp_path / "stage").iterdir()) == []
+    assert list((tmp_path / "a stage").iterdir()) == []
 
 
 async def test_an_append_that_was_cut_in_half_is_told(
