@@ -533,7 +533,7 @@ class RemoteTaskError(WorldError):
         self.remote_traceback = remote_traceback
         self.is_echo = is_echo
         self.fault = fault
-        self.culprit = culprit or kind
+        self.culprit: str = culprit or kind
         self.operator = operator
         self.uid = uid
         self.location = location

@@ -29,7 +29,7 @@ class Body:
     def __init__(self, *, is_cancelled: bool) -> None:
         task = asyncio.current_task()
         assert task is not None, "a block is entered by an asyncio task"
-        self.loop = task.get_loop()
+        self.loop: asyncio.AbstractEventLoop = task.get_loop()
         self._task: asyncio.Task[Any] = task
         self._cancels_before = task.cancelling()
         # It is to be cancelled, and nothing is in the way.
