@@ -106,7 +106,11 @@ def test_sigterm_to_the_workers_too_ends_everything_in_order(
         out, errors = program.communicate(timeout=80)
     assert out.split() == ["closed", "closed"]
     if who == "all":
-        assert (program.returncode, errors) == (143, "")
+        assert program.returncode == 143
+        # A worker may be told before the program is: then that is said first.
+        assert all(
+            "was told to end by signal SIGTERM" in one for one in errors.splitlines()
+        )
     else:
         assert "was told to end by signal SIGTERM" in errors.splitlines()[-1]
     traces.check_none()
