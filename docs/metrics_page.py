@@ -35,7 +35,10 @@ TITLES = {
             '"Per second" looks back five seconds.'
         ),
     ),
-    MetricScope.JOB: ("Of a job", "In `job.snapshot().checkpoint_metrics`."),
+    MetricScope.JOB: (
+        "Of a job",
+        "In `job.snapshot().checkpoint_metrics`; `num_restarts` as `job.snapshot().restarts`.",
+    ),
 }
 
 

@@ -15,7 +15,7 @@ from weakref import WeakSet, ref
 from aiomailbox.api.body import Body
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
-from aiomailbox.connectors import Inbox, Publication, Questions, Subscription
+from aiomailbox.connectors import Answers, Inbox, Publication, Questions, Subscription
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import (
     AsyncTimeoutError,
@@ -146,6 +146,11 @@ class JobClient:
             for node in vertex.nodes
             if isinstance(sink := node.transformation.sink, Publication)
         ]
+        self._answers = any(
+            isinstance(node.transformation.sink, Answers)
+            for vertex in job.graph.vertices
+            for node in vertex.nodes
+        )
         for inbox in self._inboxes:
             inbox._begin()
         if self._inboxes or self._publications:
@@ -232,7 +237,8 @@ class JobClient:
                 timedelta or seconds; None for as long as the job runs.
 
         Raises:
-            UsageError: If the job has no source of questions, or several.
+            UsageError: If the job has no source of questions, or several, or no sink
+                ``am.Answers()``.
             AsyncTimeoutError: If there is no answer in time: it may be late, or its
                 record was skipped.
             JobFailedError: If the job failed meanwhile.
@@ -256,6 +262,11 @@ class JobClient:
                 "ask() needs one source of questions, and the job has "
                 f"{len(self._questions)}: begin a stream with env.from_questions(), "
                 "and end it in am.Answers()"
+            )
+        if not self._answers:
+            raise UsageError(
+                "no question of this job is ever answered: end the stream of answers "
+                "in .sink_to(am.Answers())"
             )
         within_s = None if timeout is None else duration_s(timeout, "timeout")
         limit = asyncio.timeout(within_s)

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, TypeVar, cast
 
 from aiomailbox.api.job import held_jobs
-from aiomailbox.errors import UsageError
+from aiomailbox.errors import UsageError, WrongTypeError, safe_repr
 
 ResultT = TypeVar("ResultT")
 
@@ -49,6 +49,14 @@ def run(work: Awaitable[ResultT]) -> ResultT:
             "inside async code): write `await ...` instead"
         )
         raise UsageError(message)
+    given: object = work
+    if not isinstance(given, Coroutine):
+        raise WrongTypeError(
+            "work",
+            f"{safe_repr(work)} is not a coroutine",
+            "Write am.run(main()) for an async function, and "
+            "am.run(stream.collect()) for the records of a stream.",
+        )
     return _run_interruptible(work)
 
 

@@ -96,6 +96,7 @@ from aiomailbox.graph import (
     Transformation,
 )
 from aiomailbox.graph.side_outputs import problem_of_side_output
+from aiomailbox.logs import library_log
 from aiomailbox.operators import (
     AsOfJoinOperator,
     BatchOperator,
@@ -162,6 +163,9 @@ _PROCESS = "Give an instance of a class derived from am.ProcessFunction."
 _KEYED_PROCESS = "Give an instance of a class derived from am.KeyedProcessFunction."
 # Replaced by the job's own number when the job graph is built.
 _ANY_MAX_PARALLELISM = 128
+
+# As many records take a gigabyte or so.
+_COLLECTED_MANY = 1_000_000
 # Where a synchronous function runs.
 RunIn = Literal["loop", "thread"]
 
@@ -1398,14 +1402,24 @@ class DataStream(Generic[T]):
     async def collect(self, job_name: str = "collect") -> list[T]:
         """Return all records as a list; with several subtasks, in no guaranteed order.
 
+        A warning says when a million of them are held, as of a stream without end.
+
         Raises:
             JobFailedError: If the job failed.
         """
         values: list[T] = []
+        has_warned = False
         runs = pull_runs(self._definition, self._origins, job_name)
         async with aclosing(runs):
             async for run in runs:
                 values.extend(run.values)
+                if len(values) >= _COLLECTED_MANY and not has_warned:
+                    has_warned = True
+                    library_log().warning(
+                        "collect() holds a million records in memory, and goes on",
+                        records=len(values),
+                        remedy="use `async for record in stream`, take(count), or a sink",
+                    )
         return values
 
     @verb
@@ -1554,6 +1568,28 @@ class DataStream(Generic[T]):
                 "records come while the job runs: write `async for record in stream`, "
                 "or `for record in await stream.collect()`"
             )
+            raise UsageError(message)
+
+        def __bool__(self) -> NoReturn:
+            """Say how to find out whether there are records.
+
+            Raises:
+                UsageError: Always; it would be true whatever its records are.
+            """
+            message = (
+                "a stream is a description, neither true nor false: write "
+                "`if await stream.take(1)` to ask whether it has a record, "
+                "`if stream is None` to ask whether there is a stream"
+            )
+            raise UsageError(message)
+
+        def __len__(self) -> NoReturn:
+            """Say how records are counted.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = "records come while the job runs: write `await stream.count()`"
             raise UsageError(message)
 
         def __await__(self) -> NoReturn:

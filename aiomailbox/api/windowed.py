@@ -15,6 +15,7 @@ from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph import FunctionInfo, Origin
+from aiomailbox.logs import library_log
 from aiomailbox.operators import (
     OnError,
     check_function,
@@ -34,6 +35,8 @@ from aiomailbox.windowing import (
     JoinFunction,
     ProcessWindowFunction,
     PurgingTrigger,
+    SlidingEventTimeWindows,
+    SlidingProcessingTimeWindows,
     Trigger,
     WindowAssigner,
     window_operator,
@@ -42,6 +45,8 @@ from aiomailbox.windowing import (
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
     from aiomailbox.api.stream import DataStream
+
+_SLIDING: Final = (SlidingEventTimeWindows, SlidingProcessingTimeWindows)
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -87,6 +92,14 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             "Use am.TumblingEventTimeWindows.of(am.minutes(5)).",
         )
         self._settings: dict[str, Any] = {}
+        if isinstance(assigner, _SLIDING) and assigner.slide_ms > assigner.size_ms:
+            library_log().warning(
+                "records between two windows are in none: the slide is longer than "
+                "the size",
+                size_ms=assigner.size_ms,
+                slide_ms=assigner.slide_ms,
+                remedy=f"write {self._assigner_name}.of(size, slide)",
+            )
 
     def __repr__(self) -> str:
         key = "" if self._key is None else f" by {described_key(self._key)}"
@@ -115,6 +128,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
     def allowed_lateness(self, lateness: timedelta | float) -> Self:
         """Keep windows for longer, and fire them again for each late record."""
         duration_ms(lateness, "lateness")
+        self._warn_if_never_late("allowed_lateness")
         self._settings["allowed_lateness"] = lateness
         return self
 
@@ -123,7 +137,16 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         self._settings["late_tag"] = check_kind(
             tag, OutputTag, "tag", "Write am.OutputTag('late')."
         )
+        self._warn_if_never_late("side_output_late_data")
         return self
+
+    def _warn_if_never_late(self, what: str) -> None:
+        if not self._assigner.is_event_time:
+            library_log().warning(
+                f"{what} is ignored: no record is too late for these windows",
+                assigner=self._assigner_name,
+                remedy="use windows of event time, or leave it out",
+            )
 
     def on_error(self, on_error: OnError) -> Self:
         """Set what to do with a record, or a firing, for which a function raises.

@@ -19,6 +19,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.immediate_writer import ImmediateWriter
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
+from aiomailbox.logs import library_log
 from aiomailbox.operators import CommitterContext, Pending, RuntimeContext
 from aiomailbox.records import RUN_LENGTH_MAX, Answer, Question, Run
 
@@ -132,6 +133,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
         self._is_closed = False
         # Jobs that read it, or are about to.
         self._jobs = 0
+        self._has_warned = False
         # Why nobody reads it any more; empty while a job does, and before the first one.
         self._refusal = ""
 
@@ -149,6 +151,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
         """
         self._check_open()
         if not self._places.try_take():
+            self._warn_if_unread()
             await self._places.take()
             try:
                 # It may have been closed since its turn came.
@@ -212,6 +215,17 @@ class Inbox(AsyncIterableSource, Generic[T]):
         if self._is_closed:
             return IllegalStateError("the inbox is closed: its stream has ended")
         return IllegalStateError(f"the inbox takes no records: {self._refusal}")
+
+    def _warn_if_unread(self) -> None:
+        """Say that who waits for room waits for a job to begin."""
+        if self._jobs or self._has_warned:
+            return
+        self._has_warned = True
+        library_log().warning(
+            "an inbox is full, and no job reads it: put waits until one does",
+            records=len(self._waiting),
+            remedy="start the job that reads it, or use try_put",
+        )
 
     def _add(self, record: T) -> None:
         self._waiting.append(record)

@@ -6,7 +6,7 @@ import linecache
 from typing import NamedTuple
 
 from aiomailbox.errors import JobFailedError, add_note, named_operator
-from aiomailbox.operators.core.locate import is_own_line, user_location
+from aiomailbox.operators.core.locate import is_users, user_location
 
 __all__ = ["FailurePlace", "job_failure", "place_of_error"]
 
@@ -37,9 +37,9 @@ def place_of_error(error: BaseException) -> FailurePlace:
     place = FailurePlace(
         *(_text(error, name) for name in ("operator", "uid", "location", "record"))
     )
-    if place.location is None:
+    if not place.location:
         line = user_location(error)
-        place = place._replace(location=None if is_own_line(line) else line)
+        place = place._replace(location=line if is_users(line) else None)
     return place
 
 

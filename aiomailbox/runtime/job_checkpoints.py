@@ -473,15 +473,19 @@ class JobCheckpoints:
         store = self._store
         classes = self._services.state_classes
         pickle = self._config.allow_pickled_state
+        settings = self._config.checkpoints
+        if which == LATEST and (settings is None or settings.directory is None):
+            problem = "checkpointing is not enabled"
+            if settings is not None:
+                problem = "checkpoints go to a directory that ends with the job"
+            raise InvalidArgumentError(
+                "restore_from",
+                f"{problem}, so there is no latest checkpoint",
+                "Call env.enable_checkpointing(..., directory=...), or give a path.",
+            )
         if store is not None:
             return await run_in_thread(
                 lambda: store.load(which, classes, allow_pickled_state=pickle)
-            )
-        if which == LATEST:
-            raise InvalidArgumentError(
-                "restore_from",
-                "checkpointing is not enabled, so there is no latest checkpoint",
-                "Call env.enable_checkpointing(..., directory=...), or give a path.",
             )
         files = CheckpointFiles.at(which)
         try:

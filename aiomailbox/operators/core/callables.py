@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
-from types import CoroutineType
+from types import CodeType, CoroutineType
 from typing import Any, NoReturn, cast
 
 from aiomailbox.errors import (
@@ -165,6 +167,36 @@ def refuse_generator(function: object, parameter: str, remedy: str) -> None:
             f"{describe(cast('Callable[..., Any]', function))} is a generator",
             remedy,
         )
+
+
+def refuse_resultless(function: Callable[..., Any], parameter: str) -> None:
+    """Refuse a function that was written without the result that is looked at.
+
+    Raises:
+        WrongTypeError: If it never returns a value.
+    """
+    code = getattr(inspect.unwrap(_without_partials(function)), "__code__", None)
+    if isinstance(code, CodeType) and _returns_only_none(code):
+        raise WrongTypeError(
+            parameter,
+            f"{describe(function)} never returns a value",
+            "Write return before its result.",
+        )
+
+
+def _returns_only_none(code: CodeType) -> bool:
+    """Whether a function has ends, and gives None at each of them."""
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+        return False
+    given = [
+        # In one instruction, or in two.
+        one if one.opname == "RETURN_CONST" else before
+        for before, one in itertools.pairwise(dis.get_instructions(code))
+        if one.opname in {"RETURN_CONST", "RETURN_VALUE"}
+    ]
+    return bool(given) and all(
+        "CONST" in one.opname and one.argval is None for one in given
+    )
 
 
 def refuse_none(function: Callable[..., Any], record: object) -> NoReturn:

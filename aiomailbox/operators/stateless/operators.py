@@ -10,6 +10,7 @@ from aiomailbox.operators.core.callables import (
     check_sync_function,
     is_async_callable,
     refuse_generator,
+    refuse_resultless,
 )
 from aiomailbox.operators.core.contract import Operator, Pending
 from aiomailbox.operators.core.failures import RecordFailures
@@ -159,6 +160,8 @@ def stateless(
         'map'
     """
     check_run_in(run_in, function)
+    if kind is StageKind.FILTER:
+        refuse_resultless(function, "function")
     if run_in == "thread":
         return ThreadOperator(kind, function, on_error=on_error)
     checked = check_function(function, "function", arity=1)

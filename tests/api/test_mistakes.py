@@ -1,0 +1,119 @@
+"""Mistakes of a new user end with one message that names what to write instead."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import UsageError, WrongTypeError
+
+
+def stream_of(*values: Any) -> Any:
+    return am.StreamExecutionEnvironment().from_collection(list(values))
+
+
+def forgets(number: int) -> Any:
+    number > 1  # noqa: B015
+
+
+def forgets_on_each_way(number: int) -> Any:
+    if number > 1:
+        return None
+    for _ in range(number):
+        return None
+    return None
+
+
+async def forgets_async(number: int) -> Any:
+    await asyncio.sleep(number)
+
+
+@pytest.mark.parametrize("function", [forgets, forgets_on_each_way, forgets_async])
+@pytest.mark.parametrize("run_in", ["loop", "thread"])
+def test_a_filter_without_a_result_is_refused_where_it_is_written(
+    function: Any, run_in: Any
+) -> None:
+    if run_in == "thread" and function is forgets_async:
+        # No async function runs in a thread.
+        return
+    told = rf"{function.__name__} .* never returns a value"
+    with pytest.raises(WrongTypeError, match=told):
+        stream_of(1, 2).filter(function, run_in=run_in)
+
+
+def sometimes(number: int) -> Any:
+    if number > 1:
+        return True
+    return None
+
+
+async def test_a_filter_that_returns_something_on_one_way_is_taken() -> None:
+    assert await stream_of(1, 2).filter(sometimes).collect() == [2]
+    assert await stream_of({}, {1: 1}).filter({1: 1}.__eq__).collect() == [{1: 1}]
+
+
+@pytest.mark.parametrize("work", [stream_of(1), lambda: None, None, 3])
+def test_what_cannot_be_run_is_refused_by_name(work: Any) -> None:
+    with pytest.raises(WrongTypeError, match=r"^work: .* Write am.run\(main\(\)\)"):
+        am.run(work)
+
+
+def test_a_stream_is_neither_true_nor_counted() -> None:
+    with pytest.raises(UsageError, match=r"await stream.take\(1\)"):
+        bool(stream_of(1))
+    with pytest.raises(UsageError, match=r"await stream.count\(\)"):
+        len(stream_of(1))
+
+
+async def test_a_failure_names_no_line_that_is_not_the_users(tmp_path: Path) -> None:
+    """What a thread of the library raises passes through the standard library."""
+    env = am.StreamExecutionEnvironment().enable_checkpointing(10, directory=tmp_path)
+    env.from_collection([1]).sink_to(print)
+    with pytest.raises(am.JobFailedError) as caught:
+        await env.execute("job", restore_from=tmp_path / "no such checkpoint")
+    assert caught.value.location is None
+    notes = getattr(caught.value, "__notes__", [])
+    assert not [note for note in notes if note.startswith("at ")]
+
+
+async def test_a_failure_without_a_line_names_none() -> None:
+    texts = stream_of({"n": "1"}).key_by(lambda row: 1).aggregate(am.sum_("n"))
+    with pytest.raises(am.JobFailedError) as caught:
+        await texts.collect()
+    assert caught.value.location is None
+    assert caught.value.__notes__[0] == "in operator 'aggregate'"
+
+
+async def test_a_failure_in_a_library_names_the_line_that_called_it() -> None:
+    with pytest.raises(am.JobFailedError) as caught:
+        await stream_of("{").map(lambda text: json.loads(text)).collect()
+    assert str(caught.value.location).partition(":")[0] == __file__
+
+
+async def test_an_inbox_says_once_that_nobody_reads_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=1)
+    await inbox.put(1)
+    for _ in range(3):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(inbox.put(2), 1)
+    assert caplog.text.count("an inbox is full, and no job reads it") == 1
+
+
+async def test_an_inbox_that_is_read_waits_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=1)
+    env = am.StreamExecutionEnvironment()
+    env.from_source(inbox).sink_to(lambda _: None)
+    async with env.start("job") as job:
+        for number in range(100):
+            await inbox.put(number)
+        await job.stop()
+    assert not caplog.records
