@@ -1,0 +1,832 @@
+"""Each line of the page "What is never silent" happens here, and is told as it says.
+
+A program makes it happen; what the page quotes has to be among the errors, the log
+lines, the counters above zero or the texts of `explain()` that the program leads to. A
+line without a program fails, and so does a program without a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import re
+import time
+import warnings
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.storage import LogSegment
+
+PAGE = Path(__file__).parents[2] / "docs" / "never-silent.md"
+KINDS = (
+    "an error",
+    "a warning",
+    "a warning of Python",
+    "a line at INFO",
+    "a counter",
+    "`explain()`",
+)
+
+
+@dataclass
+class Told:
+    """What a program leads to, besides log lines.
+
+    Attributes:
+        directory: An empty one, for the program.
+        errors: Texts of what it raises.
+        counters: Those above zero.
+        explained: Texts of `explain()`.
+        log: The log lines so far.
+    """
+
+    directory: Path
+    log: Callable[[], str]
+    errors: list[str] = field(default_factory=list)
+    counters: set[str] = field(default_factory=set)
+    explained: list[str] = field(default_factory=list)
+
+    async def run(
+        self, env: am.StreamExecutionEnvironment, /, **options: Any
+    ) -> am.JobClient:
+        """Run a job to its end, and note its counters, and how it fails."""
+        async with env.start("job", on_failure="log", **options) as job:
+            try:
+                await job.result()
+            except am.AioMailboxError as error:
+                self.errors.append(str(error))
+        self.count(job)
+        return job
+
+    @property
+    def state(self) -> Path:
+        """Where checkpoints go."""
+        return self.directory / "state"
+
+    def count(self, job: am.JobClient) -> None:
+        """Note the counters of a job."""
+        snapshot = job.snapshot()
+        found = [one.metrics for one in snapshot.operators]
+        for metrics in [*found, snapshot.checkpoint_metrics]:
+            self.counters.update(name for name, value in metrics.items() if value)
+        if snapshot.restarts:
+            # So exporters name it.
+            self.counters.add("num_restarts")
+
+    async def until_logged(self, text: str) -> None:
+        """Wait for a log line."""
+        while text not in self.log():
+            await asyncio.sleep(0.01)
+
+
+Program = Callable[[Told], Awaitable[None]]
+PROGRAMS: dict[str, Program] = {}
+OF_REAL_TIME = {
+    "a job makes no progress",
+    "a barrier does not come through",
+    "a function blocks the event loop",
+}
+
+
+def line(what: str) -> Callable[[Program], Program]:
+    """Say which line of the page a program is for."""
+
+    def keep(program: Program) -> Program:
+        assert what not in PROGRAMS, what
+        PROGRAMS[what] = program
+        return program
+
+    return keep
+
+
+def lines_of_the_page() -> dict[str, list[tuple[str, str]]]:
+    """Return for each line what tells it, with the words that are quoted."""
+    text = PAGE.read_text("utf-8")
+    tables = re.findall(r"<!-- lines -->\n(.*?)<!-- end of lines -->", text, re.DOTALL)
+    rows = [
+        [cell.strip() for cell in row.strip("|").split(" | ")]
+        for table in tables
+        for row in table.strip().splitlines()[2:]
+    ]
+    found = {}
+    for what, told_by, words in rows:
+        kinds = told_by.split(", ")
+        quoted = re.findall(r"`([^`]+)`", words)
+        assert len(kinds) == len(quoted), what
+        assert what not in found, what
+        found[what] = list(zip(kinds, quoted, strict=True))
+    return found
+
+
+LINES = lines_of_the_page()
+
+
+def test_each_line_of_the_page_has_a_program_and_each_program_a_line() -> None:
+    assert set(LINES) == set(PROGRAMS)
+    assert {kind for told in LINES.values() for kind, _ in told} == set(KINDS)
+    assert set(PROGRAMS) >= OF_REAL_TIME
+
+
+async def check(what: str, told: Told, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "aiomailbox")
+    with warnings.catch_warnings(record=True) as of_python:
+        warnings.simplefilter("always")
+        try:
+            await PROGRAMS[what](told)
+        except (am.AioMailboxError, AttributeError) as error:
+            told.errors.append(str(error))
+    records = caplog.records
+    by_kind: dict[str, list[str]] = {
+        "an error": told.errors,
+        "a warning": [
+            one.getMessage() for one in records if one.levelno == logging.WARNING
+        ],
+        "a warning of Python": [str(one.message) for one in of_python],
+        "a line at INFO": [
+            one.getMessage() for one in records if one.levelno == logging.INFO
+        ],
+        "a counter": sorted(told.counters),
+        "`explain()`": told.explained,
+    }
+    for kind, words in LINES[what]:
+        found = by_kind[kind]
+        if kind == "a counter":
+            assert words in found, (kind, words, found)
+        else:
+            assert any(words in one for one in found), (kind, words, found)
+
+
+def told_of(directory: Path, caplog: pytest.LogCaptureFixture) -> Told:
+    return Told(
+        directory, lambda: "\n".join(one.getMessage() for one in caplog.records)
+    )
+
+
+@pytest.mark.parametrize("what", [one for one in LINES if one not in OF_REAL_TIME])
+async def test_what_happens_is_told_as_the_page_says(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check(what, told_of(tmp_path, caplog), caplog)
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("what", [one for one in LINES if one in OF_REAL_TIME])
+async def test_what_only_a_real_clock_shows_is_told_as_the_page_says(
+    what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    await check(what, told_of(tmp_path, caplog), caplog)
+
+
+# Parts of the programs.
+
+
+def new_env(**options: Any) -> am.StreamExecutionEnvironment:
+    return am.StreamExecutionEnvironment(**options)
+
+
+def drop(record: Any) -> None:
+    """Take it."""
+
+
+LATE = [("a", 1_000), ("a", 10_001), ("a", 2_000)]
+MONOTONOUS = am.WatermarkStrategy.for_monotonous_timestamps()
+
+
+def late(env: am.StreamExecutionEnvironment) -> Any:
+    """Make windows to which one record comes too late."""
+
+    async def events() -> AsyncIterator[tuple[str, int]]:
+        for event in LATE:
+            yield event
+            # The watermark follows it.
+            await asyncio.sleep(1)
+
+    timed = MONOTONOUS.with_timestamp_assigner(lambda event: event[1])
+    keyed = env.from_async_iterable(events, timed).key_by(lambda event: event[0])
+    return keyed.window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+
+
+async def numbers_from(last: int | None) -> AsyncIterator[int]:
+    for number in itertools.count(0 if last is None else last + 1):
+        yield number
+        await asyncio.sleep(0.001)
+
+
+class Noting(am.KeyedProcessFunction[int, int, int]):
+    """Keeps the last number in a state of a name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def open(self, context: am.KeyedRuntimeContext) -> None:
+        descriptor = am.ValueStateDescriptor(self._name, int, default=0)
+        self._last = context.keyed_state.get_value(descriptor)
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        self._last.update(value)
+
+
+def endless(
+    told: Told, *, build: Callable[[Any], Any] | None = None, **settings: Any
+) -> am.StreamExecutionEnvironment:
+    """Make a job that reads on, and takes checkpoints when it is asked for them."""
+    env = new_env().enable_checkpointing(None, directory=told.state, **settings)
+    timed = MONOTONOUS.with_timestamp_assigner(lambda number: number)
+    numbers = env.from_async_iterable(numbers_from, timed, offset=lambda number: number)
+    keyed = numbers.uid("numbers").key_by(lambda number: number % 2)
+    stream = (
+        keyed.process(Noting("last")).uid("noting") if build is None else build(keyed)
+    )
+    stream.sink_to(drop).uid("end")
+    return env
+
+
+async def leave_checkpoint(told: Told, count: int = 1) -> None:
+    async with endless(told, retained=2).start("job") as job:
+        for _ in range(count):
+            await asyncio.sleep(0.05)
+            await job.trigger_checkpoint()
+        await job.cancel()
+
+
+async def start_once(env: am.StreamExecutionEnvironment, restore_from: Any) -> None:
+    async with env.start("job", restore_from=restore_from) as job:
+        await asyncio.sleep(0.05)
+        await job.trigger_checkpoint()
+        await job.cancel()
+
+
+async def savepoint(told: Told, build: Callable[[Any], Any] | None = None) -> Path:
+    place = told.directory / "saved"
+    async with endless(told, build=build).start("job") as job:
+        await asyncio.sleep(0.05)
+        await job.stop_with_savepoint(place)
+    return place
+
+
+# Records.
+
+
+@line("a record comes too late for its window")
+async def _late(told: Told) -> None:
+    env = new_env()
+    late(env).aggregate(am.count()).sink_to(drop)
+    await told.run(env)
+
+
+@line("a record is left out by `on_error=am.skip`")
+async def _skipped(told: Told) -> None:
+    env = new_env()
+    env.from_collection(["1", "n/a"]).map(float, on_error=am.skip).sink_to(drop)
+    await told.run(env)
+
+
+@line("a dead letter goes to a side output that nothing reads")
+async def _dead_letter(told: Told) -> None:
+    env = new_env()
+    on_error = am.dead_letter(am.OutputTag("bad"))
+    env.from_collection(["1", "n/a"]).map(float, on_error=on_error).sink_to(drop)
+    await told.run(env)
+
+
+@line("a late record goes to a side output that nothing reads")
+async def _late_aside(told: Told) -> None:
+    env = new_env()
+    windows = late(env).side_output_late_data(am.OutputTag("late"))
+    windows.aggregate(am.count()).sink_to(drop)
+    await told.run(env)
+
+
+@line("a side output is read that no operator has")
+async def _no_side_output(told: Told) -> None:
+    stream = new_env().from_collection([1]).map(str)
+    await stream.get_side_output(am.OutputTag("late")).collect()
+
+
+@line("the input ends before windows of processing time do")
+async def _cut_off(told: Told) -> None:
+    env = new_env()
+    windows = am.TumblingProcessingTimeWindows.of(am.seconds(60))
+    keyed = env.from_collection([1, 2]).key_by(lambda number: number)
+    keyed.window(windows).aggregate(am.count()).sink_to(drop)
+    await told.run(env)
+
+
+@line("a full `buffer` drops records")
+async def _buffer(told: Told) -> None:
+    async def slow(number: int) -> None:
+        await asyncio.sleep(1)
+
+    env = new_env()
+    env.set_buffer_timeout(0)
+    env.from_collection(range(10_000)).buffer(1).rebalance().sink_to(slow)
+    async with env.start("job") as job:
+        while "records_dropped" not in told.counters:
+            await asyncio.sleep(1)
+            told.count(job)
+        await job.cancel()
+
+
+@line("`deduplicate` drops a record seen before")
+async def _duplicate(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1, 1]).key_by(lambda number: number).deduplicate().sink_to(
+        drop
+    )
+    await told.run(env)
+
+
+@line("`with_latest_from` has nothing to combine a record with")
+async def _no_latest(told: Told) -> None:
+    async def never() -> AsyncIterator[int]:
+        await asyncio.sleep(10)
+        return
+        yield
+
+    env = new_env()
+    rates = env.from_async_iterable(never)
+    env.from_collection([1]).with_latest_from(rates, lambda a, b: a).sink_to(drop)
+    await told.run(env)
+
+
+@line("`match` gives up partial matches, as there are too many")
+async def _partial_matches(told: Told) -> None:
+    env = new_env()
+    timed = MONOTONOUS.with_timestamp_assigner(lambda number: number)
+    keyed = env.from_collection(range(50), timed).key_by(lambda _: "all")
+    looked_for = am.pattern("low", lambda number: number < 40)
+    looked_for = looked_for.followed_by("high", lambda number: number > 40)
+    keyed.match(looked_for.within(am.seconds(9)), partials_max=2).sink_to(drop)
+    await told.run(env)
+
+
+@line("a subscriber is too slow and misses results")
+async def _subscriber(told: Told) -> None:
+    env = new_env()
+    numbers = env.from_async_iterable(numbers_from, offset=lambda number: number)
+    published = numbers.map(str)
+    published.publish()
+    async with env.start("job") as job:
+        async with job.subscribe(published, buffer=1) as results:
+            await anext(results)
+            await asyncio.sleep(1)
+            if results.dropped:
+                told.counters.add("Subscription.dropped")
+        await job.cancel()
+
+
+@line("records are put into an inbox and never read")
+async def _inbox(told: Told) -> None:
+    async def hang(number: int) -> int:
+        await asyncio.sleep(1_000)
+        return number
+
+    inbox: am.Inbox[int] = am.Inbox(size=3)
+
+    async def put_all() -> None:
+        for number in range(100):
+            await inbox.put(number)
+
+    env = new_env()
+    env.from_source(inbox).map_async(hang, concurrency=1, buffer=1).sink_to(drop)
+    async with env.start("job") as job:
+        putting = asyncio.get_running_loop().create_task(put_all())
+        await asyncio.sleep(1)
+        await job.cancel()
+        with pytest.raises(am.IllegalStateError):
+            await putting
+
+
+@line("a question is never answered")
+async def _question(told: Told) -> None:
+    env = new_env()
+    env.from_questions().filter(lambda question: False).sink_to(am.Answers())
+    async with env.start("job") as job:
+        await job.ask(1, timeout=1)
+
+
+@line("a process function returns a value")
+async def _returned(told: Told) -> None:
+    class Returns(am.ProcessFunction[int, int]):
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            return value  # type: ignore[return-value]
+
+    env = new_env()
+    env.from_collection([1]).process(Returns()).sink_to(drop)
+    await told.run(env)
+
+
+@line("the function of a filter returns nothing")
+async def _filter(told: Told) -> None:
+    def keep(number: int) -> bool:  # type: ignore[return]
+        number > 1  # noqa: B015
+
+    new_env().from_collection([1]).filter(keep)
+
+
+@line("an object changes after it was emitted, with `check_mutations=True`")
+async def _changed(told: Told) -> None:
+    def rows() -> Iterator[dict[str, int]]:
+        row: dict[str, int] = {}
+        for number in range(3):
+            row["n"] = number
+            yield row
+
+    env = new_env(config=am.JobConfig(check_mutations=True))
+    env.from_collection(rows()).map(lambda row: row["n"]).sink_to(drop)
+    await told.run(env)
+
+
+@line("a key is None, or of another type than the first")
+async def _key(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1]).key_by(lambda number: None).reduce(max).sink_to(drop)
+    await told.run(env)
+
+
+@line("an iterator is read a second time")
+async def _iterator(told: Told) -> None:
+    numbers = new_env().from_collection(iter([1]))
+    await numbers.collect()
+    await numbers.collect()
+
+
+@line("event times look like seconds")
+async def _seconds(told: Told) -> None:
+    env = new_env()
+    timed = MONOTONOUS.with_timestamp_assigner(lambda _: 1_700_000_000)
+    env.from_collection([1], timed).sink_to(drop)
+    await told.run(env)
+
+
+@line("`max_` compares text")
+async def _text(told: Told) -> None:
+    env = new_env()
+    keyed = env.from_collection([{"n": "9"}, {"n": "10"}]).key_by(lambda row: 1)
+    keyed.aggregate(am.max_("n")).sink_to(drop)
+    await told.run(env)
+
+
+@line("a budget is exhausted")
+async def _budget(told: Told) -> None:
+    async def call(number: int) -> int:
+        return number
+
+    env = new_env()
+    limit = am.RateLimit(10, per=1.0, budget=3)
+    env.from_collection(range(10)).map_async(call, limit=limit).sink_to(drop)
+    await told.run(env)
+
+
+@line("`collect()` holds a million records")
+async def _many(told: Told) -> None:
+    stream = new_env().from_collection(itertools.repeat(1, 1_100_000))
+    assert len(await stream.collect()) == 1_100_000
+
+
+@line("sliding windows have gaps, and records fall into them")
+async def _gaps(told: Told) -> None:
+    keyed = new_env().from_collection([1]).key_by(lambda number: number)
+    keyed.window(am.SlidingEventTimeWindows.of(am.seconds(1), am.seconds(10)))
+
+
+@line("lateness is set for windows that no record is late for")
+async def _never_late(told: Told) -> None:
+    keyed = new_env().from_collection([1]).key_by(lambda number: number)
+    windows = keyed.window(am.TumblingProcessingTimeWindows.of(am.seconds(1)))
+    windows.allowed_lateness(am.seconds(1))
+
+
+@line("an inbox is full before a job reads it")
+async def _unread_inbox(told: Told) -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=1)
+    await inbox.put(1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(inbox.put(2), 1)
+
+
+@line("a question is asked of a job without answers")
+async def _no_answers(told: Told) -> None:
+    env = new_env()
+    env.from_questions().sink_to(drop)
+    async with env.start("job") as job:
+        await job.ask(1)
+
+
+# Failures and restarts.
+
+
+@line("a job fails and starts again")
+async def _restart(told: Told) -> None:
+    failures = [OSError("away")]
+
+    def fail_once(number: int) -> int:
+        if failures:
+            raise failures.pop()
+        return number
+
+    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env.from_collection([1]).map(fail_once).sink_to(drop)
+    await told.run(env)
+
+
+@line("a call of the library is wrong while the job runs")
+async def _wrong_call(told: Told) -> None:
+    env = new_env().enable_checkpointing(10, directory=told.directory)
+    function: Any = lambda number: number  # noqa: E731
+    env.from_collection([1]).map_async(function).sink_to(drop)
+    await told.run(env)
+
+
+@line("a function fails with the same mistake three times")
+async def _mistake(told: Told) -> None:
+    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env.from_collection([1]).map(lambda number: number / 0).sink_to(drop)
+    job = await told.run(env)
+    assert job.restarts == 2
+
+
+@line("a call is made again after a failure")
+async def _retry(told: Told) -> None:
+    failures = [OSError("away")]
+
+    async def call(number: int) -> int:
+        if failures:
+            raise failures.pop()
+        return number
+
+    env = new_env()
+    env.from_collection([1]).map_async(call, retry=am.Retry(attempts=2)).sink_to(drop)
+    await told.run(env)
+
+
+@line("a call takes longer than its timeout")
+async def _timeout(told: Told) -> None:
+    async def call(number: int) -> int:
+        await asyncio.sleep(5)
+        return number
+
+    env = new_env()
+    stream = env.from_collection([1]).map_async(call, timeout=1, on_error=am.skip)
+    stream.sink_to(drop)
+    await told.run(env)
+
+
+@line("a checkpoint cannot be written")
+async def _unwritable(told: Told) -> None:
+    async with endless(told, tolerable_failures=5).start("job") as job:
+        await asyncio.sleep(0.05)
+        # A file where the next checkpoint's directory has to be.
+        await job.trigger_checkpoint()
+        [own] = [one for one in told.state.iterdir() if one.is_dir()]
+        (own / "chk-2").write_text("in the way")
+        with pytest.raises(am.CheckpointFailedError):
+            await job.trigger_checkpoint()
+        # It is given up first.
+        while "number_of_failed_checkpoints" not in told.counters:
+            await asyncio.sleep(0.01)
+            told.count(job)
+        await job.cancel()
+
+
+@line("a job makes no progress")
+async def _stuck(told: Told) -> None:
+    async def hang(number: int) -> int:
+        await asyncio.sleep(3_600)
+        return number
+
+    env = new_env(config=am.JobConfig(stuck_after_s=0.3))
+    env.from_collection([1, 2, 3]).map_async(hang, concurrency=1).sink_to(drop)
+    async with env.start("job") as job:
+        await told.until_logged("tasks make no progress")
+        await job.cancel()
+
+
+@line("a barrier does not come through")
+async def _late_barrier(told: Told) -> None:
+    async def hang(number: int) -> None:
+        await asyncio.sleep(3_600)
+
+    env = new_env(config=am.JobConfig(stuck_after_s=0.3))
+    env.enable_checkpointing(0.1, directory=told.directory)
+    env.from_collection([1, 2, 3]).sink_to(hang)
+    async with env.start("job") as job:
+        await told.until_logged("a barrier is late")
+        await job.cancel()
+
+
+@line("a function blocks the event loop")
+async def _held(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1]).map(lambda _: time.sleep(0.5)).sink_to(drop)
+    await told.run(env)
+
+
+@line("a job is made and never started")
+async def _never_started(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1]).sink_to(drop)
+    env.start("job")
+
+
+@line("there is no pipeline to run")
+async def _nothing(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1]).map(str)
+    await env.execute("job")
+
+
+# State and checkpoints.
+
+
+@line("a job starts without state over kept checkpoints")
+async def _over_kept(told: Told) -> None:
+    await leave_checkpoint(told)
+    await start_once(endless(told), None)
+
+
+@line("a job goes on from a checkpoint that is newer than its savepoint")
+async def _descendant(told: Told) -> None:
+    place = await savepoint(told)
+    for _ in range(2):
+        await start_once(endless(told), place)
+
+
+@line("a job goes on from a savepoint beside a newer checkpoint")
+async def _beside(told: Told) -> None:
+    async with endless(told).start("job") as job:
+        await asyncio.sleep(0.05)
+        await job.trigger_savepoint(told.directory / "saved")
+        await asyncio.sleep(0.05)
+        await job.trigger_checkpoint()
+        await job.cancel()
+    await start_once(endless(told), told.directory / "saved")
+
+
+async def finish(told: Told, times: int, **options: Any) -> None:
+    for _ in range(times):
+        env = new_env().enable_checkpointing(10, directory=told.directory)
+        env.from_collection([1]).sink_to(drop)
+        await told.run(env, restore_from="latest", **options)
+
+
+@line("a job runs again that had finished")
+async def _again(told: Told) -> None:
+    await finish(told, 2)
+
+
+@line('a job had finished, with `if_finished="return"`')
+async def _returns(told: Told) -> None:
+    await finish(told, 2, if_finished="return")
+
+
+@line('a job had finished, with `if_finished="refuse"`')
+async def _refuses(told: Told) -> None:
+    await finish(told, 2, if_finished="refuse")
+
+
+@line("state is restored that no operator reads")
+@line("a state begins empty beside it")
+async def _renamed(told: Told) -> None:
+    place = await savepoint(told)
+    renamed = endless(
+        told, build=lambda keyed: keyed.process(Noting("newest")).uid("noting")
+    )
+    await start_once(renamed, place)
+
+
+@line("a snapshot holds state of an operator that is gone")
+async def _gone(told: Told) -> None:
+    place = await savepoint(told)
+    other = endless(
+        told, build=lambda keyed: keyed.process(Noting("last")).uid("other")
+    )
+    await start_once(other, place)
+
+
+def windows(keyed: Any, *, trigger: bool) -> Any:
+    made = keyed.window(am.TumblingEventTimeWindows.of(am.seconds(100)))
+    if trigger:
+        made = made.trigger(am.PurgingTrigger.of(am.EventTimeTrigger()))
+    return made.aggregate(am.count()).uid("windows")
+
+
+@line("windows are kept in another way than in the snapshot")
+async def _other_windows(told: Told) -> None:
+    place = await savepoint(told, lambda keyed: windows(keyed, trigger=False))
+    other = endless(told, build=lambda keyed: windows(keyed, trigger=True))
+    await start_once(other, place)
+
+
+def newest_metadata(told: Told) -> Path:
+    found = told.state.glob("*/chk-*/_metadata")
+    return max(found, key=lambda path: int(path.parent.name[4:]))
+
+
+@line("the newest checkpoint is damaged")
+async def _damaged(told: Told) -> None:
+    await leave_checkpoint(told, 2)
+    path = newest_metadata(told)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    await start_once(endless(told, retained=2), "latest")
+
+
+@line("the metadata of a checkpoint is missing")
+async def _missing(told: Told) -> None:
+    await leave_checkpoint(told, 2)
+    newest_metadata(told).unlink()
+    await start_once(endless(told, retained=2), "latest")
+
+
+@line("a file of the journal is damaged")
+async def _journal(told: Told) -> None:
+    async def call(number: int) -> int:
+        return number
+
+    def damage(number: int) -> int:
+        if number < 50:
+            return number
+        for path in told.directory.rglob("log-*/*.log"):
+            first, _ = next(iter(LogSegment(path.parent, int(path.stem)).entries()))
+            with open(path, "r+b") as file:
+                file.seek(first)
+                file.write(b"#")
+        message = "stumbled"
+        raise OSError(message)
+
+    env = new_env().enable_checkpointing(60, directory=told.directory)
+    calls = env.from_collection(range(100)).map_async(
+        call, concurrency=4, journal=True, id=lambda number: number
+    )
+    calls.uid("calls").map(damage).sink_to(drop)
+    await told.run(env)
+
+
+@line("checkpoints are removed")
+async def _removed(told: Told) -> None:
+    async with endless(told).start("job") as job:
+        await asyncio.sleep(0.05)
+        await job.trigger_checkpoint()
+        await job.stop()
+
+
+@line("a job of the same name runs already")
+async def _same_name(told: Told) -> None:
+    first = await endless(told).execute_async("orders")
+    try:
+        await endless(told).execute_async("orders")
+    finally:
+        await first.cancel()
+
+
+@line("exactly once is asked of a source that cannot replay")
+async def _exactly_once(told: Told) -> None:
+    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env.from_collection(iter([1])).sink_to(drop)
+    await told.run(env)
+
+
+@line("a job is to resume from checkpoints that end with each job")
+async def _temporary(told: Told) -> None:
+    env = new_env().enable_checkpointing(10)
+    env.from_collection([1]).sink_to(drop)
+    await told.run(env, restore_from="latest")
+
+
+@line("what a source gave after the last checkpoint is lost in a failure")
+async def _lost(told: Told) -> None:
+    mode = am.CheckpointingMode.AT_LEAST_ONCE
+    env = new_env().enable_checkpointing(10, directory=told.directory, mode=mode)
+    env.from_collection(iter([1])).sink_to(drop)
+    told.explained.append(env.explain())
+
+
+@line("a sink shows rows again after a failure")
+async def _twice(told: Told) -> None:
+    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env.from_collection([1]).sink_to(drop)
+    told.explained.append(env.explain())
+
+
+@line("state grows without bound")
+async def _grows(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1]).key_by(lambda number: number).deduplicate().sink_to(drop)
+    told.explained.append(env.explain())
+
+
+@line("an async function runs one record at a time")
+async def _one_at_a_time(told: Told) -> None:
+    async def call(number: int) -> int:
+        return number
+
+    told.explained.append(new_env().from_collection([1]).map(call).explain())
