@@ -55,7 +55,7 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
 from aiomailbox.eventtime import WatermarkStrategy
 from aiomailbox.graph import Origin, Transformation
-from aiomailbox.operators import Source, SourceOperator
+from aiomailbox.operators import Boundedness, Source, SourceOperator
 from aiomailbox.policies import RestartStrategy
 from aiomailbox.records import Question
 from aiomailbox.runtime import (
@@ -594,6 +594,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 # Held here: a page finds the jobs that run.
                 client = JobClient(job, body)
                 yield client
+                _warn_if_cut_off(job)
             finally:
                 job.call_when_failed(None)
                 job.cancel()
@@ -845,6 +846,27 @@ async def _take_over(job: JobClient) -> str | None:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return directory
+
+
+def _warn_if_cut_off(job: JobMaster) -> None:
+    """Warn that the end of its block cancels a job that would end by itself."""
+    if job.failed or job.state not in {
+        JobState.CREATED,
+        JobState.RUNNING,
+        JobState.RESTARTING,
+    }:
+        return
+    sources = [
+        node.transformation.source
+        for vertex in job.graph.vertices
+        for node in vertex.nodes
+    ]
+    if all(one is None or one.boundedness is Boundedness.BOUNDED for one in sources):
+        job.services.log.warning(
+            "the block of the job ended before its input did: the job is cancelled",
+            remedy="write `await job.result()` in the block to wait for its end, or "
+            "`await job.cancel()` to cancel it",
+        )
 
 
 def _give_back(directory: str, job: JobMaster) -> None:

@@ -134,6 +134,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
         # Jobs that read it, or are about to.
         self._jobs = 0
         self._has_warned = False
+        self._readers = 0
         # Why nobody reads it any more; empty while a job does, and before the first one.
         self._refusal = ""
 
@@ -252,18 +253,27 @@ class Inbox(AsyncIterableSource, Generic[T]):
 
     async def _taken_out(self) -> AsyncIterator[T]:
         waiting = self._waiting
-        while True:
-            while waiting:
-                record = waiting.popleft()
-                # Before it is handed on: its place is free as soon as it has left.
-                self._on_taken(1)
-                yield record
-            if self._is_closed:
-                return
-            # Reset, then wait, with nothing awaited in between: no record can be
-            # missed.
-            self._has_some.reset()
-            await self._has_some.wait()
+        self._readers += 1
+        if self._readers > 1:
+            library_log().warning(
+                "an inbox is read twice at once: each record goes to one of the readers",
+                remedy="give each source an inbox of its own",
+            )
+        try:
+            while True:
+                while waiting:
+                    record = waiting.popleft()
+                    # Before it is handed on: its place is free as soon as it has left.
+                    self._on_taken(1)
+                    yield record
+                if self._is_closed:
+                    return
+                # Reset, then wait, with nothing awaited in between: no record can be
+                # missed.
+                self._has_some.reset()
+                await self._has_some.wait()
+        finally:
+            self._readers -= 1
 
 
 class Questions(Inbox[Question[Any]]):

@@ -166,14 +166,24 @@ class JobCheckpoints:
             StorageClaimedError: If another job with this identity runs.
             NoCheckpointError: If what it is to resume from is not there.
             StateError: If it does not fit the job.
-            InvalidArgumentError: If finished calls cannot be kept there.
+            InvalidArgumentError: If finished calls cannot be kept there, or no job can have
+                left a latest checkpoint there.
             OSError: If the place cannot be used.
         """
-        settings = self._config.checkpoints
+        settings, which = self._config.checkpoints, self._config.restore_from
+        if which == LATEST and (settings is None or settings.directory is None):
+            problem = "checkpointing is not enabled"
+            if settings is not None:
+                problem = "checkpoints go to a directory that ends with the job"
+            raise InvalidArgumentError(
+                "restore_from",
+                f"{problem}, so there is no latest checkpoint",
+                "Call env.enable_checkpointing(..., directory=...), or give a path.",
+            )
         if settings is not None:
             await self._open_store(settings)
         await self._finished_calls.open(self._place, self._scratch)
-        store, which = self._store, self._config.restore_from
+        store = self._store
         if settings is not None and store is not None and _has_leases(settings):
             self._renewing = asyncio.get_running_loop().create_task(
                 self._renew(store), name=f"claim of job {self._graph.name}"
@@ -473,16 +483,6 @@ class JobCheckpoints:
         store = self._store
         classes = self._services.state_classes
         pickle = self._config.allow_pickled_state
-        settings = self._config.checkpoints
-        if which == LATEST and (settings is None or settings.directory is None):
-            problem = "checkpointing is not enabled"
-            if settings is not None:
-                problem = "checkpoints go to a directory that ends with the job"
-            raise InvalidArgumentError(
-                "restore_from",
-                f"{problem}, so there is no latest checkpoint",
-                "Call env.enable_checkpointing(..., directory=...), or give a path.",
-            )
         if store is not None:
             return await run_in_thread(
                 lambda: store.load(which, classes, allow_pickled_state=pickle)

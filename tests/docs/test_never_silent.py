@@ -512,6 +512,16 @@ async def _unread_inbox(told: Told) -> None:
         await asyncio.wait_for(inbox.put(2), 1)
 
 
+@line("an inbox is read by two jobs at once")
+async def _two_readers(told: Told) -> None:
+    inbox: am.Inbox[int] = am.Inbox()
+    one, other = new_env(), new_env()
+    one.from_source(inbox).sink_to(drop)
+    other.from_source(inbox).sink_to(drop)
+    async with one.start("one"), other.start("other"):
+        await asyncio.sleep(1)
+
+
 @line("a question is asked of a job without answers")
 async def _no_answers(told: Told) -> None:
     env = new_env()
@@ -634,6 +644,14 @@ async def _never_started(told: Told) -> None:
     env = new_env()
     env.from_collection([1]).sink_to(drop)
     env.start("job")
+
+
+@line("the block of a job ends before its input does")
+async def _cut_short(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1]).sink_to(drop)
+    async with env.start("job"):
+        pass
 
 
 @line("there is no pipeline to run")
