@@ -103,7 +103,7 @@ def test_a_compiled_function_of_another_library_may_emit_to_any() -> None:
 
     env = am.StreamExecutionEnvironment()
     stream = env.from_collection([1]).map(msgspec.json.encode)
-    assert stream.get_side_output(LATE)
+    assert stream.get_side_output(LATE) is not None
 
 
 async def test_a_warning_names_what_no_operator_reads(
