@@ -52,7 +52,9 @@ def test_cancelling_at_random_moments_neither_crashes_nor_leaves_files(
         check=False,
         timeout=110,
     )
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.returncode == 0
+    # Each block ends before its input does, which is said, and nothing else.
+    assert all("the job is cancelled" in line for line in ended.stderr.splitlines())
     assert list(tmp_path.iterdir()) == []
 
 
