@@ -120,7 +120,9 @@ async def test_a_terminal_says_how_wide_it_is(monkeypatch: pytest.MonkeyPatch) -
 
     out = Terminal()
     monkeypatch.setattr(sys, "stdout", out)
-    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((30, 24)))
+    monkeypatch.setattr(
+        "shutil.get_terminal_size", lambda *_, **__: os.terminal_size((30, 24))
+    )
     words = am.StreamExecutionEnvironment().from_collection(["w" * 39])
     await words.show()
     assert {len(line) for line in out.getvalue().splitlines()} == {30}

@@ -78,7 +78,7 @@ def counted(place: Path, die: Any, kind: Any = Seen) -> Any:
             # One may have been under way: the next one began after the calls.
             if newest() < first + 2:
                 # Between two rows, a checkpoint passes.
-                time.sleep(0.05)
+                time.sleep(0.1)
                 return
             with contextlib.suppress(FileExistsError):
                 Path(kept, "died").touch(exist_ok=False)
@@ -94,7 +94,7 @@ def counted(place: Path, die: Any, kind: Any = Seen) -> Any:
     return pipeline
 
 
-# Of about 750 of a worker: the others take half a minute, unless it dies before.
+# Of about 750 of a worker: the others take a minute, unless it dies before.
 CALLED_BEFORE = 100
 
 
