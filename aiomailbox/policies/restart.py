@@ -26,7 +26,7 @@ Concept:
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -377,8 +377,9 @@ class Mistakes:
     def __init__(self) -> None:
         self.is_certain: bool = False
         self.remark: str = ""
-        self._last: tuple[str, str, int] | None = None
-        self._times = 0
+        # By type and line; forgotten when a checkpoint completes.
+        self._times: Counter[tuple[str, str]] = Counter()
+        self._since_id = -1
 
     def on_failure(
         self, error: BaseException, place: str | None, *, completed_id: int
@@ -391,17 +392,18 @@ class Mistakes:
             completed_id: The last checkpoint that had completed, -1 for none.
         """
         culprit = culprit_of(error)
+        if completed_id != self._since_id:
+            self._times.clear()
+            self._since_id = completed_id
+        times = 0
         if culprit.fault is Fault.PROGRAM and place is not None:
-            failure = (culprit.kind, place, completed_id)
-            self._times = self._times + 1 if failure == self._last else 1
-            self._last = failure
-        else:
-            self._last, self._times = None, 0
-        is_repeated = self._times >= _TIMES_MAX
+            self._times[culprit.kind, place] += 1
+            times = self._times[culprit.kind, place]
+        is_repeated = times >= _TIMES_MAX
         self.is_certain = is_repeated or culprit.fault is Fault.CALLER
         if is_repeated:
             self.remark = (
-                f"{culprit.kind} at {place} ended {self._times} attempts, and no "
+                f"{culprit.kind} at {place} ended {times} attempts, and no "
                 "checkpoint completed in between: the job takes it for a mistake in the "
                 "program and ends. A strategy given to env.set_restart_strategy() decides "
                 "instead"

@@ -226,15 +226,23 @@ def test_a_mistake_is_certain_at_its_third_failure() -> None:
         max_size=30,
     )
 )
-def test_only_three_in_a_row_of_one_type_at_one_line_after_one_checkpoint_are_certain(
+def test_only_three_of_one_type_at_one_line_after_one_checkpoint_are_certain(
     failures: list[tuple[type[Exception], str | None, int]],
 ) -> None:
     mistakes, completed_id = Mistakes(), 0
-    row: list[tuple[type[Exception], str | None, int]] = []
+    seen: list[tuple[type[Exception], str | None, int]] = []
     for kind, place, more in failures:
         completed_id += more
         mistakes.on_failure(kind(), place, completed_id=completed_id)
-        failure = (kind, place, completed_id)
+        seen.append((kind, place, completed_id))
         may_count = kind is not OSError and place is not None
-        row = [*row, failure] if row[-1:] == [failure] else [failure]
-        assert mistakes.is_certain == (may_count and len(row) >= 3)
+        assert mistakes.is_certain == (may_count and seen.count(seen[-1]) >= 3)
+
+
+def test_two_mistakes_that_take_turns_are_certain_too() -> None:
+    mistakes, seen = Mistakes(), []
+    for attempt in range(5):
+        line = f"job.py:{attempt % 2}"
+        mistakes.on_failure(of_user(KeyError()), line, completed_id=-1)
+        seen.append(mistakes.is_certain)
+    assert seen == [False, False, False, False, True]
