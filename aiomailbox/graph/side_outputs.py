@@ -20,6 +20,7 @@ from types import (
     MemberDescriptorType,
     MethodType,
     ModuleType,
+    WrapperDescriptorType,
 )
 from typing import Any, Final
 
@@ -128,6 +129,8 @@ def _parts(value: Any, *, own: bool) -> Iterable[Any]:
             return ()
         case _ if own and not _is_ours(type(value).__module__):
             return ()
+        case _ if callable(value) and _is_compiled(type(value)):
+            return (_UNKNOWN,)
         case _:
             return (*_attributes(value), *_methods(type(value)))
 
@@ -156,6 +159,12 @@ def _is_ours(module: str | None) -> bool:
 
 def _is_foreign(module: str | None) -> bool:
     return module is not None and module.partition(".")[0] not in _STANDARD
+
+
+def _is_compiled(kind: type) -> bool:
+    """Say whether objects of a class of another library are called by compiled code."""
+    call = getattr(kind, "__call__", None)
+    return isinstance(call, WrapperDescriptorType) and _is_foreign(kind.__module__)
 
 
 def _content(cell: Any) -> Any:
