@@ -163,7 +163,7 @@ def _is_foreign(module: str | None) -> bool:
 
 def _is_compiled(kind: type) -> bool:
     """Say whether objects of a class of another library are called by compiled code."""
-    call = getattr(kind, "__call__", None)
+    call: object = kind.__call__
     return isinstance(call, WrapperDescriptorType) and _is_foreign(kind.__module__)
 
 
