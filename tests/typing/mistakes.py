@@ -12,8 +12,8 @@ stream = orders(am.StreamExecutionEnvironment())
 not_a_field: am.DataStream[int] = stream.map(lambda order: order.prise)
 wrong_result: am.DataStream[int] = stream.map(lambda order: order.user)
 wrong_key = stream.key_by(lambda order: order.count).process(Count())
-wrong_tag: am.DataStream[int] = stream.get_side_output(am.OutputTag[str]("late"))
 if TYPE_CHECKING:  # they would fail at once
+    wrong_tag: am.DataStream[int] = stream.get_side_output(am.OutputTag[str]("late"))
     # Names that `am` imports only when they are asked for are no Any either.
     wrong_argument_1 = am.ArrowSource([], recods=dict)
     wrong_argument_2 = am.FileSink("out", "jsonl", patition_by="day")
