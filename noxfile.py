@@ -113,12 +113,25 @@ def layers(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """Does it work? (Arguments after -- go to pytest.)"""
+    """Does it work? Laws, and each real part once. (What follows -- goes to pytest.)"""
+    run_suite(session, "tests")
+
+
+@nox.session
+def system(session: nox.Session) -> None:
+    """Does it hold? Kills, simulations, all of Spark, every example. (-- as `tests`)"""
+    run_suite(session, "system")
+
+
+def run_suite(session: nox.Session, suite: str) -> None:
+    """Run the tests of a suite, or those that the user names."""
     prepare(session, "test")
+    which = () if session.posargs else ("--suite", suite)
     keep = ("-o", "tmp_path_retention_policy=failed")
     env = short_lived(session)
     with files_in_memory() as place:
-        session.run("pytest", *PARALLEL, *keep, *session.posargs, env={**env, **place})
+        options = (*PARALLEL, *keep, *which, *session.posargs)
+        session.run("pytest", *options, env={**env, **place})
 
 
 def other_pythons() -> dict[str, str]:

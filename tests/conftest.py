@@ -33,6 +33,30 @@ LONG = (
     "tests/runtime/", "tests/saved/", "tests/simulation/", "tests/state/", "tests/typing/",
 )  # fmt: skip
 
+# What `nox -s system` runs and `nox -s tests` leaves out: kills, long simulations, all
+# that Spark can do, examples. A test that belongs elsewhere than its file is marked
+# ``suite("tests")`` or ``suite("system")``.
+SYSTEM = (
+    "tests/architecture/test_gates.py", "tests/architecture/test_spark_guard.py",
+    "tests/columnar/test_released_batches.py", "tests/conformance/test_runner.py",
+    "tests/connectors/exactly_once/", "tests/connectors/spark/barrier/",
+    "tests/connectors/spark/inside/", "tests/connectors/spark/test_connect.py",
+    "tests/connectors/spark/test_follower.py", "tests/connectors/spark/test_java.py",
+    "tests/connectors/spark/test_lost.py",
+    "tests/connectors/spark/test_parquet_readers.py",
+    "tests/connectors/spark/test_random_pipelines.py",
+    "tests/connectors/spark/test_random_types.py",
+    "tests/connectors/spark/test_restart.py",
+    "tests/connectors/spark/test_stream_crashes.py",
+    "tests/connectors/sql/test_server_crashes.py",
+    "tests/connectors/test_left_behind.py", "tests/connectors/test_parquet_cancel.py",
+    "tests/connectors/test_parquet_commit.py", "tests/crash/",
+    "tests/docs/test_code_blocks.py", "tests/examples/",
+    "tests/exchange/remote/test_faults.py", "tests/packaging/",
+    "tests/runtime/processes/", "tests/runtime/test_bottleneck_operator.py",
+    "tests/runtime/test_finished_calls.py", "tests/simulation/", "tests/typing/",
+)  # fmt: skip
+
 # Run by an interpreter of its own, which has PyFlink.
 collect_ignore = ["benchmarks/pyflink_program.py"]
 
@@ -47,7 +71,13 @@ settings.load_profile("aiomailbox")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let cases come from another directory, and long tests run."""
+    """Let cases come from another directory, half of the tests run, or long ones too."""
+    parser.addoption(
+        "--suite",
+        choices=["tests", "system"],
+        help="run the laws and each real part once, or what is left to `nox -s system`; "
+        "without it, both",
+    )
     parser.addoption(
         "--vectors",
         metavar="DIR",
@@ -101,7 +131,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Leave out what runs for minutes, unless it is said for how many."""
+    """Leave out the other suite, and what runs for minutes if it is not asked for."""
+    suite = config.getoption("suite")
+    if suite is not None:
+        items[:] = [item for item in items if _suite(item) == suite]
     for item in items:
         if _needs_spark(item):
             # So that its reports say so, in whichever process they are read.
@@ -162,7 +195,9 @@ class SparkTests:
         self.workers: set[str] = set()
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
-        self.deselected |= {item.nodeid for item in items if _needs_spark(item)}
+        suite = items[0].config.getoption("suite")
+        mine = [item for item in items if suite in (None, _suite(item))]
+        self.deselected |= {item.nodeid for item in mine if _needs_spark(item)}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         # A module that skips itself may have held anything.
@@ -268,6 +303,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def _needs_spark(item: pytest.Item) -> bool:
     return item.get_closest_marker("spark") is not None
+
+
+def _suite(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("suite")
+    if marker is not None:
+        return str(marker.args[0])
+    return "system" if item.nodeid.startswith(SYSTEM) else "tests"
 
 
 def _is_long(scope: str) -> bool:

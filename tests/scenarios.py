@@ -18,6 +18,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 TESTS = Path(__file__).parent
@@ -130,6 +131,7 @@ def named_by(name: str) -> list[str]:
     return [_name(family.upper(), int(number)) for family, number in parts]
 
 
+@cache
 def collect(root: Path = TESTS) -> Coverage:
     """Read all tests below a directory without running them."""
     coverage = Coverage()

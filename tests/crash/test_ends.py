@@ -122,6 +122,7 @@ async def test_who_asks_for_it_is_given_back_a_run_that_has_finished(
     assert 3 < step < STEPS_MAX
 
 
+@pytest.mark.suite("tests")
 async def test_a_restart_of_an_upgraded_job_does_not_repeat_what_it_did_since(
     program: Program,
 ) -> None:

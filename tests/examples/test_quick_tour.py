@@ -6,6 +6,7 @@ from types import ModuleType
 import pytest
 
 
+@pytest.mark.suite("tests")
 async def test_the_three_verbs_give_the_same_results(
     load_example: Callable[[str], ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,11 @@ import aiomailbox as am
 from aiomailbox.policies.rate_limit import RateWindow
 
 # A busy machine takes seconds to start an interpreter.
-pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
+pytestmark = [
+    pytest.mark.real_time,
+    pytest.mark.suite("tests"),
+    pytest.mark.timeout(180),
+]
 
 WORDS = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"] * 40
 

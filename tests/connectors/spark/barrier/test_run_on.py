@@ -233,6 +233,7 @@ async def test_a_class_of_the_program_may_be_in_a_module_when_another_goes_on(
     assert pairs(result) == EACH_COUNTED
 
 
+@pytest.mark.suite("tests")
 async def test_a_failure_names_operator_line_and_record_and_is_not_tried_for_ever(
     spark: Any, tmp_path: Path
 ) -> None:
@@ -267,6 +268,7 @@ FAILED = am.OutputTag("failed")
 ODD = am.OutputTag("odd")
 
 
+@pytest.mark.suite("tests")
 async def test_side_outputs_and_dead_letters_are_committed_beside_the_results(
     spark: Any, tmp_path: Path
 ) -> None:

@@ -346,6 +346,7 @@ def test_calls_in_flight_go_on_while_spark_is_busy(spark: Any, tmp_path: Path) -
     assert len(result.mapInArrow(dawdle, result.schema).collect()) == 400
 
 
+@pytest.mark.suite("tests")
 def test_an_error_names_operator_line_and_record(spark: Any, tmp_path: Path) -> None:
     @am.pipeline
     def failing(rows: Any) -> Any:
@@ -500,6 +501,7 @@ def test_a_timer_that_needs_a_live_clock_fails_with_the_reason(spark: Any) -> No
         waiting.apply_to(df, schema="id long").result.collect()
 
 
+@pytest.mark.suite("tests")
 def test_columns_stay_columns_in_every_stage(spark: Any) -> None:
     @am.pipeline
     def summed_by_columns(rows: Any) -> Any:
