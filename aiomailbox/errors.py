@@ -380,9 +380,16 @@ class UserFunctionError(WorldError):
         self.location = location
         self.record: str | None = None
         place = f" at {location}" if location else ""
+        # sys.exit() is meant to end something.
+        remedy = (
+            ". A function of a job does not end the program: raise another error, or "
+            "stop the job: `await job.stop()`"
+            if isinstance(cause, SystemExit)
+            else ""
+        )
         super().__init__(
             f"{named_operator(operator, uid)} failed{place}: "
-            f"{type(cause).__name__}: {safe_str(cause)}"
+            f"{type(cause).__name__}: {safe_str(cause)}{remedy}"
         )
 
 

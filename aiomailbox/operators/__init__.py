@@ -72,6 +72,7 @@ from aiomailbox.operators.core.contract import (
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.hooks import (
     call_hook,
+    ends_program,
     is_foreign,
     naming_hook,
     owner_of,
@@ -400,6 +401,7 @@ __all__ = [
     "describe_snapshot",
     "done_after",
     "encode_snapshot",
+    "ends_program",
     "fail",
     "field_or_function",
     "fields_read",

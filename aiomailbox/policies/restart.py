@@ -41,6 +41,7 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
     MailboxClosedError,
+    MailFailedError,
     PoolDestroyedError,
     RemoteTaskError,
     UsageError,
@@ -120,14 +121,16 @@ def culprit_of(error: BaseException) -> Culprit:
         <Fault.WORLD: 'world'>
     """
     while (
-        isinstance(error, UserFunctionError | CheckpointFailedError) and error.__cause__
+        isinstance(error, UserFunctionError | CheckpointFailedError | MailFailedError)
+        and error.__cause__
     ):
         error = error.__cause__
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return culprit_of(error.exceptions[0])
     if isinstance(error, RemoteTaskError):
         return Culprit(Fault(error.fault), error.culprit)
-    if isinstance(error, UsageError) and not isinstance(error, _ECHOES):
+    is_usage = isinstance(error, UsageError) and not isinstance(error, _ECHOES)
+    if is_usage or isinstance(error, SystemExit):
         fault = Fault.CALLER
     elif isinstance(error, PROGRAMMING_ERRORS):
         fault = Fault.PROGRAM

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Iterable
 from traceback import StackSummary
 from types import FrameType
-from typing import Any, Final
+from typing import Any
 
 from aiomailbox.errors import (
     AioMailboxError,
@@ -18,6 +18,7 @@ from aiomailbox.errors import (
     safe_repr,
 )
 from aiomailbox.operators import (
+    ends_program,
     is_foreign,
     is_own_line,
     is_users,
@@ -28,8 +29,6 @@ from aiomailbox.supervision import frames_of
 from aiomailbox.task.chain import Link
 
 __all__ = ["failure_of", "name_place", "place_of", "places_of"]
-
-_AS_THEY_ARE: Final = (Exception, KeyboardInterrupt, SystemExit)
 
 _Stack = list[tuple[FrameType, int]]
 
@@ -76,7 +75,8 @@ def failure_of(error: BaseException, what: str) -> BaseException:
     if isinstance(error, asyncio.CancelledError) and error.__cause__ is not None:
         # A hook of the user's, which is named there.
         return error.__cause__
-    failure = MailFailedError(what, error) if is_foreign(error) else error
+    is_alien = is_foreign(error) or _is_exit(error)
+    failure = MailFailedError(what, error) if is_alien else error
     if failure is not error:
         failure.__cause__ = error
     try:
@@ -106,7 +106,7 @@ def name_place(error: BaseException) -> BaseException:
     if owner is None:
         return error
     line = _line(stack)
-    if cause is error and isinstance(error, _AS_THEY_ARE):
+    if cause is error and (isinstance(error, Exception) or ends_program(error)):
         # A line of the library's own would not lead to the mistake.
         where = "" if is_own_line(line) else f" at {line}"
         add_note(error, f"in {named_operator(*owner)}{where}")
@@ -116,6 +116,10 @@ def name_place(error: BaseException) -> BaseException:
     named = UserFunctionError(*owner, line, cause)
     named.__cause__ = cause
     return named
+
+
+def _is_exit(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and not ends_program(error)
 
 
 def _lines_of(frames: Iterable[FrameType]) -> _Stack:

@@ -598,8 +598,10 @@ class StreamTask:
         error = first_of(self._failure, self._error, "later")
         for later in [*self._closing.errors, self._failure]:
             error = first_of(error, later, "cleaning up failed too")
-        if interrupt is None and isinstance(error, asyncio.CancelledError):
-            # It was not asked for.
+        if isinstance(error, SystemExit) or (
+            interrupt is None and isinstance(error, asyncio.CancelledError)
+        ):
+            # Of a coroutine beside the mailbox; or it was not asked for.
             error = failure_of(error, self.name)
         for writer in self.plan.writers:
             try:

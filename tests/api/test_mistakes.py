@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +121,67 @@ async def test_an_inbox_that_is_read_waits_without_a_word(
             await inbox.put(number)
         await job.stop()
     assert not caplog.records
+
+
+def leaves(number: int) -> int:
+    return sys.exit(0) if number == 2 else number
+
+
+async def leaves_later(number: int) -> int:
+    await asyncio.sleep(1)
+    return leaves(number)
+
+
+def leaves_while_read() -> Iterator[int]:
+    yield 1
+    sys.exit(0)
+
+
+LEAVING: dict[str, Any] = {
+    "map": lambda stream: stream.map(leaves).name("here"),
+    "thread": lambda stream: stream.map(leaves, run_in="thread").name("here"),
+    "on_error": lambda stream: stream.map(leaves, on_error=am.skip).name("here"),
+    "map_async": lambda stream: stream.map_async(leaves_later).name("here"),
+    "key_by": lambda stream: stream.key_by(leaves).aggregate(am.count()).name("here"),
+    "sink_to": lambda stream: stream.sink_to(leaves).name("here"),
+}
+
+
+@pytest.mark.parametrize("where", LEAVING)
+async def test_a_function_that_exits_fails_the_job_at_once_and_is_named(
+    where: str, tmp_path: Path
+) -> None:
+    """Also where failures restart the job: it would exit again."""
+    env = am.StreamExecutionEnvironment().enable_checkpointing(10, directory=tmp_path)
+    stream = LEAVING[where](env.from_collection([1, 2]))
+    if where != "sink_to":
+        stream.sink_to(lambda _: None)
+    line = leaves.__code__.co_firstlineno + 1
+    with pytest.raises(am.JobFailedError) as caught:
+        async with env.start("job") as job:
+            await job.result()
+    assert job.restarts == 0
+    assert f"{__file__}:{line}: SystemExit: 0. A function of" in str(caught.value)
+    assert caught.value.operator is not None
+
+
+async def test_a_source_that_exits_fails_the_job_and_is_named() -> None:
+    numbers = am.StreamExecutionEnvironment().from_collection(leaves_while_read())
+    with pytest.raises(am.JobFailedError, match=r"'collection' failed.* SystemExit: 0"):
+        await numbers.collect()
+
+
+async def test_a_handler_of_a_signal_that_exits_ends_the_program() -> None:
+    """It comes in the middle of a function, which did nothing wrong."""
+
+    def interrupted(number: int) -> int:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        return sum(range(number))
+
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: sys.exit(3))
+    try:
+        with pytest.raises(SystemExit) as caught:
+            await stream_of(1000).map(interrupted).collect()
+    finally:
+        signal.signal(signal.SIGUSR2, before)
+    assert caught.value.code == 3

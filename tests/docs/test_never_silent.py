@@ -11,6 +11,7 @@ import asyncio
 import itertools
 import logging
 import re
+import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -553,6 +554,14 @@ async def _wrong_call(told: Told) -> None:
     function: Any = lambda number: number  # noqa: E731
     env.from_collection([1]).map_async(function).sink_to(drop)
     await told.run(env)
+
+
+@line("a function calls `sys.exit()`")
+async def _exit(told: Told) -> None:
+    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env.from_collection([1]).map(lambda number: sys.exit(0)).sink_to(drop)
+    job = await told.run(env)
+    assert job.restarts == 0
 
 
 @line("a function fails with the same mistake three times")

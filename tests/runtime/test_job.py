@@ -249,10 +249,13 @@ async def test_a_function_may_stop_the_job(bench: Any) -> None:
         await job.wait()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize(
+    ("error", "surfaces"),
+    [(KeyboardInterrupt, KeyboardInterrupt), (SystemExit, JobFailedError)],
+)
 @pytest.mark.parametrize("is_async", [False, True])
-async def test_an_exit_in_user_code_surfaces_as_itself(
-    bench: Any, error: Any, is_async: bool
+async def test_an_interrupt_surfaces_as_itself_and_an_exit_fails_the_job(
+    bench: Any, error: Any, surfaces: Any, is_async: bool
 ) -> None:
     def exit_now(self: Any, run: Any) -> Any:
         if not is_async:
@@ -267,7 +270,7 @@ async def test_an_exit_in_user_code_surfaces_as_itself(
     closed: list[int] = []
     hooks = {"run": exit_now, "close": lambda self: closed.append(1)}
     job = bench.deploy(bench.operator(bench.source([1]), hooks=hooks))
-    with pytest.raises(error):
+    with pytest.raises(surfaces):
         await job.wait()
     assert closed == [1]
     bench.check_nothing_stays()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import signal
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -31,6 +33,27 @@ def is_foreign(error: BaseException) -> bool:
     return isinstance(error, asyncio.CancelledError) and not is_cancelling
 
 
+def ends_program(error: BaseException) -> bool:
+    """Say whether an error ends the program, and is no failure of what it came through.
+
+    An interrupt does, and so does SystemExit where a handler of a signal raised it, in
+    the middle of anything. A function of a job that calls ``sys.exit()`` has failed:
+    nobody would see that, or which one it was, if the program ended as if all were done.
+    """
+    if not isinstance(error, SystemExit):
+        return isinstance(error, KeyboardInterrupt)
+    handlers = {_code_of(signal.getsignal(each)) for each in signal.valid_signals()}
+    return any(
+        frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+def _code_of(handler: object) -> object:
+    while isinstance(handler, partial):
+        handler = handler.func
+    return getattr(handler, "__code__", None)
+
+
 @contextmanager
 def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
     """Name operator, uid and hook in what the body raises, awaits included.
@@ -53,10 +76,10 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
         location = user_location(error)
         add_note(error, place if is_own_line(location) else f"{place} at {location}")
         raise
-    except (KeyboardInterrupt, SystemExit) as error:
-        add_note(error, f"{place} at {user_location(error)}")
-        raise
     except BaseException as error:
+        if ends_program(error):
+            add_note(error, f"{place} at {user_location(error)}")
+            raise
         owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if owner is not None:
             operator, uid = owner
