@@ -479,7 +479,7 @@ class DataStream(Generic[T]):
     ) -> DataStream[U]:
         """Replace each record by the items of the iterable that a function returns.
 
-        A generator function is paused between its items while the output is full.
+        One that is text, bytes or a dict fails the job: return ``[text]``. A generator function is paused between its items while the output is full.
         ``run_in="thread"`` is for a function that blocks, see `map`; all items of a record
         are then collected in the thread.
         """

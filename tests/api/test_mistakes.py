@@ -137,6 +137,41 @@ def leaves_while_read() -> Iterator[int]:
     sys.exit(0)
 
 
+def as_it_is(record: Any) -> Any:
+    return record
+
+
+async def as_it_is_later(record: Any) -> Any:
+    return record
+
+
+FLAT: dict[str, Any] = {
+    "loop": lambda stream: stream.flat_map(as_it_is),
+    "thread": lambda stream: stream.flat_map(as_it_is, run_in="thread"),
+    "async": lambda stream: stream.flat_map(as_it_is_later),
+    "connected": lambda stream: stream.connect(stream).flat_map(as_it_is, as_it_is),
+}
+
+
+@pytest.mark.parametrize("way", FLAT)
+@pytest.mark.parametrize(
+    ("record", "told"),
+    [
+        ("to be", r"text, which flat_map takes apart into letters: .* Return \[text\]"),
+        ({"n": 1}, r"a dict, which flat_map takes apart into keys: .* Return \[row\]"),
+        (b"to be", r"bytes, which flat_map takes apart into numbers"),
+    ],
+)
+async def test_a_flat_map_that_returns_one_record_for_a_list_fails(
+    way: str, record: Any, told: str
+) -> None:
+    stream = FLAT[way](stream_of(record)).name("here")
+    with pytest.raises(am.JobFailedError, match=rf"as_it_is.* returned {told}") as caught:
+        await stream.collect()
+    assert "'here'" in "\n".join([str(caught.value), *caught.value.__notes__])
+    assert f"{__file__}:" in str(caught.value)
+
+
 LEAVING: dict[str, Any] = {
     "map": lambda stream: stream.map(leaves).name("here"),
     "thread": lambda stream: stream.map(leaves, run_in="thread").name("here"),

@@ -424,6 +424,13 @@ async def _returned(told: Told) -> None:
     await told.run(env)
 
 
+@line("the function of a `flat_map` returns text, bytes or a dict")
+async def _taken_apart(told: Told) -> None:
+    env = new_env()
+    env.from_collection(["to be"]).flat_map(str.strip).sink_to(drop)
+    await told.run(env)
+
+
 @line("the function of a filter returns nothing")
 async def _filter(told: Told) -> None:
     def keep(number: int) -> bool:  # type: ignore[return]

@@ -6,10 +6,10 @@ import dis
 import functools
 import inspect
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import CodeType, CoroutineType
-from typing import Any, NoReturn, cast
+from typing import Any, Final, NoReturn, cast
 
 from aiomailbox.errors import (
     BadResultError,
@@ -197,6 +197,47 @@ def _returns_only_none(code: CodeType) -> bool:
     return bool(given) and all(
         "CONST" in one.opname and one.argval is None for one in given
     )
+
+
+# Iterable, and meant to be one record.
+TAKEN_APART: Final = (str, bytes, bytearray, dict)
+
+
+def taken_apart(result: Any) -> tuple[str, str]:
+    """Say what a flat_map makes of a result that is iterable, and what to return instead.
+
+    Args:
+        result: Of one of the types `TAKEN_APART`.
+
+    Returns:
+        What it is, and the remedy.
+
+    Example:
+        >>> taken_apart("to be")[0]
+        "text, which flat_map takes apart into letters: 'to be'"
+    """
+    if isinstance(result, str):
+        kind, name, parts = "text", "text", "letters"
+    elif isinstance(result, dict):
+        kind, name, parts = "a dict", "row", "keys"
+    else:
+        kind, name, parts = "bytes", "data", "numbers"
+    return (
+        f"{kind}, which flat_map takes apart into {parts}: {shortened(result)}",
+        f"Return [{name}] for one record, or list({name}) for its {parts}.",
+    )
+
+
+def items_of(function: Callable[..., Any], result: Any) -> Iterator[Any]:
+    """Return an iterator of what a function of a flat_map returned.
+
+    Raises:
+        BadResultError: If that is text, or else of a type that is taken for one record.
+        TypeError: If it is not iterable.
+    """
+    if isinstance(result, TAKEN_APART):
+        raise BadResultError(describe(function), *taken_apart(result))
+    return iter(result)
 
 
 def refuse_none(function: Callable[..., Any], record: object) -> NoReturn:

@@ -14,6 +14,7 @@ from aiomailbox.operators.core.callables import (
     callable_kind,
     check_function,
     describe,
+    items_of,
 )
 from aiomailbox.operators.core.contract import Operator, Pending
 from aiomailbox.operators.core.failures import RecordFailures
@@ -127,7 +128,8 @@ class AsyncStatelessOperator(Operator):
     async def _process_awaited(self, value: Any, timestamp: int | None) -> None:
         try:
             result = await self.function(value)
-            items = iter(result) if self.kind is StageKind.FLAT_MAP else None
+            is_flat = self.kind is StageKind.FLAT_MAP
+            items = items_of(self.function, result) if is_flat else None
             if items is not None and self.context.mutations is not None:
                 items = noted(items, self.context.mutations)
         except USER_ERRORS as error:

@@ -9,7 +9,7 @@ from types import CoroutineType
 from typing import Any, Final, NoReturn, Protocol
 
 from aiomailbox.errors import RecordTypeError
-from aiomailbox.operators.core.callables import describe
+from aiomailbox.operators.core.callables import TAKEN_APART, describe, taken_apart
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending, then
 from aiomailbox.operators.core.failures import RecordFailures, report_all
@@ -258,6 +258,10 @@ class FusedLoop:
                 f"{function} returned {results!r}, which is not iterable",
                 "Return a list (an empty one for no records) or write a generator.",
             )
+        if isinstance(results, TAKEN_APART):
+            problem, remedy = taken_apart(results)
+            function = describe(self.stages[stage].function)
+            self._raise_record_type(stage, f"{function} returned {problem}", remedy)
         return results
 
     def _raise_record_type(self, stage: int, problem: str, remedy: str) -> NoReturn:

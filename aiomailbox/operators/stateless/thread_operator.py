@@ -18,6 +18,7 @@ from aiomailbox.operators.core.callables import (
     check_sync_function,
     describe,
     is_async_callable,
+    items_of,
     refuse_generator,
     shortened,
 )
@@ -229,7 +230,7 @@ class _Piece:
         results, monotonic = self.results, self._clock.monotonic
         items = self.items
         if items is None:
-            items = iter(self._function(value))
+            items = items_of(self._function, self._function(value))
         self.items = items
         for item in items:
             results.append(item)
