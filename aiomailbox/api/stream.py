@@ -479,7 +479,8 @@ class DataStream(Generic[T]):
     ) -> DataStream[U]:
         """Replace each record by the items of the iterable that a function returns.
 
-        One that is text, bytes or a dict fails the job: return ``[text]``. A generator function is paused between its items while the output is full.
+        Text, bytes and dicts are no such iterables, and fail the job: return ``[text]``.
+        A generator function is paused between its items while the output is full.
         ``run_in="thread"`` is for a function that blocks, see `map`; all items of a record
         are then collected in the thread.
         """
