@@ -28,7 +28,12 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.records import OutputTag
 
-__all__ = ["describe_side_outputs", "problem_of_side_output", "unread_side_outputs"]
+__all__ = [
+    "describe_side_outputs",
+    "problem_of_side_output",
+    "tags_given",
+    "unread_side_outputs",
+]
 
 _STANDARD: Final = sys.stdlib_module_names
 _OWN: Final = __name__.partition(".")[0]
@@ -56,11 +61,14 @@ def unread_side_outputs(graph: JobGraph) -> list[tuple[Transformation, OutputTag
     return [
         (item, tag)
         for item in items
-        for tag in _in_order(
-            {found for found in _seen(item, own=True) if type(found) is OutputTag}
-            - read[id(item)]
-        )
+        for tag in _in_order(tags_given(item) - read[id(item)])
     ]
+
+
+def tags_given(item: Transformation) -> frozenset[OutputTag]:
+    """Return the side outputs that an operator was given, as of dead letters."""
+    found = _seen(item, own=True)
+    return frozenset(one for one in found if type(one) is OutputTag)
 
 
 def problem_of_side_output(item: Transformation, tag: OutputTag) -> str:

@@ -30,6 +30,7 @@ from aiomailbox.graph import (
     channel_name,
     why_never_unaligned,
 )
+from aiomailbox.graph.side_outputs import tags_given
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
 from aiomailbox.journal import Journals
 from aiomailbox.memory import LocalBufferPool
@@ -306,6 +307,8 @@ class TaskBuilder:
                     outgoing,
                     name,
                     node.operator_id,
+                    ", ".join(one.text for one in item.functions),
+                    tags_given(item),
                 )
             )
         gates = [

@@ -399,7 +399,10 @@ class OperatorChain:
                 by_tag.setdefault(edge.tag, []).append(way(edge))
         sides = {tag: BroadcastingOutput(ways) for tag, ways in by_tag.items()}
         output = OperatorOutput(
-            main_output(main), sides, context.metrics.counter("num_records_out")
+            main_output(main),
+            sides,
+            context.metrics.counter("num_records_out"),
+            context.on_unread,
         )
         if not isinstance(output.availability, MeasuredAvailability):
             output.availability = MeasuredAvailability(

@@ -27,6 +27,7 @@ from aiomailbox.operators import (
     RepeatedWarnings,
 )
 from aiomailbox.policies import RateLimit
+from aiomailbox.records import OutputTag
 from aiomailbox.state import KeyedStateStore, NoKeysStateStore, OperatorStateStore
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
@@ -88,6 +89,8 @@ class TaskRuntimeContext(Context):
         self.mailbox = mailbox
         self.processing_time: ProcessingTimeService = processing_time
         self._operator_id = plan.operator_id
+        self._functions = plan.functions
+        self._tags_given = plan.tags_given
         self.keyed_state: KeyedStateStore = self._keyed_state(plan)
         self.operator_state: OperatorStateStore = OperatorStateStore()
         self.mutations: MutationCheck | None = (
@@ -116,6 +119,11 @@ class TaskRuntimeContext(Context):
     def state(self) -> KeyedStateStore:
         """The keyed state, under the name that it has in ``process_element``."""
         return self.keyed_state
+
+    def on_unread(self, tag: OutputTag, count: int) -> None:
+        """Say that records of a side output are dropped, unless the job has at its start."""
+        if count and tag not in self._tags_given:
+            self.repeated.unread(tag, count, self._functions)
 
     def commit_later(self, committables: list[Any]) -> None:
         """Hand over what a sink's writer prepared.

@@ -286,11 +286,21 @@ def _call(action: Callable[[Any], Pending], item: Any) -> Pending:
     return action(item)
 
 
+def _ignore(tag: OutputTag, count: int) -> None:
+    """Drop records of a side output without a word."""
+
+
 class OperatorOutput:
     """An operator's output: its main output counted, its side outputs by tag.
 
     Watermarks and statuses go to the side outputs' consumers as well, because they
     are streams of their own.
+
+    Args:
+        main: Where the main output goes.
+        sides: Where each side output goes that has a consumer.
+        records_out: Counts the records of the main output.
+        on_unread: Told of the records of any other side output, which are dropped.
 
     Attributes:
         watermark_ms: The watermark passed on last, `MIN_TIMESTAMP` before the first.
@@ -300,6 +310,7 @@ class OperatorOutput:
     __slots__ = (
         "_everywhere",
         "_main",
+        "_on_unread",
         "_records_out",
         "_sides",
         "availability",
@@ -312,7 +323,9 @@ class OperatorOutput:
         main: _MainOutput,
         sides: dict[OutputTag, BroadcastingOutput],
         records_out: Counter,
+        on_unread: Callable[[OutputTag, int], None] = _ignore,
     ) -> None:
+        self._on_unread = on_unread
         self._main = main
         self._sides = sides
         self._records_out = records_out
@@ -361,9 +374,10 @@ class OperatorOutput:
     def emit_side(self, tag: OutputTag, run: Run) -> Pending:
         """Pass records to a side output; dropped if it has no consumer."""
         side = self._sides.get(tag)
-        if side is None or not len(run):
+        if side is None:
+            self._on_unread(tag, len(run))
             return None
-        return side.emit_run(run)
+        return side.emit_run(run) if len(run) else None
 
 
 def main_output(outputs: Sequence[_MainOutput]) -> _MainOutput:

@@ -46,6 +46,9 @@ class OperatorPlan:
         outgoing: Its ways out.
         metrics_name: What its metrics are called, unique in the chain; "" for its name.
         operator_id: By what its state is found again; "" for its uid or its name.
+        functions: The user's functions in it, as text.
+        tags_given: Its side outputs that are named when the job starts if nothing reads
+            them; those that its functions emit to are not known before they do.
     """
 
     name: str
@@ -55,6 +58,8 @@ class OperatorPlan:
     outgoing: list[OutgoingEdge] = field(default_factory=list)
     metrics_name: str = ""
     operator_id: OperatorId = _NO_ID
+    functions: str = ""
+    tags_given: frozenset[OutputTag] = frozenset()
 
     def __post_init__(self) -> None:
         self.operator_id = self.operator_id or OperatorId(self.uid or self.name)

@@ -166,7 +166,9 @@ async def test_a_flat_map_that_returns_one_record_for_a_list_fails(
     way: str, record: Any, told: str
 ) -> None:
     stream = FLAT[way](stream_of(record)).name("here")
-    with pytest.raises(am.JobFailedError, match=rf"as_it_is.* returned {told}") as caught:
+    with pytest.raises(
+        am.JobFailedError, match=rf"as_it_is.* returned {told}"
+    ) as caught:
         await stream.collect()
     assert "'here'" in "\n".join([str(caught.value), *caught.value.__notes__])
     assert f"{__file__}:" in str(caught.value)
@@ -220,3 +222,31 @@ async def test_a_handler_of_a_signal_that_exits_ends_the_program() -> None:
     finally:
         signal.signal(signal.SIGUSR2, before)
     assert caught.value.code == 3
+
+
+class Aside(am.ProcessFunction[int, int]):
+    """Sends what it gets to a side output, and nothing on."""
+
+    def __init__(self, tag: am.OutputTag[int]) -> None:
+        self._tag = tag
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.output(self._tag, value)
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_a_side_output_that_nothing_reads_is_told_once_and_summed_at_the_end(
+    caplog: pytest.LogCaptureFixture, *, is_read: bool
+) -> None:
+    tag = am.OutputTag[int]("rest")
+    stream = stream_of(*range(3_000)).process(Aside(tag)).name("here")
+    if is_read:
+        assert await stream.get_side_output(tag).count() == 3_000
+        assert not caplog.records
+        return
+    assert await stream.collect() == []
+    told = [one.getMessage() for one in caplog.records]
+    assert len(told) == 2
+    assert all("side_output='rest'" in one for one in told)
+    assert all("operator='here'" in one and f"{__file__}:" in one for one in told)
+    assert told[-1].count("total=3000") == 1

@@ -305,6 +305,22 @@ async def _late_aside(told: Told) -> None:
     await told.run(env)
 
 
+class Aside(am.ProcessFunction[int, int]):
+    """Sends each number to a side output."""
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.output(am.OutputTag("aside"), value)
+
+
+@line("a process function emits to a side output that nothing reads")
+async def _unread(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1, 2]).process(Aside()).name("aside").sink_to(drop)
+    await told.run(env)
+    assert "operator='aside'" in told.log()
+    assert "side_output='aside'" in told.log()
+
+
 @line("a side output is read that no operator has")
 async def _no_side_output(told: Told) -> None:
     stream = new_env().from_collection([1]).map(str)

@@ -7,13 +7,14 @@ from typing import Any, Final
 from aiomailbox.clock import Clock
 from aiomailbox.errors import safe_repr
 from aiomailbox.metrics import MetricGroup
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag
 
 __all__ = ["LateRecords", "RepeatedWarnings"]
 
 _INTERVAL_S: Final = 1.0
 _LATE_INTERVAL_S: Final = 60.0
 _LATE: Final = "late records dropped"
+_UNREAD: Final = "records of a side output are dropped, as no operator reads it"
 
 
 class RepeatedWarnings:
@@ -39,8 +40,8 @@ class RepeatedWarnings:
     def __init__(self, log: Any, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        # By what happens: texts of the program, so they are few.
-        self._events: dict[str, _Event] = {}
+        # By what happens, and where: texts of the program, so they are few.
+        self._events: dict[tuple[str, str], _Event] = {}
 
     def add(self, event: str, count: int, error: BaseException) -> None:
         """Say that something happened, or say it later: at most once a second.
@@ -70,16 +71,33 @@ class RepeatedWarnings:
             found.fields["farthest_ms"] = behind_ms
         self._count(_LATE, found, count)
 
+    def unread(self, tag: OutputTag, count: int, emitted_by: str) -> None:
+        """Say that records went to a side output that nothing reads: once a minute.
+
+        Args:
+            tag: The side output.
+            count: How many.
+            emitted_by: The functions that may have done so, as text.
+        """
+        found = self._found(_UNREAD, _LATE_INTERVAL_S, tag.id)
+        found.fields = {
+            "side_output": tag.id,
+            "function": emitted_by,
+            "remedy": "read it with get_side_output(tag) of the stream that the "
+            "operator returns",
+        }
+        self._count(_UNREAD, found, count)
+
     def flush(self) -> None:
         """Say what was not yet said; at the end of the task."""
-        for event, found in self._events.items():
+        for (event, _), found in self._events.items():
             if found.count:
                 self._say(event, found)
 
-    def _found(self, event: str, interval_s: float) -> _Event:
-        found = self._events.get(event)
+    def _found(self, event: str, interval_s: float, where: str = "") -> _Event:
+        found = self._events.get((event, where))
         if found is None:
-            found = self._events[event] = _Event(interval_s)
+            found = self._events[event, where] = _Event(interval_s)
         return found
 
     def _count(self, event: str, found: _Event, count: int) -> None:
