@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -13,6 +15,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, UsageError
 from aiomailbox.graph import (
     JobGraph,
+    Origin,
     Transformation,
     build_job_graph,
     check_blocking,
@@ -20,10 +23,15 @@ from aiomailbox.graph import (
     describe_plan,
     describe_svg,
     describe_text,
+    reachable,
     unreplayable_sources,
 )
+from aiomailbox.operators import caller_location
 from aiomailbox.records import RUN_LENGTH_MAX
 from aiomailbox.runtime import Deployment, Embedded, JobConfig, JobMaster, PullHandover
+
+# Of operators that nothing reads: enough to name a mistake.
+_DECLARED_MAX: Final = 1000
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +48,7 @@ class JobDefinition:
         executed: What it has run last, to be explained.
         taken_by: The job that has taken what ended in sinks before; "" if there was none.
         deployment: Where jobs run by default.
+        declared: The newest operators that no job has run, with the user's lines.
     """
 
     parallelism: int = 1
@@ -51,6 +60,29 @@ class JobDefinition:
     executed: list[Transformation] = field(default_factory=list)
     taken_by: str = ""
     deployment: Deployment = field(default_factory=Embedded)
+    declared: deque[tuple[Transformation, str]] = field(
+        default_factory=partial(deque, maxlen=_DECLARED_MAX)
+    )
+
+    def declare(self, item: Transformation) -> list[Origin]:
+        """Keep an operator that the user has written, and return its results' origins."""
+        self.declared.append((item, caller_location()))
+        return [Origin(item)]
+
+    def forget_unread(self) -> list[tuple[Transformation, str]]:
+        """Return the last operators of branches that no job has run, with their lines.
+
+        They are not returned again.
+        """
+        declared = list(self.declared)
+        self.declared.clear()
+        inputs = {
+            id(origin.transformation)
+            for item, _ in declared
+            for united in item.inputs
+            for origin in united
+        }
+        return [found for found in declared if id(found[0]) not in inputs]
 
     def job_graph(
         self,
@@ -143,7 +175,12 @@ class JobDefinition:
         _check_replayable(graph, config)
         _check_blocking(graph, config)
         _check_finished(config)
-        return place.deploy(graph, config, clock=self.clock, handovers=handovers or {})
+        job = place.deploy(graph, config, clock=self.clock, handovers=handovers or {})
+        run = {id(item) for item in reachable(sinks)}
+        left = [found for found in self.declared if id(found[0]) not in run]
+        self.declared.clear()
+        self.declared.extend(left)
+        return job
 
 
 def _as_json(graph: JobGraph) -> str:

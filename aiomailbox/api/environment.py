@@ -54,7 +54,7 @@ from aiomailbox.connectors import (
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
 from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.graph import Origin, Transformation
+from aiomailbox.graph import Transformation
 from aiomailbox.operators import Boundedness, Source, SourceOperator
 from aiomailbox.policies import RestartStrategy
 from aiomailbox.records import Question
@@ -214,7 +214,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             source=source,
             asks_for_rows=rows_for_times(strategy),
         )
-        stream: DataStream[Any] = DataStream(self._definition, [Origin(item)])
+        origins = self._definition.declare(item)
+        stream: DataStream[Any] = DataStream(self._definition, origins)
         return stream.checked(output_type)
 
     def from_collection(
@@ -587,6 +588,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         definition.sinks.clear()
         definition.executed = sinks
         definition.taken_by = job_name
+        _warn_of_unread(job, definition)
         body = Body(is_cancelled=on_failure == "cancel")
         job.call_when_failed(body.on_failed)
         try:
@@ -846,6 +848,18 @@ async def _take_over(job: JobClient) -> str | None:
         shutil.rmtree(directory, ignore_errors=True)
         raise
     return directory
+
+
+def _warn_of_unread(job: JobMaster, definition: JobDefinition) -> None:
+    """Warn of branches that end in no sink: their operators do not run."""
+    for item, line in definition.forget_unread():
+        job.services.log.warning(
+            "an operator does not run, as nothing reads its results",
+            operator=item.name,
+            line=line,
+            remedy="end the stream with sink_to(...), or run it by itself, e.g. with "
+            "`await stream.collect()`",
+        )
 
 
 def _warn_if_cut_off(job: JobMaster) -> None:

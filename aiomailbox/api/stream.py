@@ -1664,7 +1664,7 @@ class DataStream(Generic[T]):
     ) -> DataStream[Any]:
         check_reads(known_fields(self._origins), factory)
         item = Transformation(name, factory, [self._origins], **facts)
-        return DataStream(self._definition, [Origin(item)])
+        return DataStream(self._definition, self._definition.declare(item))
 
     def _partitioned(self, partitioner: Partitioner) -> DataStream[T]:
         return DataStream(
@@ -1685,7 +1685,7 @@ class DataStream(Generic[T]):
         self, others: list[Origin], name: str, factory: OperatorFactory, **facts: Any
     ) -> DataStream[Any]:
         item = Transformation(name, factory, [self._origins, others], **facts)
-        return DataStream(self._definition, [Origin(item)])
+        return DataStream(self._definition, self._definition.declare(item))
 
     def _sided(
         self, other: DataStream[Any], key: SidedKey, assigner: WindowAssigner

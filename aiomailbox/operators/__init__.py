@@ -80,6 +80,7 @@ from aiomailbox.operators.core.hooks import (
 from aiomailbox.operators.core.input_selection import InputSelectable, InputSelection
 from aiomailbox.operators.core.interruption import RunInterruption
 from aiomailbox.operators.core.locate import (
+    caller_location,
     is_own_line,
     is_users,
     user_location,
@@ -374,6 +375,7 @@ __all__ = [
     "awaited",
     "call_hook",
     "callable_kind",
+    "caller_location",
     "can_merge",
     "check_aggregate",
     "check_descriptors",

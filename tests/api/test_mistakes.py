@@ -250,3 +250,23 @@ async def test_a_side_output_that_nothing_reads_is_told_once_and_summed_at_the_e
     assert all("side_output='rest'" in one for one in told)
     assert all("operator='here'" in one and f"{__file__}:" in one for one in told)
     assert told[-1].count("total=3000") == 1
+
+
+async def test_a_stream_that_was_collected_is_not_said_to_run_never(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    numbers = env.from_collection([1, 2])
+    doubled = numbers.map(lambda number: 2 * number)
+    assert await doubled.collect() == [2, 4]
+    numbers.sink_to(lambda _: None)
+    await env.execute("job")
+    assert not caplog.records
+    numbers.map(abs)
+    numbers.sink_to(lambda _: None)
+    for _ in range(2):
+        await env.execute("job")
+        numbers.sink_to(lambda _: None)
+    told = [one.getMessage() for one in caplog.records]
+    assert len(told) == 1, told
+    assert "operator='map'" in told[0]

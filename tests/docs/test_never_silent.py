@@ -686,6 +686,18 @@ async def _cut_short(told: Told) -> None:
         pass
 
 
+@line("a stream ends in no sink, beside others that do")
+async def _no_sink(told: Told) -> None:
+    env = new_env()
+    numbers = env.from_collection([1])
+    numbers.map(abs).name("branch").map(print).name("forgotten")
+    numbers.sink_to(drop)
+    await told.run(env)
+    assert "operator='forgotten'" in told.log()
+    assert "operator='branch'" not in told.log()
+    assert f"line='{__file__}:" in told.log()
+
+
 @line("there is no pipeline to run")
 async def _nothing(told: Told) -> None:
     env = new_env()
