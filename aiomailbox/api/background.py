@@ -43,7 +43,16 @@ async def _keep(
     try:
         async with block as job:
             started.set_result(job)
-            await job.result()
+            try:
+                await job.result()
+            except asyncio.CancelledError:
+                # Not by `JobClient.cancel`, which the result reports.
+                job._job.services.log.warning(
+                    "the event loop ended before the job did: the job is cancelled",
+                    remedy="write `await job.result()` to wait for its end, or "
+                    "`await job.cancel()` to cancel it",
+                )
+                raise
     except BaseException as error:
         if started.done():
             # The job's log and its result report how it ended.

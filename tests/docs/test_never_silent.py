@@ -698,6 +698,18 @@ async def _no_sink(told: Told) -> None:
     assert f"line='{__file__}:" in told.log()
 
 
+@line("the program ends before a job of `execute_async` does")
+async def _not_awaited(told: Told) -> None:
+    async def main() -> None:
+        env = new_env()
+        env.from_async_iterable(numbers_from(None)).sink_to(drop)
+        await env.execute_async("job")
+
+    # A loop of its own, which ends.
+    await asyncio.to_thread(asyncio.run, main())
+    assert "job='job'" in told.log()
+
+
 @line("there is no pipeline to run")
 async def _nothing(told: Told) -> None:
     env = new_env()
