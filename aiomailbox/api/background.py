@@ -44,7 +44,8 @@ async def _keep(
         async with block as job:
             started.set_result(job)
             try:
-                await job.result()
+                # Nobody waits for it here: it may wait for records as long as it likes.
+                await job._job.wait()
             except asyncio.CancelledError:
                 # Not by `JobClient.cancel`, which the result reports.
                 job._job.services.log.warning(

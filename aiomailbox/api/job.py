@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from weakref import WeakSet, ref
 
 from aiomailbox.api.body import Body
+from aiomailbox.api.pull import looking_on
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
 from aiomailbox.connectors import Answers, Inbox, Publication, Questions, Subscription
@@ -39,6 +40,7 @@ from aiomailbox.runtime import (
     JobState,
     backpressure_of,
     place_of_savepoint,
+    record_totals,
 )
 
 T = TypeVar("T")
@@ -106,6 +108,44 @@ def running_job(identity: str) -> JobClient | None:
         ):
             return job
     return None
+
+
+class _InboxWatch:
+    """Says once of a job whose end is awaited that it waits for open inboxes.
+
+    Args:
+        job: The job.
+    """
+
+    def __init__(self, job: JobMaster) -> None:
+        self._job = job
+        self._read = 0
+
+    def look(self) -> bool:
+        """Look whether nothing was read since the last time; say whether that is all."""
+        job, given = self._job, inboxes_of(self._job.graph)
+        if not given or any(isinstance(one, Questions) for one in given):
+            # What answers questions is meant to wait for them.
+            return True
+        inboxes = [
+            node.name
+            for vertex in job.graph.vertices
+            for node in vertex.nodes
+            if isinstance(node.transformation.source, Inbox)
+            and node.transformation.source.is_waiting
+        ]
+        if not inboxes:
+            return False
+        before = self._read
+        self._read = record_totals(job.graph, job.views())["records_in"]
+        if self._read > before:
+            return False
+        job.services.log.warning(
+            "the job waits for records: an inbox is empty and open",
+            inboxes=inboxes,
+            remedy="inbox.close() ends its stream, and then the job",
+        )
+        return True
 
 
 class OperatorWatermark(NamedTuple):
@@ -493,13 +533,15 @@ class JobClient:
     async def result(self) -> JobResult:
         """Wait for the end of the job.
 
-        Cancelling the caller does not cancel the job.
+        Cancelling the caller does not cancel the job. A warning says after some seconds
+        that the job waits for an inbox that is empty and open.
 
         Raises:
             JobFailedError: If the job failed; the cause is the first error.
             JobCancelledError: If it was cancelled.
         """
-        with self._body.told():
+        look = _InboxWatch(self._job).look
+        with looking_on(look), self._body.told():
             return await self._job.wait()
 
     def _repr_html_(self) -> str:

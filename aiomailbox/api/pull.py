@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.verbs import folded
-from aiomailbox.connectors import PullSink
+from aiomailbox.connectors import AsyncIterableSource, IteratorSource, PullSink
 from aiomailbox.graph import Origin, Transformation
-from aiomailbox.operators import SinkOperator
+from aiomailbox.operators import Boundedness, SinkOperator, Source
 from aiomailbox.records import Run
 from aiomailbox.runtime import CountingHandover, JobMaster, PullHandover
 
 _HANDOVER = "results"
+# Twice that is as long as a person waits for a program that says nothing.
+_LOOK_S: Final = 5.0
 
 T = TypeVar("T")
+
+
+@contextmanager
+def looking_on(look: Callable[[], bool]) -> Iterator[None]:
+    """Call a function each few seconds until it returns True, or the block is left."""
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def wait() -> None:
+        nonlocal timer
+        timer = loop.call_later(_LOOK_S, on_timer)
+
+    def on_timer() -> None:
+        if not look():
+            wait()
+
+    wait()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 class Pulled(AsyncIterator[T]):
@@ -75,6 +99,20 @@ class Pulled(AsyncIterator[T]):
         if pulling is not None:
             pulling.abandon()
             await pulling.job.outlast()
+
+    def waited_for(self, verb: str, **facts: int) -> bool:
+        """Say in the log that a verb goes on until sources end that may never do so.
+
+        Args:
+            verb: What the user has called.
+            facts: What else there is to say.
+
+        Returns:
+            Whether the job has started, so that its sources are known.
+        """
+        if self._pulling is not None:
+            self._pulling.warn_of_wait(verb, **facts)
+        return self._pulling is not None
 
     def __del__(self) -> None:
         pulling = self._pulling
@@ -137,10 +175,35 @@ class _Pulling:
         )
         definition.executed = [last]
 
+    def warn_of_wait(self, verb: str, **facts: int) -> None:
+        """Say that the sources have not ended; see `Pulled.waited_for`."""
+        sources = [
+            node.name
+            for vertex in self.job.graph.vertices
+            for node in vertex.nodes
+            if _may_be_endless(node.transformation.source)
+        ]
+        if sources:
+            self.job.services.log.warning(
+                "a call goes on until its sources end",
+                call=f"{verb}()",
+                sources=sources,
+                **facts,
+                remedy="for one without end, use `async for record in stream`, "
+                "take(count), or a sink and env.start(); an inbox ends with close()",
+            )
+
     def abandon(self) -> None:
         """Cancel the job, if it has not ended, and drop what it hands over."""
         self.handover.abandon()
         self.job.cancel()
+
+
+def _may_be_endless(source: Source[Any] | None) -> bool:
+    # Nobody has to say that what is iterated over ends.
+    return isinstance(source, AsyncIterableSource | IteratorSource) or (
+        source is not None and source.boundedness is Boundedness.UNBOUNDED
+    )
 
 
 def pull_runs(
@@ -165,8 +228,14 @@ async def count_results(definition: JobDefinition, origins: list[Origin]) -> int
     """
     counted = CountingHandover()
     pulling = _Pulling(definition, origins, "count", counted)
+
+    def look() -> bool:
+        pulling.warn_of_wait("count", records=counted.records)
+        return True
+
     try:
-        await pulling.job.wait()
+        with looking_on(look):
+            await pulling.job.wait()
     finally:
         pulling.abandon()
         await pulling.job.outlast()

@@ -62,7 +62,13 @@ from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.interval import IntervalJoin, join_info
 from aiomailbox.api.misnamed import no_such_verb
-from aiomailbox.api.pull import Pulled, count_results, pull_runs, pull_values
+from aiomailbox.api.pull import (
+    Pulled,
+    count_results,
+    looking_on,
+    pull_runs,
+    pull_values,
+)
 from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.showing import show_records
 from aiomailbox.api.typed import RecordTypeCheck
@@ -1403,7 +1409,8 @@ class DataStream(Generic[T]):
     async def collect(self, job_name: str = "collect") -> list[T]:
         """Return all records as a list; with several subtasks, in no guaranteed order.
 
-        A warning says when a million of them are held, as of a stream without end.
+        A warning says when the sources have not ended after some seconds, or a million
+        records are held: a stream without end is for ``async for``.
 
         Raises:
             JobFailedError: If the job failed.
@@ -1411,16 +1418,22 @@ class DataStream(Generic[T]):
         values: list[T] = []
         has_warned = False
         runs = pull_runs(self._definition, self._origins, job_name)
+
+        def look() -> bool:
+            return runs.waited_for("collect", records_held=len(values))
+
         async with aclosing(runs):
-            async for run in runs:
-                values.extend(run.values)
-                if len(values) >= _COLLECTED_MANY and not has_warned:
-                    has_warned = True
-                    library_log().warning(
-                        "collect() holds a million records in memory, and goes on",
-                        records=len(values),
-                        remedy="use `async for record in stream`, take(count), or a sink",
-                    )
+            with looking_on(look):
+                async for run in runs:
+                    values.extend(run.values)
+                    if len(values) >= _COLLECTED_MANY and not has_warned:
+                        has_warned = True
+                        library_log().warning(
+                            "collect() holds a million records in memory, and goes on",
+                            records=len(values),
+                            remedy="use `async for record in stream`, take(count), "
+                            "or a sink",
+                        )
         return values
 
     @verb
@@ -1445,11 +1458,16 @@ class DataStream(Generic[T]):
         check_count(count, "count")
         values: list[T] = []
         records: Pulled[T] = pull_values(self._definition, self._origins, "take")
+
+        def look() -> bool:
+            return records.waited_for("take", records=len(values), wanted=count)
+
         async with aclosing(records):
-            async for value in records:
-                values.append(value)
-                if len(values) == count:
-                    break
+            with looking_on(look):
+                async for value in records:
+                    values.append(value)
+                    if len(values) == count:
+                        break
         return values
 
     @verb

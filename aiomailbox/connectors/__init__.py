@@ -10,7 +10,7 @@ import importlib.util
 from typing import TYPE_CHECKING, Any, Final
 
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
-from aiomailbox.connectors.collection import CollectionSource
+from aiomailbox.connectors.collection import CollectionSource, IteratorSource
 from aiomailbox.connectors.function_sink import FunctionSink
 from aiomailbox.connectors.inbox import (
     Answers,
@@ -37,6 +37,7 @@ __all__ = [
     "FileSource",
     "FunctionSink",
     "Inbox",
+    "IteratorSource",
     "Publication",
     "PullSink",
     "Questions",

@@ -174,6 +174,11 @@ class Inbox(AsyncIterableSource, Generic[T]):
         self._add(record)
         return True
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is empty and open, so that its stream goes on without a record."""
+        return not self._waiting and not self._is_closed
+
     def close(self) -> None:
         """End the stream after what was put; again is a no-op."""
         self._is_closed = True

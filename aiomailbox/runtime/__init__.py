@@ -40,7 +40,12 @@ from aiomailbox.runtime.observer import JobObserver, snapshot_after
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.tracebacks import users_part
-from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
+from aiomailbox.runtime.views import (
+    ChannelView,
+    OperatorView,
+    TaskView,
+    record_totals,
+)
 
 __all__ = [
     "SNAPSHOT_VERSION",
@@ -83,6 +88,7 @@ __all__ = [
     "find_bottleneck",
     "new_embedded_job",
     "place_of_savepoint",
+    "record_totals",
     "report_backpressure",
     "snapshot_after",
     "users_part",

@@ -162,4 +162,4 @@ async def test_windows_of_processing_time_that_ended_are_not_told(
     stream = env.from_async_iterable(slowly).window_all(windows)
     with caplog.at_level(logging.WARNING, "aiomailbox"):
         assert await stream.aggregate(am.count()).collect() == [1]
-    assert not caplog.records
+    assert "the input ended before windows" not in caplog.text

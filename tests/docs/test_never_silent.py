@@ -16,6 +16,7 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -526,6 +527,26 @@ async def _never_late(told: Told) -> None:
     keyed = new_env().from_collection([1]).key_by(lambda number: number)
     windows = keyed.window(am.TumblingProcessingTimeWindows.of(am.seconds(1)))
     windows.allowed_lateness(am.seconds(1))
+
+
+@line("`collect()`, `count()` or `take()` waits for sources that may never end")
+async def _endless(told: Told) -> None:
+    numbers = new_env().from_async_iterable(numbers_from(None))
+    for verb in (numbers.collect, numbers.count, partial(numbers.take, 10**6)):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(verb(), 10)
+    for name in ("collect", "count", "take"):
+        assert told.log().count(f"call='{name}()'") == 1
+
+
+@line("a job whose end is awaited waits for an inbox that nobody closes")
+async def _open_inbox(told: Told) -> None:
+    env, inbox = new_env(), am.Inbox[int]()
+    env.from_source(inbox, name="numbers").sink_to(drop)
+    await inbox.put(1)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(env.execute("job"), 60)
+    assert told.log().count("inboxes=['numbers']") == 1
 
 
 @line("an inbox is full before a job reads it")
