@@ -19,7 +19,7 @@ from aiomailbox.columnar import (
     unified_schema,
     without_views,
 )
-from aiomailbox.connectors.collection import RangeSplit, SplitReader
+from aiomailbox.connectors.collection import RangeSplit, SplitReader, end_of
 from aiomailbox.errors import RecordTypeError, WrongTypeError
 from aiomailbox.operators import (
     Boundedness,
@@ -63,6 +63,7 @@ class ArrowSource:
     gives_columns = True
     replayable = True
     parallelism_max = None
+    position_types = (RangeSplit,)
 
     def __init__(self, data: Any, records: Any = "namedtuple") -> None:
         self.boundedness = Boundedness.BOUNDED
@@ -134,13 +135,13 @@ class _ArrowReader(SplitReader):
         if not self._splits:
             return self._without_split()
         split = self._splits[0]
-        assert split.stop is not None, "a range of rows ends"
+        end = end_of(split)
         start = split.position
-        if start < split.stop:
+        if start < end:
             number = bisect_right(self._ends, start)
             batch = self._batches[number]
             first = self._ends[number] - batch.num_rows
-            stop = min(split.stop, self._ends[number], start + output.records_max)
+            stop = min(end, self._ends[number], start + output.records_max)
             part = batch.slice(start - first, stop - start)
             # All batches are of one schema: what one has not none has.
             if self._has_views:
@@ -150,7 +151,7 @@ class _ArrowReader(SplitReader):
                 self._maker = RowMaker(part.schema, self._form)
             output.for_split(split.split_id).emit_run(ArrowRun(part, self._maker))
             self._splits[0] = RangeSplit(split.split_id, stop, split.stop)
-            if stop < split.stop:
+            if stop < end:
                 return InputStatus.MORE_AVAILABLE
         return self._finish_split(output)
 

@@ -94,6 +94,7 @@ class AsyncIterableSource:
 
     # An iterator has one place in it where to go on: there is one reader.
     parallelism_max = 1
+    position_types = (AsyncSplit,)
     # What it awaits belongs to the loop that starts the job.
     stays_in_parent = True
     replays = "after the offset of the last element that counts"

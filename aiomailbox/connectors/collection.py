@@ -9,7 +9,12 @@ from itertools import islice
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    StateError,
+    UsageError,
+    WrongTypeError,
+)
 from aiomailbox.operators import (
     Boundedness,
     EnumeratorContext,
@@ -49,6 +54,21 @@ class RangeSplit:
     stop: int | None = None
 
 
+def end_of(split: RangeSplit) -> int:
+    """Return where a range ends.
+
+    Raises:
+        StateError: If it was restored, and is what was left of an iterator.
+    """
+    if split.stop is None:
+        raise StateError(
+            "the source was an iterator when the snapshot was taken, and its records "
+            "are a list now, or rows. Restore into an iterator; or give the source "
+            "another uid, so that it begins anew, and pass allow_unmatched_state=True"
+        )
+    return split.stop
+
+
 class CollectionSource:
     """Reads the elements of a sequence, in its order, or of any iterable.
 
@@ -77,6 +97,8 @@ class CollectionSource:
         >>> CollectionSource(["a", "b"], timestamps=[1, 2])
         <CollectionSource of 2 records>
     """
+
+    position_types = (RangeSplit,)
 
     def __init__(
         self, values: Iterable[Any], timestamps: Sequence[int] | None = None
@@ -211,6 +233,7 @@ class IteratorSource:
     """
 
     # An iterator has one place in it where to go on: there is one reader.
+    position_types = (RangeSplit,)
     parallelism_max = 1
 
     def __init__(
@@ -358,11 +381,8 @@ class _RangeReader(SplitReader):
         if not self._splits:
             return self._without_split()
         split = self._splits[0]
-        assert split.stop is not None
-        start, stop = (
-            split.position,
-            min(split.stop, split.position + output.records_max),
-        )
+        end = end_of(split)
+        start, stop = split.position, min(end, split.position + output.records_max)
         if start < stop:
             timestamps = self._timestamps
             values = self._values[start:stop]
@@ -372,7 +392,7 @@ class _RangeReader(SplitReader):
             )
             output.for_split(split.split_id).emit_run(run)
             self._splits[0] = replace(split, position=stop)
-        if stop < split.stop:
+        if stop < end:
             return InputStatus.MORE_AVAILABLE
         return self._finish_split(output)
 

@@ -9,7 +9,12 @@ from typing import Any, Final
 from aiomailbox.errors import WorldError
 from aiomailbox.graph import JobGraph, Transformation
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.operators import OperatorSnapshot, SplitEnumerator, naming_hook
+from aiomailbox.operators import (
+    OperatorSnapshot,
+    SplitEnumerator,
+    check_positions,
+    naming_hook,
+)
 from aiomailbox.state import OperatorStateSnapshot
 
 __all__ = ["JobSources", "SourceCoordinator"]
@@ -67,6 +72,7 @@ class SourceCoordinator:
         state = None if restored is None else restored.own.elements(_ENUMERATOR)
         source = item.source
         assert source is not None, "only a source has an enumerator"
+        check_positions(source, state or (), item.name, item.uid)
         with self._naming("create_enumerator"):
             self._enumerator: SplitEnumerator[Any] = source.create_enumerator(
                 self, state

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import aiomailbox as am
@@ -135,6 +137,62 @@ async def leaves_later(number: int) -> int:
 def leaves_while_read() -> Iterator[int]:
     yield 1
     sys.exit(0)
+
+
+async def counted(last: int | None) -> Any:
+    number = 0 if last is None else last
+    while True:
+        number += 1
+        yield number
+        await asyncio.sleep(0.01)
+
+
+def sources(directory: Path) -> dict[str, Any]:
+    """Return what begins a stream with each kind of source."""
+    files = directory / "files"
+    files.mkdir()
+    (files / "1.jsonl").write_text('{"n": 1}\n')
+    table = pa.table({"n": [1]})
+    source = am.FileSource(files, "jsonl", watch=1)
+    return {
+        "async": lambda env: env.from_async_iterable(counted, offset=lambda n: n),
+        "list": lambda env: env.from_collection([1]),
+        "iterator": lambda env: env.from_collection(itertools.count()),
+        "arrow": lambda env: env.from_arrow(table),
+        "files": lambda env: env.from_source(source),
+    }
+
+
+@pytest.mark.parametrize("after", ["async", "list", "iterator", "arrow", "files"])
+@pytest.mark.parametrize("before", ["async", "iterator", "files"])
+async def test_a_source_of_another_kind_is_refused_by_name(
+    before: str, after: str, tmp_path: Path
+) -> None:
+    made = sources(tmp_path)
+    came = asyncio.Event()
+
+    def build(kind: str) -> am.StreamExecutionEnvironment:
+        env = am.StreamExecutionEnvironment()
+        env.enable_checkpointing(None, mode=am.CheckpointingMode.AT_LEAST_ONCE)
+        made[kind](env).uid("in").sink_to(lambda _: came.set()).uid("out")
+        return env
+
+    async with build(before).start("before") as job:
+        await came.wait()
+        savepoint = await job.stop_with_savepoint(tmp_path / "savepoint")
+    resumed = build(after).start("after", restore_from=savepoint.place)
+    if after == before:
+        async with resumed as job:
+            assert job.state in {am.JobState.CREATED, am.JobState.RUNNING}
+            await job.cancel()
+        return
+    with pytest.raises(am.JobFailedError) as caught:
+        async with resumed as job:
+            await job.result()
+    told = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert "when the snapshot was taken" in told
+    assert "another uid" in told
+    assert "'in'" in told
 
 
 def as_it_is(record: Any) -> Any:

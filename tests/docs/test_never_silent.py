@@ -820,6 +820,14 @@ async def _other_windows(told: Told) -> None:
     await start_once(other, place)
 
 
+@line("a source is of another kind than in the snapshot")
+async def _other_source(told: Told) -> None:
+    place = await savepoint(told, lambda keyed: keyed.process(Noting("last")))
+    env = new_env()
+    env.from_collection([1]).uid("numbers").sink_to(drop).uid("end")
+    await told.run(env, restore_from=place, allow_unmatched_state=True)
+
+
 def newest_metadata(told: Told) -> Path:
     found = told.state.glob("*/chk-*/_metadata")
     return max(found, key=lambda path: int(path.parent.name[4:]))

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, Literal, overload
 from aiomailbox.connectors.files.enumerator import (
     FileEnumerator,
     FileSplit,
+    FilesSeen,
 )
 from aiomailbox.connectors.files.formats import (
     CsvFormat,
@@ -93,6 +94,8 @@ class FileSource(Generic[OutT]):
         >>> FileSource(file)
         <FileSource of jsonl files in ...orders.jsonl>
     """
+
+    position_types = (FileSplit, FilesSeen)
 
     @overload
     def __init__(

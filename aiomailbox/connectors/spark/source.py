@@ -103,6 +103,7 @@ class SparkSource(Generic[OutT]):
 
     # Two local iterators at a time slow Spark down: there is one reader.
     parallelism_max = 1
+    position_types = (SparkSplit,)
     stays_in_parent = True
     boundedness = Boundedness.BOUNDED
 

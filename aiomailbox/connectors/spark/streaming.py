@@ -117,6 +117,7 @@ class SparkStreamSource:
     """
 
     parallelism_max = 1
+    position_types = (StreamSplit,)
     stays_in_parent = True
 
     def __init__(

@@ -28,6 +28,7 @@ from aiomailbox.operators.sources.source import (
     InputStatus,
     Source,
     SourceReader,
+    check_positions,
     is_replayable,
 )
 from aiomailbox.operators.sources.split_outputs import SplitOutputs, SplitProgress
@@ -369,7 +370,9 @@ class SourceOperator(Operator):
 
     def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Keep the splits for the reader."""
-        self._early_splits += own.elements("splits")
+        splits, context = own.elements("splits"), self.context
+        check_positions(self.source, splits, context.operator_name, context.uid)
+        self._early_splits += splits
         self._restored = own
 
     def close(self) -> Pending:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
 from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
+from aiomailbox.errors import StateError, named_operator
 from aiomailbox.metrics import MetricGroup
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.mutations import MutationCheck
@@ -226,6 +227,8 @@ class Source(Protocol[SplitT]):
     depends on something, an attribute ``replays`` says on what, in a few words. One that
     knows how many records it has in all says so with an attribute ``record_count``, None
     as long as it does not know; it is read for each job snapshot, and must not block.
+    One that says in an attribute ``position_types`` of which classes its splits and the
+    state of its enumerator are is never given those of a source of another kind.
     """
 
     @property
@@ -252,6 +255,33 @@ def is_replayable(source: Any) -> bool:
         True
     """
     return bool(getattr(source, "replayable", True))
+
+
+def check_positions(
+    source: Any, positions: Iterable[Any], name: str, uid: str | None
+) -> None:
+    """Refuse to resume from the position of a source of another kind.
+
+    Args:
+        source: The source.
+        positions: Restored splits, or the state of an enumerator.
+        name: The operator's name.
+        uid: Its uid.
+
+    Raises:
+        StateError: If one is of none of the classes that the source has said.
+    """
+    types: tuple[type, ...] = getattr(source, "position_types", (object,))
+    for position in positions:
+        if not isinstance(position, types):
+            wanted = " or ".join(one.__name__ for one in types)
+            raise StateError(
+                f"{named_operator(name, uid)} was a source of another kind when the "
+                f"snapshot was taken: its position is of type {type(position).__name__}, "
+                f"and {type(source).__name__} goes on from {wanted}. Restore into a "
+                "source of the same kind; or give the new one another uid, so that it "
+                "begins anew, and pass allow_unmatched_state=True"
+            )
 
 
 def record_count_of(source: Any) -> int | None:
