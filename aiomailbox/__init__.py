@@ -10,37 +10,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from aiomailbox import connectors as _connectors
-from aiomailbox.api import (
-    BroadcastConnectedStream,
-    BroadcastStream,
-    CoGroupedWindows,
-    ConnectedStreams,
-    DataStream,
-    IntervalJoin,
-    IntervalJoined,
-    JobClient,
-    JobProgress,
-    JoinedStreams,
-    JoinedWindows,
-    KeyedStream,
-    OperatorWatermark,
-    Pipeline,
-    Session,
-    StreamExecutionEnvironment,
-    WindowedStream,
-    pipeline,
-    progress,
-)
+from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
+from aiomailbox.api.connected import ConnectedStreams
+from aiomailbox.api.environment import StreamExecutionEnvironment
+from aiomailbox.api.interval import IntervalJoin, IntervalJoined
+from aiomailbox.api.job import JobClient, OperatorWatermark
+from aiomailbox.api.job_progress import JobProgress, progress
+from aiomailbox.api.pipeline import Pipeline, pipeline
+from aiomailbox.api.sessions import Session
+from aiomailbox.api.stream import DataStream, KeyedStream
+from aiomailbox.api.window_joins import CoGroupedWindows, JoinedStreams, JoinedWindows
+from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.availability import Availability
-from aiomailbox.checkpoint import CheckpointingMode, Retention, Savepoint
-from aiomailbox.connectors import (
-    Answers,
-    AsyncIterableSource,
-    CollectionSource,
-    FunctionSink,
-    Inbox,
-    Subscription,
-)
+from aiomailbox.checkpoint.savepoint import Savepoint
+from aiomailbox.checkpoint.settings import CheckpointingMode, Retention
+from aiomailbox.connectors.async_iterable import AsyncIterableSource
+from aiomailbox.connectors.collection import CollectionSource
+from aiomailbox.connectors.function_sink import FunctionSink
+from aiomailbox.connectors.inbox import Answers, Inbox, Subscription
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
     AioMailboxError,
@@ -109,167 +96,186 @@ from aiomailbox.errors import (
     WrongTypeError,
     YieldDepthError,
 )
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.mailbox import (
-    Mail,
-    MailboxController,
-    MailboxDefaultAction,
-    MailboxExecutor,
-    MailboxProcessor,
-    MailOptions,
-    TaskMailbox,
-)
-from aiomailbox.metrics import HistogramValue, Merge, Metric, MetricKind
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.mailbox.default_action import MailboxController, MailboxDefaultAction
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.mailbox.mail import Mail, MailOptions
+from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
+from aiomailbox.metrics.declared import Merge, Metric, MetricKind
+from aiomailbox.metrics.histogram import HistogramValue
 from aiomailbox.observe.running import run
-from aiomailbox.operators import (
-    AsyncCall,
-    BlockCause,
-    Boundedness,
-    BroadcastContext,
-    BroadcastProcessFunction,
+from aiomailbox.operators.aggregates.commutative import commutative
+from aiomailbox.operators.aggregates.distinct import count_distinct
+from aiomailbox.operators.aggregates.first_last import first, last
+from aiomailbox.operators.aggregates.functions import (
+    aggregates,
+    collect_list,
+    count,
+    max_,
+    mean,
+    min_,
+    sum_,
+)
+from aiomailbox.operators.aggregates.quantile import quantile
+from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.async_io.identity import AsyncCall, current_call
+from aiomailbox.operators.async_state.context import KeyedAsyncContext
+from aiomailbox.operators.async_state.function import KeyedAsyncProcessFunction
+from aiomailbox.operators.core.blocked import BlockCause
+from aiomailbox.operators.core.checkpointed import (
     CheckpointedFunction,
-    Collector,
+    FunctionStateContext,
+)
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.input_selection import InputSelection
+from aiomailbox.operators.core.on_error import (
+    DeadLetter,
+    OnError,
+    dead_letter,
+    fail,
+    skip,
+)
+from aiomailbox.operators.functions.broadcast import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+)
+from aiomailbox.operators.functions.broadcast_context import (
+    BroadcastContext,
+    KeyedBroadcastContext,
+    KeyedReadOnlyContext,
+    ReadOnlyContext,
+)
+from aiomailbox.operators.functions.co import CoProcessFunction
+from aiomailbox.operators.functions.keyed import KeyedProcessFunction
+from aiomailbox.operators.functions.keyed_co import KeyedCoProcessFunction
+from aiomailbox.operators.functions.keyed_context import (
+    KeyedProcessContext,
+    TimerService,
+)
+from aiomailbox.operators.functions.process import ProcessFunction
+from aiomailbox.operators.functions.process_context import ProcessContext
+from aiomailbox.operators.joins.function import ProcessJoinContext, ProcessJoinFunction
+from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.sinks.sink import (
     Committer,
     CommitterContext,
-    CoProcessFunction,
-    DeadLetter,
-    FunctionStateContext,
-    Guarantee,
-    InputSelection,
-    InputStatus,
-    KeyedAsyncContext,
-    KeyedAsyncProcessFunction,
-    KeyedBroadcastContext,
-    KeyedBroadcastProcessFunction,
-    KeyedCoProcessFunction,
-    KeyedProcessContext,
-    KeyedProcessFunction,
-    KeyedReadOnlyContext,
-    Match,
-    OnError,
-    Pattern,
-    ProcessContext,
-    ProcessFunction,
-    ProcessJoinContext,
-    ProcessJoinFunction,
-    ReadOnlyContext,
-    RuntimeContext,
     Sink,
     SinkWriter,
+)
+from aiomailbox.operators.sources.source import (
+    Boundedness,
+    InputStatus,
     Source,
     SourceReader,
     Split,
     SplitEnumerator,
     StaticEnumerator,
-    TimerService,
-    aggregates,
-    collect_list,
-    commutative,
-    count,
-    count_distinct,
-    current_call,
-    dead_letter,
-    fail,
-    first,
-    last,
-    max_,
-    mean,
-    min_,
-    pattern,
-    quantile,
-    skip,
-    sum_,
-    top_n,
 )
-from aiomailbox.policies import Batch, Cache, RateLimit, Retry, restart
-from aiomailbox.records import Answer, ListRun, OutputTag, Question
-from aiomailbox.runtime import (
-    BackpressureLevel,
-    BackpressureReport,
-    Bottleneck,
+from aiomailbox.operators.useful.pattern import Match, Pattern, pattern
+from aiomailbox.policies import restart
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.retry import Retry
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.questions import Answer, Question
+from aiomailbox.records.run import ListRun
+from aiomailbox.runtime.backpressure import BackpressureReport, VertexPressure
+from aiomailbox.runtime.bottleneck import BackpressureLevel, TaskPressure
+from aiomailbox.runtime.checkpoint_views import CheckpointView, CompletedCheckpoint
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.diagnosis import Bottleneck
+from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
-    CheckpointView,
-    CompletedCheckpoint,
     EdgeSummary,
     FailureSummary,
-    JobConfig,
     JobMetrics,
-    JobResult,
     JobSnapshot,
-    JobState,
     OperatorSummary,
-    Stall,
-    TaskPressure,
-    VertexPressure,
 )
-from aiomailbox.runtime.processes import Processes
-from aiomailbox.state import (
-    AggregateFunction,
-    AggregatingState,
+from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.master import JobResult
+from aiomailbox.runtime.processes.deployment import Processes
+from aiomailbox.runtime.stalls import Stall
+from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend
+from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
-    HeapStateBackend,
-    KeyedStateStore,
-    ListState,
     ListStateDescriptor,
-    MapState,
     MapStateDescriptor,
-    ObjectSerializer,
-    PickleSerializer,
-    ReadOnlyBroadcastState,
-    ReducingState,
     ReducingStateDescriptor,
-    RocksDBStateBackend,
     StateDescriptor,
     StateTtlConfig,
     StateVisibility,
     TtlUpdate,
-    ValueState,
     ValueStateDescriptor,
 )
-from aiomailbox.windowing import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
-    CountEvictor,
-    CountTrigger,
-    DeltaEvictor,
-    DeltaTrigger,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    Evictor,
-    FailedWindow,
-    GlobalWindow,
+from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.state.operator_state import ReadOnlyBroadcastState
+from aiomailbox.state.serializers import ObjectSerializer, PickleSerializer
+from aiomailbox.state.store import (
+    AggregatingState,
+    KeyedStateStore,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
+)
+from aiomailbox.windowing.assigners import (
     GlobalWindows,
-    NeverTrigger,
-    ProcessingTimeSessionWindows,
-    ProcessingTimeTrigger,
-    ProcessWindowContext,
-    ProcessWindowFunction,
-    PurgingTrigger,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    TimeEvictor,
-    TimeWindow,
-    Trigger,
-    TriggerContext,
-    TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
+)
+from aiomailbox.windowing.continuous import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+)
+from aiomailbox.windowing.evictors import (
+    CountEvictor,
+    DeltaEvictor,
+    Evictor,
+    TimeEvictor,
+)
+from aiomailbox.windowing.explain import explain_window
+from aiomailbox.windowing.failures import FailedWindow
+from aiomailbox.windowing.functions import (
+    ProcessWindowContext,
+    ProcessWindowFunction,
     WindowState,
-    explain_window,
+)
+from aiomailbox.windowing.sessions import (
+    EventTimeSessionWindows,
+    ProcessingTimeSessionWindows,
+)
+from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow
+from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
+from aiomailbox.windowing.triggers import (
+    CountTrigger,
+    DeltaTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
+    PurgingTrigger,
 )
 
 # All that `__getattr__` gives, for checkers and editors.
 if TYPE_CHECKING:
     from aiomailbox import observe as observe
-    from aiomailbox.connectors import FileSink, FileSource, RedisSink, SqlSink
     from aiomailbox.connectors.arrow import ArrowSource as ArrowSource
+    from aiomailbox.connectors.file_sink import FileSink
+    from aiomailbox.connectors.files.source import FileSource
     from aiomailbox.connectors.parquet import ParquetSink as ParquetSink
-    from aiomailbox.connectors.spark import (
-        SparkSource as SparkSource,
+    from aiomailbox.connectors.redis_sink import RedisSink
+    from aiomailbox.connectors.spark.source import SparkSource as SparkSource
+    from aiomailbox.connectors.spark.streaming import (
         SparkStreamSource as SparkStreamSource,
-        SparkTableSink as SparkTableSink,
     )
+    from aiomailbox.connectors.spark.table_sink import SparkTableSink as SparkTableSink
+    from aiomailbox.connectors.sql.sink import SqlSink
 
 __all__ = [
     "AggregateFunction",

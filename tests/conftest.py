@@ -175,7 +175,7 @@ def pytest_asyncio_loop_factories(
 @pytest.fixture(scope="session")
 def spark() -> Iterator[Any]:
     """Give the suite's one Spark session, for tests marked ``spark``."""
-    from aiomailbox.connectors.spark import local_session
+    from aiomailbox.connectors.spark.session import local_session
 
     session = local_session("aiomailbox tests", cores=2)
     # A cancelled job is expected here, and Spark tells about it at length.

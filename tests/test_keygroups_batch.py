@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import KeyTypeError
-from aiomailbox.keygroups import KeyGroupAssigner, key_group
+from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.keygroups.assignment import key_group
 from aiomailbox.keygroups.batch import key_groups_of
 
 LONGS = st.integers(-(2**63), 2**63 - 1)

@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from aiomailbox.api.build import described_key, function_info, own_copy
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.errors import UsageError, WrongTypeError
-from aiomailbox.graph import OperatorFactory
-from aiomailbox.operators import (
+from aiomailbox.graph.transformation import OperatorFactory
+from aiomailbox.operators.core.on_error import OnError, fail
+from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
     KeyedBroadcastProcessFunction,
     KeyedBroadcastProcessOperator,
-    OnError,
     check_descriptors,
-    fail,
 )
-from aiomailbox.state import MapStateDescriptor
+from aiomailbox.state.descriptors import MapStateDescriptor
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.

@@ -10,32 +10,33 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from aiomailbox.api.growing import state_without_ttl
-from aiomailbox.connectors import FunctionSink
+from aiomailbox.connectors.function_sink import FunctionSink
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.graph import FunctionInfo, Origin, Transformation
-from aiomailbox.operators import (
-    FieldSelector,
-    FieldsSelector,
-    KeyCheck,
-    OnError,
-    Operator,
-    RecordFields,
-    Sink,
-    SinkOperator,
-    StageKind,
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.graph.transformation import FunctionInfo, Origin, Transformation
+from aiomailbox.operators.aggregates.functions import fields_read
+from aiomailbox.operators.core.callables import (
     check_function,
-    check_on_error,
     describe,
-    field_or_function,
-    fields_read,
     is_async_callable,
     refuse_called,
     refuse_generator,
     shortened,
-    stateless,
 )
-from aiomailbox.policies import Cache
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.on_error import OnError, check_on_error
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.selectors import (
+    FieldSelector,
+    FieldsSelector,
+    field_or_function,
+)
+from aiomailbox.operators.keyed.key_reader import KeyCheck
+from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sinks.sink import Sink
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.operators import stateless
+from aiomailbox.policies.cache import Cache
 
 OperatorT = TypeVar("OperatorT", bound=Operator)
 

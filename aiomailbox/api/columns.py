@@ -9,20 +9,16 @@ from typing import Any
 from aiomailbox import connectors
 from aiomailbox.api.build import check_name, key_check, known_fields
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.graph import FunctionInfo, Origin, rows_from
-from aiomailbox.operators import (
-    AsyncMapOperator,
-    Expression,
-    OnError,
-    RecordFields,
-    RowsNote,
-    check_on_error,
-    describe,
-    is_expression,
-    noting,
-    with_expressions,
-)
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.graph.columns import rows_from
+from aiomailbox.graph.transformation import FunctionInfo, Origin
+from aiomailbox.operators.aggregates.functions import with_expressions
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.core.callables import describe
+from aiomailbox.operators.core.on_error import OnError, check_on_error
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.rows_note import RowsNote, noting
+from aiomailbox.operators.core.selectors import Expression, is_expression
 
 __all__ = [
     "Expression",

@@ -14,18 +14,18 @@ from aiomailbox.api.build import (
 )
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.errors import UsageError, WrongTypeError
-from aiomailbox.graph import OperatorFactory, Origin
-from aiomailbox.operators import (
+from aiomailbox.graph.transformation import OperatorFactory, Origin
+from aiomailbox.operators.core.callables import check_function
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.functions.co import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessFunction,
     CoProcessOperator,
+)
+from aiomailbox.operators.functions.keyed_co import (
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
-    OnError,
-    check_function,
-    check_on_error,
-    fail,
 )
 
 if TYPE_CHECKING:

@@ -10,25 +10,26 @@ from typing import Final
 
 import msgspec
 
-from aiomailbox.checkpoint import CheckpointingMode
+from aiomailbox.checkpoint.settings import CheckpointingMode
 from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, UsageError
-from aiomailbox.graph import (
-    JobGraph,
-    Origin,
-    Transformation,
-    build_job_graph,
-    check_blocking,
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.describe import (
     describe_mermaid,
     describe_plan,
-    describe_svg,
     describe_text,
-    reachable,
     unreplayable_sources,
 )
-from aiomailbox.operators import caller_location
-from aiomailbox.records import RUN_LENGTH_MAX
-from aiomailbox.runtime import Deployment, Embedded, JobConfig, JobMaster, PullHandover
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.regions import check_blocking
+from aiomailbox.graph.svg import describe_svg
+from aiomailbox.graph.transformation import Origin, Transformation, reachable
+from aiomailbox.operators.core.locate import caller_location
+from aiomailbox.records.run import RUN_LENGTH_MAX
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.deployment import Deployment, Embedded
+from aiomailbox.runtime.handover import PullHandover
+from aiomailbox.runtime.master import JobMaster
 
 # Of operators that nothing reads: enough to name a mistake.
 _DECLARED_MAX: Final = 1000

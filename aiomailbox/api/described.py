@@ -9,7 +9,7 @@ import textwrap
 from types import CodeType
 from typing import Any, Final
 
-from aiomailbox.state import (
+from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

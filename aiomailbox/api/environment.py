@@ -38,39 +38,33 @@ from aiomailbox.api.job_progress import progress as showing_progress
 from aiomailbox.api.misnamed import Hinting, no_such_method
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
-from aiomailbox.checkpoint import (
+from aiomailbox.checkpoint.settings import (
     MEMORY_THRESHOLD,
     CheckpointingMode,
     CheckpointSettings,
     Retention,
 )
 from aiomailbox.clock import Clock
-from aiomailbox.connectors import (
-    AsyncIterableSource,
-    CollectionSource,
-    Inbox,
-    Questions,
-)
+from aiomailbox.connectors.async_iterable import AsyncIterableSource
+from aiomailbox.connectors.collection import CollectionSource
+from aiomailbox.connectors.inbox import Inbox, Questions
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.graph import Transformation
-from aiomailbox.operators import Boundedness, Source, SourceOperator
-from aiomailbox.policies import RestartStrategy
-from aiomailbox.records import Question
-from aiomailbox.runtime import (
-    Deployment,
-    IfFinished,
-    JobConfig,
-    JobMaster,
-    JobResult,
-    JobState,
-)
-from aiomailbox.state import StateBackend
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.graph.transformation import Transformation
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.operators.sources.source import Boundedness, Source
+from aiomailbox.policies.restart import RestartStrategy
+from aiomailbox.records.questions import Question
+from aiomailbox.runtime.config import IfFinished, JobConfig
+from aiomailbox.runtime.deployment import Deployment
+from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.master import JobMaster, JobResult
+from aiomailbox.state.backends import StateBackend
 
 if TYPE_CHECKING:
-    from aiomailbox.connectors import FileSource
-    from aiomailbox.connectors.spark import SparkSource
+    from aiomailbox.connectors.files.source import FileSource
+    from aiomailbox.connectors.spark.source import SparkSource
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Final
 
 from aiomailbox.api.described import SPARK_MAKERS, described_in
-from aiomailbox.state import StateDescriptor
+from aiomailbox.state.descriptors import StateDescriptor
 
 _KINDS: Final = ("Value", "List", "Map", "Reducing", "Aggregating")
 _MAKERS: Final = frozenset(f"{kind}StateDescriptor" for kind in _KINDS) | SPARK_MAKERS
@@ -29,7 +29,7 @@ def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
         or the name is not written out, only that there is state.
 
     Example:
-        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> seen = ValueStateDescriptor("seen", int)
         >>> state_without_ttl(lambda value, context: context.state.get_value(seen))
         ("state 'seen' has no TTL",)

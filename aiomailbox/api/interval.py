@@ -12,16 +12,12 @@ from aiomailbox.api.columns import Expression, selected_pairs
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.graph import FunctionInfo, Origin
-from aiomailbox.operators import (
-    IntervalJoinOperator,
-    KeySelector,
-    OnError,
-    ProcessJoinFunction,
-    fail,
-    pair,
-)
-from aiomailbox.records import OutputTag
+from aiomailbox.graph.transformation import FunctionInfo, Origin
+from aiomailbox.operators.core.on_error import OnError, fail
+from aiomailbox.operators.joins.function import ProcessJoinFunction, pair
+from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.records.elements import OutputTag
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.

@@ -16,7 +16,13 @@ from aiomailbox.api.body import Body
 from aiomailbox.api.pull import looking_on
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
-from aiomailbox.connectors import Answers, Inbox, Publication, Questions, Subscription
+from aiomailbox.connectors.inbox import (
+    Answers,
+    Inbox,
+    Publication,
+    Questions,
+    Subscription,
+)
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import (
     AsyncTimeoutError,
@@ -24,24 +30,22 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     UsageError,
 )
-from aiomailbox.graph import JobGraph, describe_svg
-from aiomailbox.records import SnapshotType, StopMode
-from aiomailbox.runtime import (
-    BackpressureReport,
-    Bottleneck,
-    CheckpointCoordinator,
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.svg import describe_svg
+from aiomailbox.records.events import SnapshotType, StopMode
+from aiomailbox.runtime.backpressure import BackpressureReport, backpressure_of
+from aiomailbox.runtime.checkpoint_views import (
     CheckpointView,
     CompletedCheckpoint,
-    JobMaster,
-    JobMetrics,
-    JobObserver,
-    JobResult,
-    JobSnapshot,
-    JobState,
-    backpressure_of,
     place_of_savepoint,
-    record_totals,
 )
+from aiomailbox.runtime.coordinator import CheckpointCoordinator
+from aiomailbox.runtime.diagnosis import Bottleneck
+from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot
+from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.master import JobMaster, JobResult
+from aiomailbox.runtime.observer import JobObserver
+from aiomailbox.runtime.views import record_totals
 
 T = TypeVar("T")
 

@@ -21,7 +21,7 @@ from aiomailbox.api.latest_snapshot import LatestSnapshot
 from aiomailbox.api.notebook import displayed, is_notebook
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.runtime import JobSnapshot, OperatorSummary
+from aiomailbox.runtime.job_snapshot import JobSnapshot, OperatorSummary
 
 __all__ = ["JobProgress", "operator_rows", "progress", "progress_of"]
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from aiomailbox.runtime import JobSnapshot, await_tree
+from aiomailbox.runtime.await_tree import await_tree
+from aiomailbox.runtime.job_snapshot import JobSnapshot
 
 __all__ = ["LatestSnapshot"]
 

@@ -285,7 +285,8 @@ def no_such_verb(kind: type, name: str) -> str:
         name: What was asked for.
 
     Example:
-        >>> from aiomailbox.api import DataStream, KeyedStream
+        >>> from aiomailbox.api.stream import DataStream
+        >>> from aiomailbox.api.stream import KeyedStream
         >>> no_such_verb(DataStream, "keyBy")
         "'DataStream' object has no attribute 'keyBy'; write stream.key_by(...)"
         >>> no_such_verb(DataStream, "reduce")
@@ -309,7 +310,7 @@ def no_such_method(kind: type, name: str) -> str:
     """Return what to say where an environment has no such attribute.
 
     Example:
-        >>> from aiomailbox.api import StreamExecutionEnvironment
+        >>> from aiomailbox.api.environment import StreamExecutionEnvironment
         >>> no_such_method(StreamExecutionEnvironment, "fromCollection")
         "...has no attribute 'fromCollection'; write env.from_collection(...)"
         >>> no_such_method(StreamExecutionEnvironment, "set_parallelism")

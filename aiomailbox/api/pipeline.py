@@ -12,12 +12,15 @@ from aiomailbox.api.build import check_count
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.graph import JobGraph, Origin, Transformation
-from aiomailbox.records import OutputTag
-from aiomailbox.runtime import JobConfig, JobSnapshot
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.job_snapshot import JobSnapshot
 
 if TYPE_CHECKING:
-    from aiomailbox.connectors import Applied, DataFrame
+    from aiomailbox.connectors.spark import DataFrame
+    from aiomailbox.connectors.spark.inside.applied import Applied
 
 InT = TypeVar("InT")
 OutT = TypeVar("OutT")
@@ -109,12 +112,8 @@ class Pipeline(Generic[InT, OutT]):
             ...     return rows.map(lambda row: {"n": 2 * row.n})
             >>> doubled.apply_to(df, schema="n long").result.show()  # doctest: +SKIP
         """
-        from aiomailbox.connectors import (
-            Application,
-            Applied,
-            default_parallelism,
-            new_input,
-        )
+        from aiomailbox.connectors import Application, default_parallelism, new_input
+        from aiomailbox.connectors.spark.inside.applied import Applied
 
         frames = _frames(df, named)
         orders = _orders(order_by, frames)

@@ -10,11 +10,15 @@ from typing import Any, Final, TypeVar
 
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.verbs import folded
-from aiomailbox.connectors import AsyncIterableSource, IteratorSource, PullSink
-from aiomailbox.graph import Origin, Transformation
-from aiomailbox.operators import Boundedness, SinkOperator, Source
-from aiomailbox.records import Run
-from aiomailbox.runtime import CountingHandover, JobMaster, PullHandover
+from aiomailbox.connectors.async_iterable import AsyncIterableSource
+from aiomailbox.connectors.collection import IteratorSource
+from aiomailbox.connectors.pull_sink import PullSink
+from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sources.source import Boundedness, Source
+from aiomailbox.records.run import Run
+from aiomailbox.runtime.handover import CountingHandover, PullHandover
+from aiomailbox.runtime.master import JobMaster
 
 _HANDOVER = "results"
 # Twice that is as long as a person waits for a program that says nothing.

@@ -8,7 +8,7 @@ from typing import Generic
 
 from aiomailbox.durations import event_datetime
 from aiomailbox.typevars import KeyT, ValueT
-from aiomailbox.windowing import TimeWindow
+from aiomailbox.windowing.time_window import TimeWindow
 
 __all__ = ["Session", "SessionMaker"]
 

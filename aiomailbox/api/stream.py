@@ -79,11 +79,11 @@ from aiomailbox.api.window_joins import (
     JoinedWindows,
 )
 from aiomailbox.api.windowed import Items, WindowedStream
-from aiomailbox.connectors import Publication
+from aiomailbox.connectors.inbox import Publication
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.exchange import (
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
@@ -94,62 +94,62 @@ from aiomailbox.exchange import (
     RescalePartitioner,
     ShufflePartitioner,
 )
-from aiomailbox.graph import (
+from aiomailbox.graph.side_outputs import problem_of_side_output
+from aiomailbox.graph.transformation import (
     ChainingStrategy,
     FunctionInfo,
     OperatorFactory,
     Origin,
     Transformation,
 )
-from aiomailbox.graph.side_outputs import problem_of_side_output
 from aiomailbox.logs import library_log
-from aiomailbox.operators import (
-    AsOfJoinOperator,
-    BatchOperator,
-    BufferOperator,
-    BufferPolicy,
-    Collector,
-    DeduplicateOperator,
+from aiomailbox.operators.async_state.context import KeyedAsyncContext
+from aiomailbox.operators.async_state.function import KeyedAsyncProcessFunction
+from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
+from aiomailbox.operators.core.callables import check_function
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.on_error import (
     ErrorAction,
-    KeyedAggregateOperator,
-    KeyedAsyncContext,
-    KeyedAsyncProcessFunction,
-    KeyedAsyncProcessOperator,
-    KeyedProcessFunction,
-    KeyedProcessOperator,
-    KeyedReduceOperator,
-    LookupJoinOperator,
-    Match,
-    MatchOperator,
     OnError,
-    Pattern,
-    ProcessFunction,
-    ProcessJoinFunction,
-    ProcessOperator,
-    RecordFields,
-    SampleOperator,
-    Sink,
-    StageKind,
-    TimestampsAndWatermarksOperator,
-    WithLatestOperator,
-    check_function,
     check_on_error,
     fail,
-    noting,
-    pair,
-    stateless,
 )
-from aiomailbox.policies import Batch, Cache, RateLimit, Retry
-from aiomailbox.records import OutputTag
-from aiomailbox.state import AggregateFunction, MapStateDescriptor
-from aiomailbox.windowing import (
-    EventTimeSessionWindows,
-    SidedKey,
-    WindowAssigner,
-    WindowJoinOperator,
-    mark_first,
-    mark_second,
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.rows_note import noting
+from aiomailbox.operators.functions.keyed import (
+    KeyedProcessFunction,
+    KeyedProcessOperator,
 )
+from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
+from aiomailbox.operators.joins.as_of import AsOfJoinOperator
+from aiomailbox.operators.joins.function import ProcessJoinFunction, pair
+from aiomailbox.operators.joins.lookup import LookupJoinOperator
+from aiomailbox.operators.keyed.operators import (
+    KeyedAggregateOperator,
+    KeyedReduceOperator,
+)
+from aiomailbox.operators.sinks.sink import Sink
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.operators import stateless
+from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
+from aiomailbox.operators.useful.batch import BatchOperator
+from aiomailbox.operators.useful.buffer import BufferOperator, BufferPolicy
+from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
+from aiomailbox.operators.useful.latest import WithLatestOperator
+from aiomailbox.operators.useful.match import MatchOperator
+from aiomailbox.operators.useful.pattern import Match, Pattern
+from aiomailbox.operators.useful.sample import SampleOperator
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.retry import Retry
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.state.descriptors import MapStateDescriptor
+from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.windowing.assigners import WindowAssigner
+from aiomailbox.windowing.co_group import SidedKey, mark_first, mark_second
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.window_join import WindowJoinOperator
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -157,7 +157,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from aiomailbox.api.columns import Expression
-    from aiomailbox.connectors import DataFrame
+    from aiomailbox.connectors.spark import DataFrame
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -14,33 +14,31 @@ from aiomailbox.api.columns import aggregating, window_form
 from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.graph import FunctionInfo, Origin
+from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
-from aiomailbox.operators import (
-    OnError,
+from aiomailbox.operators.core.callables import (
     check_function,
     check_methods,
-    check_on_error,
     describe,
     is_async_callable,
-    noting,
 )
-from aiomailbox.records import OutputTag
-from aiomailbox.state import AggregateFunction
+from aiomailbox.operators.core.on_error import OnError, check_on_error
+from aiomailbox.operators.core.rows_note import noting
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.state.functions import AggregateFunction
 from aiomailbox.typevars import WindowT
-from aiomailbox.windowing import (
-    CoGroupFunction,
-    Evictor,
+from aiomailbox.windowing.assigners import (
     GlobalWindows,
-    JoinFunction,
-    ProcessWindowFunction,
-    PurgingTrigger,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    Trigger,
     WindowAssigner,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction
+from aiomailbox.windowing.evictors import Evictor
+from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.trigger import Trigger
+from aiomailbox.windowing.triggers import PurgingTrigger
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from aiomailbox.records import CheckpointBarrier
+from aiomailbox.records.events import CheckpointBarrier
 
 __all__ = [
     "Abort",

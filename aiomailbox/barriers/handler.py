@@ -25,7 +25,7 @@ from aiomailbox.barriers.actions import (
 from aiomailbox.barriers.machine import AlignmentMachine
 from aiomailbox.barriers.statistics import AlignmentMeter, AlignmentStatistics
 from aiomailbox.clock import Clock
-from aiomailbox.records import Alignment, CheckpointBarrier
+from aiomailbox.records.events import Alignment, CheckpointBarrier
 
 __all__ = ["CheckpointBarrierHandler"]
 

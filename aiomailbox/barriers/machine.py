@@ -31,7 +31,7 @@ from aiomailbox.barriers.actions import (
     StopPersisting,
     Trigger,
 )
-from aiomailbox.records import Alignment, CheckpointBarrier
+from aiomailbox.records.events import Alignment, CheckpointBarrier
 
 __all__ = ["AlignmentMachine", "AlignmentState"]
 

@@ -19,7 +19,7 @@ from aiomailbox.barriers.actions import (
 )
 from aiomailbox.barriers.statistics import AlignmentMeter, AlignmentStatistics
 from aiomailbox.clock import Clock
-from aiomailbox.records import CheckpointBarrier
+from aiomailbox.records.events import CheckpointBarrier
 
 __all__ = ["CheckpointBarrierTracker"]
 

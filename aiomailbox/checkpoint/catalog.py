@@ -23,7 +23,8 @@ from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.checkpoint.shared_files import remove_unused
 from aiomailbox.clock import Clock
 from aiomailbox.errors import DamagedFileError, StateError
-from aiomailbox.storage import Storage, open_storage
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.contract import Storage
 
 __all__ = ["FoundCheckpoint", "delete_checkpoint", "find_checkpoints"]
 

@@ -8,7 +8,8 @@ import msgspec
 
 from aiomailbox.checkpoint.layout import JOB_FILE
 from aiomailbox.errors import DamagedFileError
-from aiomailbox.storage import Storage, checked_chunks, checked_frames
+from aiomailbox.storage.checked import checked_chunks, checked_frames
+from aiomailbox.storage.contract import Storage
 
 __all__ = ["JobNumbers", "has_job_file", "read_job_file", "write_job_file"]
 

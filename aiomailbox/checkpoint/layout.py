@@ -7,7 +7,8 @@ import re
 from typing import Final
 from urllib.parse import quote
 
-from aiomailbox.storage import Storage, open_storage
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.contract import Storage
 
 __all__ = [
     "JOB_FILE",

@@ -15,10 +15,10 @@ import msgspec
 
 from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
 from aiomailbox.errors import DamagedFileError, StateError
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.records import SnapshotType
-from aiomailbox.storage import checked_chunks, checked_frames
+from aiomailbox.records.events import SnapshotType
+from aiomailbox.storage.checked import checked_chunks, checked_frames
 
 __all__ = [
     "FORMAT_VERSION",

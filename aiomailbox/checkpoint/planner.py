@@ -33,7 +33,7 @@ from aiomailbox.checkpoint.request import (
 )
 from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.ids import SubtaskId
-from aiomailbox.records import CheckpointBarrier, SnapshotType
+from aiomailbox.records.events import CheckpointBarrier, SnapshotType
 
 __all__ = [
     "Acknowledgement",

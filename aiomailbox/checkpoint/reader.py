@@ -27,11 +27,12 @@ from aiomailbox.checkpoint.task_bytes import (
 )
 from aiomailbox.errors import DamagedFileError, StateError
 from aiomailbox.ids import OperatorId
-from aiomailbox.operators import decode_snapshot, describe_snapshot
-from aiomailbox.records import class_name, saved_names
-from aiomailbox.state import FetchFile, ObjectSerializer, PickleSerializer
-from aiomailbox.storage import Storage
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.operators.snapshots.codec import decode_snapshot, describe_snapshot
+from aiomailbox.records.record_classes import class_name, saved_names
+from aiomailbox.state.serializers import ObjectSerializer, PickleSerializer
+from aiomailbox.state.snapshot import FetchFile
+from aiomailbox.storage.contract import Storage
+from aiomailbox.task.snapshot import TaskSnapshot
 
 __all__ = ["CheckpointFiles", "RestoredCommittables", "RestoredJob"]
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiomailbox.checkpoint.failures import FailureReason
 from aiomailbox.checkpoint.settings import CheckpointSettings
-from aiomailbox.records import SnapshotType
+from aiomailbox.records.events import SnapshotType
 
 __all__ = ["CheckpointRequest", "Choice", "Refusal", "RequestQueue", "Wait"]
 

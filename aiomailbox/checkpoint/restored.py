@@ -12,24 +12,17 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 from aiomailbox.errors import StateError, named_operator
-from aiomailbox.eventtime import ValveSnapshot
-from aiomailbox.exchange import decode_in_flight, encode_in_flight
-from aiomailbox.graph import (
-    JobGraph,
-    channel_name,
-    consumers_of,
-    is_channel_of,
-    producer_of_channel,
-)
+from aiomailbox.eventtime.valve import ValveSnapshot
+from aiomailbox.exchange.core.channel_state import decode_in_flight, encode_in_flight
+from aiomailbox.graph.channels import channel_name, is_channel_of, producer_of_channel
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.ids import OperatorId, VertexId
-from aiomailbox.operators import OperatorSnapshot, redistribute
-from aiomailbox.records import (
-    ElementCodec,
-    LatencyMarker,
-    Watermark,
-    WatermarkStatus,
-)
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.operators.snapshots.redistribution import redistribute
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
+from aiomailbox.task.snapshot import TaskSnapshot
 
 __all__ = [
     "JobSnapshot",

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
-from aiomailbox.records import SnapshotType
+from aiomailbox.records.events import SnapshotType
 
 __all__ = ["CompletedCheckpoints", "Retained"]
 

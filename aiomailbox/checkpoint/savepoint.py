@@ -15,21 +15,20 @@ from aiomailbox.checkpoint.metadata import CheckpointMetadata, OperatorInfo
 from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import MissingExtraError, NoCheckpointError, StateError
 from aiomailbox.ids import OperatorId
-from aiomailbox.operators import (
+from aiomailbox.operators.snapshots.codec import decode_state, describe_snapshot
+from aiomailbox.operators.snapshots.description import (
     SnapshotDescription,
     StateDescription,
-    decode_state,
-    describe_snapshot,
 )
-from aiomailbox.records import present_name
-from aiomailbox.state import (
-    RedistributionMode,
+from aiomailbox.records.record_classes import present_name
+from aiomailbox.state.rescale import RedistributionMode
+from aiomailbox.state.schema import ClassSchema
+from aiomailbox.state.state_classes import (
     check_state_names,
     declared_classes,
     is_known_class,
     state_name_hints,
 )
-from aiomailbox.state.schema import ClassSchema
 
 __all__ = ["Savepoint", "SavepointOperator"]
 
@@ -195,10 +194,10 @@ class Savepoint:
         """
         try:
             # Its import takes long.
-            from aiomailbox.columnar import BatchMaker
+            from aiomailbox.columnar.encode import BatchMaker
         except ImportError as error:
             raise MissingExtraError("Savepoint.arrow", "spark") from error
-        from aiomailbox.records import ListRun
+        from aiomailbox.records.run import ListRun
 
         state = self._described(self._operator(uid)).get(name)
         contents = self.state(uid, name)

@@ -10,9 +10,9 @@ from typing import Final
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.policies import check_count
-from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
-from aiomailbox.storage import PRIVATE
+from aiomailbox.policies.arguments import check_count
+from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
+from aiomailbox.storage.local import PRIVATE
 
 __all__ = ["MEMORY_THRESHOLD", "CheckpointSettings", "CheckpointingMode", "Retention"]
 

@@ -17,9 +17,9 @@ from typing import Final
 
 from aiomailbox.checkpoint.handles import SharedFile
 from aiomailbox.ids import OperatorId, SubtaskId
-from aiomailbox.state import StateFile
-from aiomailbox.storage import Storage
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.state.snapshot import StateFile
+from aiomailbox.storage.contract import Storage
+from aiomailbox.task.snapshot import TaskSnapshot
 
 __all__ = ["SHARED", "SharedFilesWriter", "remove_unused", "shared_digest"]
 

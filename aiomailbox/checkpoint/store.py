@@ -44,7 +44,9 @@ from aiomailbox.errors import (
     StateError,
     add_note,
 )
-from aiomailbox.storage import PRIVATE, Storage, open_storage
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.contract import Storage
+from aiomailbox.storage.local import PRIVATE
 
 __all__ = ["LATEST", "CheckpointStore"]
 
@@ -81,7 +83,7 @@ class CheckpointStore:
     Example:
         >>> import tempfile
         >>> from aiomailbox.clock import SystemClock
-        >>> from aiomailbox.storage import LocalStorage
+        >>> from aiomailbox.storage.local import LocalStorage
         >>> from aiomailbox.testing import RecordingLog
         >>> storage = LocalStorage(tempfile.mkdtemp())
         >>> store = CheckpointStore(storage, "delays", SystemClock(), RecordingLog())

@@ -16,22 +16,20 @@ import msgspec
 
 from aiomailbox.checkpoint.handles import PreparedData, Section, SectionKind, TaskHandle
 from aiomailbox.errors import CorruptStreamError, DamagedFileError, StateError
-from aiomailbox.eventtime import ValveSnapshot
+from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.ids import OperatorId
-from aiomailbox.operators import (
-    OperatorSnapshot,
+from aiomailbox.operators.snapshots.codec import (
     decode_snapshot,
     encode_snapshot,
     snapshot_chunks,
 )
-from aiomailbox.records import RecordClass
-from aiomailbox.state import (
-    FetchFile,
-    ObjectSerializer,
-    OperatorStateSnapshot,
-    kept_taken_apart,
-)
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.record_classes import RecordClass
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.serializers import ObjectSerializer
+from aiomailbox.state.snapshot import FetchFile
+from aiomailbox.state.state_classes import kept_taken_apart
+from aiomailbox.task.snapshot import TaskSnapshot
 
 __all__ = [
     "FilesBeside",
@@ -51,7 +49,7 @@ _WHOLE: Final = 1 << 22
 
 def _batch_class() -> RecordClass:
     # Its import takes long, and few jobs need it.
-    from aiomailbox.columnar import batch_class
+    from aiomailbox.columnar.batch_class import batch_class
 
     return batch_class()
 

@@ -17,9 +17,11 @@ from aiomailbox.checkpoint.task_bytes import (
     serializers_in,
 )
 from aiomailbox.ids import SubtaskId
-from aiomailbox.state import RedistributionMode
-from aiomailbox.storage import PRIVATE, Storage, open_storage
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.state.rescale import RedistributionMode
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.contract import Storage
+from aiomailbox.storage.local import PRIVATE
+from aiomailbox.task.snapshot import TaskSnapshot
 
 __all__ = ["CheckpointWriter"]
 
@@ -39,7 +41,7 @@ class CheckpointWriter:
     Example:
         >>> import tempfile
         >>> from aiomailbox.ids import VertexId
-        >>> from aiomailbox.storage import LocalStorage
+        >>> from aiomailbox.storage.local import LocalStorage
         >>> writer = CheckpointWriter(LocalStorage(tempfile.mkdtemp()), "delays")
         >>> task = SubtaskId(VertexId(0), 0)
         >>> writer.write_task(1, task, 1, TaskSnapshot()).file is None

@@ -10,12 +10,12 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from aiomailbox.checkpoint import (
+from aiomailbox.checkpoint.catalog import (
     FoundCheckpoint,
-    Savepoint,
     delete_checkpoint,
     find_checkpoints,
 )
+from aiomailbox.checkpoint.savepoint import Savepoint
 from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.cli.output import show_json, show_table, size_text
 from aiomailbox.clock import SystemClock

@@ -18,7 +18,8 @@ import msgspec
 import typer
 from rich.markup import escape
 
-from aiomailbox.api import StreamExecutionEnvironment, operator_rows
+from aiomailbox.api.environment import StreamExecutionEnvironment
+from aiomailbox.api.job_progress import operator_rows
 from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.cli.output import show_json, show_table
 from aiomailbox.errors import (
@@ -28,7 +29,7 @@ from aiomailbox.errors import (
     JobFailedError,
 )
 from aiomailbox.observe.running import run as run_work
-from aiomailbox.runtime import JobSnapshot
+from aiomailbox.runtime.job_snapshot import JobSnapshot
 
 __all__ = ["add_programs"]
 

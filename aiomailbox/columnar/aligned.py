@@ -22,15 +22,14 @@ from aiomailbox.columnar.windows import (
     Firing,
     rows_firing,
 )
-from aiomailbox.operators import Pending, then
-from aiomailbox.records import MIN_TIMESTAMP
-from aiomailbox.state import GroupedEntries, KeyedStateSnapshot
-from aiomailbox.windowing import (
-    SlidingAggregateOperator,
-    TumblingAggregateOperator,
-    WindowRows,
-    WindowSpec,
-)
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.state.entries import GroupedEntries
+from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.windowing.open_windows import WindowRows
+from aiomailbox.windowing.sliding import SlidingAggregateOperator
+from aiomailbox.windowing.tumbling import TumblingAggregateOperator
+from aiomailbox.windowing.window_spec import WindowSpec
 
 __all__ = ["ColumnarSlidingOperator", "ColumnarTumblingOperator", "rows_of"]
 

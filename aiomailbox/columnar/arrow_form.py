@@ -27,10 +27,11 @@ from aiomailbox.columnar.ipc import BatchReader, BatchWriter, types_in
 from aiomailbox.columnar.result_forms import TupleForm, ValueForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import AioMailboxError, CorruptStreamError, WrongTypeError
-from aiomailbox.records import ByteReader, ListRun, Run
 from aiomailbox.records.basic_serializers import INT_SERIALIZER
+from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.list_run_form import ListRunForm
 from aiomailbox.records.record_classes import RecordClass, RecordClasses
+from aiomailbox.records.run import ListRun, Run
 from aiomailbox.records.values import ValueSerializer
 
 __all__ = ["ArrowForm"]

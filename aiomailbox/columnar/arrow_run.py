@@ -12,8 +12,8 @@ from aiomailbox.columnar.decode import epoch_micros
 from aiomailbox.columnar.keys import KeyCodes, key_codes
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import RecordTypeError, TimestampError
-from aiomailbox.eventtime import check_before_end_of_time
-from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.eventtime.generators import check_before_end_of_time
+from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, ListRun, Run
 
 __all__ = ["ArrowRun", "as_bools"]
 
@@ -33,7 +33,7 @@ class ArrowRun:
 
     Example:
         >>> import pyarrow as pa
-        >>> from aiomailbox.columnar import NamedTupleForm
+        >>> from aiomailbox.columnar.forms import NamedTupleForm
         >>> batch = pa.record_batch({"city": ["Oslo", "Rome"], "ms": [5, 7]})
         >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))
         >>> run.timed_by("ms").event_times, run.slice(1, 2).values

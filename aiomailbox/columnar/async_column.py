@@ -32,19 +32,17 @@ from aiomailbox.errors import (
     add_note,
     named_operator,
 )
-from aiomailbox.operators import (
-    USER_ERRORS,
-    AsyncMapOperator,
-    Pending,
-    describe,
-    in_turn,
-)
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.queues import Ready
 from aiomailbox.operators.async_io.rows import RowFlow
-from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run, take_records
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.operators.core.callables import describe
+from aiomailbox.operators.core.contract import Pending, in_turn
+from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import ListRun, Run, take_records
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["AsyncColumnOperator", "check_into"]
 

@@ -18,7 +18,8 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.columnar.projection import Plan, Projection, Select
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
-from aiomailbox.operators import FieldSelector, FieldsSelector, describe
+from aiomailbox.operators.core.callables import describe
+from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
 
 __all__ = ["Declared", "called_with", "read_no_others"]
 

@@ -14,7 +14,7 @@ from aiomailbox.columnar.pieces import reshaped
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.starts import Starts
 from aiomailbox.columnar.values import Values
-from aiomailbox.operators import Aggregate
+from aiomailbox.operators.aggregates.functions import Aggregate
 
 __all__ = [
     "ABSENT",

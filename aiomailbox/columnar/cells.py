@@ -26,7 +26,8 @@ from aiomailbox.columnar.pieces import (
 )
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.values import Values, selectors_of
-from aiomailbox.operators import Aggregate, ExpressionSelector, FieldSelector
+from aiomailbox.operators.aggregates.functions import Aggregate
+from aiomailbox.operators.core.selectors import ExpressionSelector, FieldSelector
 
 __all__ = ["Cells", "FrozenCells", "needs_rows"]
 
@@ -39,7 +40,8 @@ def needs_rows(aggregate: Any) -> str:
     """Return which part of an aggregate needs rows; "" if columns will do.
 
     Example:
-        >>> from aiomailbox.operators import collect_list, sum_
+        >>> from aiomailbox.operators.aggregates.functions import collect_list
+        >>> from aiomailbox.operators.aggregates.functions import sum_
         >>> needs_rows(sum_("price")), needs_rows(collect_list("price"))
         ('', "collect_list('price')")
     """

@@ -13,11 +13,9 @@ from aiomailbox.columnar.join_side import JoinSide
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators import (
-    Pending,
-    TwoInputOperator,
-)
-from aiomailbox.records import Run
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.records.run import Run
 
 __all__ = ["PAIRS_MAX", "ColumnarJoin"]
 

@@ -9,9 +9,12 @@ import numpy as np
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators import Pending, RowsNote, StatefulOperator, in_pieces, then
-from aiomailbox.records import Run
-from aiomailbox.state import HeapStateStore
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.pieces import in_pieces
+from aiomailbox.operators.core.rows_note import RowsNote
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.records.run import Run
+from aiomailbox.state.heap import HeapStateStore
 
 __all__ = ["ColumnarOperator"]
 

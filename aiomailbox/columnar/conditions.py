@@ -16,8 +16,10 @@ from aiomailbox.columnar.evaluator import (
     check_expression,
     record_groups,
 )
-from aiomailbox.operators import ExpressionSelector, Operator, with_expressions
-from aiomailbox.records import ListRun, Run
+from aiomailbox.operators.aggregates.functions import with_expressions
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.selectors import ExpressionSelector
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = ["RunCondition", "conditioned"]
 

@@ -18,7 +18,7 @@ from aiomailbox.columnar.meaning import check_type, check_values
 from aiomailbox.columnar.plain import cast_plain
 from aiomailbox.columnar.unify import unencoded_type
 from aiomailbox.errors import RecordTypeError
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 
 __all__ = [
     "BatchMaker",

@@ -23,7 +23,7 @@ from aiomailbox.columnar.kernels import Kernel, kernel_of, parts_of
 from aiomailbox.columnar.plain import cast_plain, plain_type
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 
 __all__ = [
     "EVALUATION_ERRORS",

@@ -20,17 +20,10 @@ from aiomailbox.columnar.evaluator import (
 from aiomailbox.columnar.projection import Projection
 from aiomailbox.columnar.projector import Projector, row_form
 from aiomailbox.errors import UnsupportedColumnError
-from aiomailbox.operators import (
-    OnError,
-    Operator,
-    Pending,
-    RecordFailures,
-    check_on_error,
-    fail,
-    in_turn,
-    then,
-)
-from aiomailbox.records import ListRun, Run
+from aiomailbox.operators.core.contract import Operator, Pending, in_turn, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = ["ExpressionFilter", "ProjectionOperator"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from aiomailbox.errors import RecordTypeError
-from aiomailbox.records import map_all
+from aiomailbox.records.mapping import map_all
 
 __all__ = ["RecordShape", "class_hints", "plain_values", "record_shape"]
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 import msgspec
 
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
-from aiomailbox.records import map_all
+from aiomailbox.records.mapping import map_all
 from aiomailbox.records.named_tuples import is_field_name, record_class
 
 __all__ = [

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from aiomailbox.operators import Output, Pending
-from aiomailbox.records import LatencyMarker, OutputTag, Run, WatermarkStatus
+from aiomailbox.operators.core.contract import Output, Pending
+from aiomailbox.records.elements import LatencyMarker, OutputTag, WatermarkStatus
+from aiomailbox.records.run import Run
 
 __all__ = ["ForwardingOutput"]
 

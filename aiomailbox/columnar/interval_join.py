@@ -16,21 +16,15 @@ from aiomailbox.columnar.kept_columns import KeptColumns, Near, Query, Segment
 from aiomailbox.columnar.pair_run import PairRun, Picked
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.eventtime import event_timers
-from aiomailbox.operators import (
-    IntervalJoinOperator,
-    OperatorSnapshot,
-    Pending,
-    in_turn,
-    then,
-)
+from aiomailbox.eventtime.timers import event_timers
+from aiomailbox.operators.core.contract import Pending, in_turn, then
 from aiomailbox.operators.core.grown import grown, values_of
-from aiomailbox.state import (
-    GroupedEntries,
-    KeyedStateSnapshot,
-    MapStateDescriptor,
-    state_meta,
-)
+from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.descriptors import MapStateDescriptor
+from aiomailbox.state.entries import GroupedEntries
+from aiomailbox.state.registry import state_meta
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 
 __all__ = ["ColumnarIntervalJoin"]
 

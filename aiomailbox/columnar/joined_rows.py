@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from aiomailbox.columnar.window_pairs import Part
-from aiomailbox.windowing import TimeWindow
+from aiomailbox.windowing.time_window import TimeWindow
 
 __all__ = ["FrozenWindow", "JoinedRows", "JoinedTimers"]
 

@@ -8,19 +8,17 @@ import numpy as np
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.errors import KeyTypeError
-from aiomailbox.keygroups import KeyGroupAssigner
-from aiomailbox.operators import (
+from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.operators.core.contract import Operator, Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import (
     USER_ERRORS,
-    KeyCheck,
     OnError,
-    Operator,
-    Pending,
-    RecordFailures,
     check_on_error,
     fail,
-    then,
 )
-from aiomailbox.records import ListRun, Run
+from aiomailbox.operators.keyed.key_reader import KeyCheck
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = ["ColumnarKeyCheck"]
 
@@ -37,8 +35,10 @@ class ColumnarKeyCheck(Operator):
 
     Example:
         >>> import pyarrow as pa
-        >>> from aiomailbox.columnar import NamedTupleForm, RowMaker
-        >>> from aiomailbox.operators import field_or_function, skip
+        >>> from aiomailbox.columnar.forms import NamedTupleForm
+        >>> from aiomailbox.columnar.rows import RowMaker
+        >>> from aiomailbox.operators.core.selectors import field_or_function
+        >>> from aiomailbox.operators.core.on_error import skip
         >>> from aiomailbox.testing import OneInputHarness
         >>> batch = pa.record_batch({"user": ["a", None, "b"]})
         >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))

@@ -26,21 +26,18 @@ from aiomailbox.errors import (
     add_note,
     named_operator,
 )
-from aiomailbox.operators import (
-    USER_ERRORS,
+from aiomailbox.operators.core.callables import (
     CallableKind,
-    Operator,
-    Pending,
     callable_kind,
     check_function,
-    check_run_in,
     describe,
-    in_turn,
     is_async_callable,
-    raise_as,
     refuse_generator,
 )
-from aiomailbox.records import Run
+from aiomailbox.operators.core.contract import Operator, Pending, in_turn
+from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
+from aiomailbox.operators.stateless.thread_operator import check_run_in
+from aiomailbox.records.run import Run
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["MapBatchesOperator"]

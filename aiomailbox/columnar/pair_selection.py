@@ -24,8 +24,9 @@ from aiomailbox.columnar.forwarding import ForwardingOutput
 from aiomailbox.columnar.pair_run import PairRun
 from aiomailbox.columnar.pairing import PairFields, PairPlan, Place
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.operators import OnError, Operator, Output, Pending, fail, then
-from aiomailbox.records import ListRun, Run
+from aiomailbox.operators.core.contract import Operator, Output, Pending, then
+from aiomailbox.operators.core.on_error import OnError, fail
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = ["PairSelection", "selecting"]
 

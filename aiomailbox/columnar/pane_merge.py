@@ -13,8 +13,8 @@ import pyarrow as pa
 
 from aiomailbox.columnar.cell_grid import CellGrid, contents_of
 from aiomailbox.columnar.values import Values
-from aiomailbox.records import MIN_TIMESTAMP
-from aiomailbox.windowing import RunningMerge
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.windowing.running_merge import RunningMerge
 
 __all__ = ["PaneMerge"]
 

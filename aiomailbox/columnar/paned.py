@@ -22,10 +22,11 @@ from aiomailbox.columnar.windows import (
     Firing,
     rows_firing,
 )
-from aiomailbox.operators import Pending, then
-from aiomailbox.records import MIN_TIMESTAMP
-from aiomailbox.state import KeyedStateSnapshot
-from aiomailbox.windowing import PanedAggregateOperator, WindowSpec
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.windowing.panes import PanedAggregateOperator
+from aiomailbox.windowing.window_spec import WindowSpec
 
 __all__ = ["ColumnarPanedOperator"]
 

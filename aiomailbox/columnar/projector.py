@@ -11,7 +11,7 @@ from aiomailbox.columnar.fields import record_shape
 from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
 from aiomailbox.columnar.projection import Plan, Projection, form_for
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.records import ListRun, Run
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = ["Projector", "row_form"]
 

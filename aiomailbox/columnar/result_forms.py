@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from aiomailbox.columnar.forms import NamedTupleForm, RecordForm, StructBuilder
-from aiomailbox.operators import result_type
+from aiomailbox.operators.aggregates.result_record import result_type
 
 __all__ = ["ResultForm", "TupleForm", "ValueForm"]
 

@@ -14,8 +14,8 @@ from aiomailbox.columnar.forms import RecordForm
 from aiomailbox.columnar.forwarding import ForwardingOutput
 from aiomailbox.columnar.result_forms import ResultForm, TupleForm, ValueForm
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.operators import Output, Pending
-from aiomailbox.records import ListRun, Run
+from aiomailbox.operators.core.contract import Output, Pending
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = ["NamedResultsOutput", "ResultMaker"]
 

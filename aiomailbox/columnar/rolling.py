@@ -18,19 +18,13 @@ from aiomailbox.columnar.keys import KeySlots
 from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.values import Values
-from aiomailbox.operators import (
-    KeyedAggregateOperator,
-    OnError,
-    Output,
-    Pending,
-    fail,
-)
-from aiomailbox.records import Run
-from aiomailbox.state import (
-    GroupedEntries,
-    KeyedStateSnapshot,
-    state_meta,
-)
+from aiomailbox.operators.core.contract import Output, Pending
+from aiomailbox.operators.core.on_error import OnError, fail
+from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
+from aiomailbox.records.run import Run
+from aiomailbox.state.entries import GroupedEntries
+from aiomailbox.state.registry import state_meta
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 
 __all__ = ["ColumnarAggregateOperator"]
 
@@ -49,8 +43,10 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
         on_error: As in `KeyedAggregateOperator`.
 
     Example:
-        >>> from aiomailbox.columnar import NamedTupleForm, RowMaker
-        >>> from aiomailbox.operators import field_or_function, sum_
+        >>> from aiomailbox.columnar.forms import NamedTupleForm
+        >>> from aiomailbox.columnar.rows import RowMaker
+        >>> from aiomailbox.operators.core.selectors import field_or_function
+        >>> from aiomailbox.operators.aggregates.functions import sum_
         >>> from aiomailbox.testing import OneInputHarness
         >>> batch = pa.record_batch({"user": ["a", "b", "a"], "amount": [2, 3, 4]})
         >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))

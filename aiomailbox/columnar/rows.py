@@ -36,7 +36,7 @@ class RowMaker:
 
     Example:
         >>> import pyarrow as pa
-        >>> from aiomailbox.columnar import NamedTupleForm
+        >>> from aiomailbox.columnar.forms import NamedTupleForm
         >>> batch = pa.record_batch({"city": ["Oslo", "Rome"], "visits": [3, None]})
         >>> RowMaker(batch.schema, NamedTupleForm()).rows(batch)
         [Record(city='Oslo', visits=3), Record(city='Rome', visits=None)]

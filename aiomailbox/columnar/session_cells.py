@@ -11,8 +11,8 @@ from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.dues import Dues
 from aiomailbox.columnar.groups import distinct
 from aiomailbox.columnar.pieces import reshaped, resized
-from aiomailbox.operators import Aggregate
-from aiomailbox.windowing import FIRED, OPEN
+from aiomailbox.operators.aggregates.functions import Aggregate
+from aiomailbox.windowing.open_sessions import FIRED, OPEN
 
 __all__ = ["KeptSessions", "SessionCells"]
 

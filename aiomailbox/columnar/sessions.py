@@ -24,17 +24,14 @@ from aiomailbox.columnar.session_cells import KeptSessions, SessionCells
 from aiomailbox.columnar.touching import Touching, find_touching
 from aiomailbox.columnar.values import Values
 from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing
-from aiomailbox.operators import Pending, then
-from aiomailbox.records import ListRun
-from aiomailbox.state import GroupedEntries, KeyedStateSnapshot
-from aiomailbox.windowing import (
-    FIRED,
-    GONE,
-    OPEN,
-    SessionAggregateOperator,
-    TimeWindow,
-    WindowSpec,
-)
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.records.run import ListRun
+from aiomailbox.state.entries import GroupedEntries
+from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.windowing.open_sessions import FIRED, GONE, OPEN
+from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
+from aiomailbox.windowing.time_window import TimeWindow
+from aiomailbox.windowing.window_spec import WindowSpec
 
 __all__ = ["ColumnarSessionOperator"]
 

@@ -11,7 +11,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun, as_bools
 from aiomailbox.columnar.evaluator import EVALUATION_ERRORS
 from aiomailbox.columnar.ordered import ordered_values
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators import ExpressionSelector, SelectorWhere
+from aiomailbox.operators.core.selectors import ExpressionSelector, SelectorWhere
 
 __all__ = ["NOTHING", "Values", "read_condition", "read_field", "selectors_of"]
 

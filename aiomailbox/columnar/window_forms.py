@@ -10,14 +10,14 @@ from aiomailbox.columnar.aligned import (
 )
 from aiomailbox.columnar.paned import ColumnarPanedOperator
 from aiomailbox.columnar.sessions import ColumnarSessionOperator
-from aiomailbox.operators import describe
-from aiomailbox.windowing import (
+from aiomailbox.operators.core.callables import describe
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.panes import PanedAggregateOperator
+from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
+from aiomailbox.windowing.sliding import SlidingAggregateOperator
+from aiomailbox.windowing.tumbling import (
     AggregateWindowsOperator,
-    PanedAggregateOperator,
-    SessionAggregateOperator,
-    SlidingAggregateOperator,
     TumblingAggregateOperator,
-    window_operator,
 )
 
 __all__ = ["columnar_windows", "windows_asking"]

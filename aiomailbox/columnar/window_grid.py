@@ -13,7 +13,7 @@ from aiomailbox.columnar.groups import Groups, distinct
 from aiomailbox.columnar.pieces import reshaped
 from aiomailbox.columnar.starts import Starts
 from aiomailbox.columnar.values import Values
-from aiomailbox.operators import Aggregate
+from aiomailbox.operators.aggregates.functions import Aggregate
 
 __all__ = ["WindowGrid"]
 

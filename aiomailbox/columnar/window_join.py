@@ -26,28 +26,21 @@ from aiomailbox.columnar.window_pairs import (
     Part,
     of_keys,
 )
-from aiomailbox.eventtime import event_timers
-from aiomailbox.operators import (
-    OperatorSnapshot,
-    Pending,
-    Pieces,
-    done_after,
-    in_turn,
-    then,
-)
-from aiomailbox.state import (
-    GroupedEntries,
-    KeyedStateSnapshot,
-    ListStateDescriptor,
-    state_meta,
-)
-from aiomailbox.windowing import (
+from aiomailbox.eventtime.timers import event_timers
+from aiomailbox.operators.core.contract import Pending, in_turn, then
+from aiomailbox.operators.core.pieces import Pieces, done_after
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.descriptors import ListStateDescriptor
+from aiomailbox.state.entries import GroupedEntries
+from aiomailbox.state.registry import state_meta
+from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
-    TimeWindow,
     TumblingEventTimeWindows,
-    WindowJoinOperator,
-    WindowSpec,
 )
+from aiomailbox.windowing.time_window import TimeWindow
+from aiomailbox.windowing.window_join import WindowJoinOperator
+from aiomailbox.windowing.window_spec import WindowSpec
 
 __all__ = ["ColumnarWindowJoin", "window_join_asking"]
 

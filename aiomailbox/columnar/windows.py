@@ -16,9 +16,11 @@ from aiomailbox.columnar.key_types import KeyTypes
 from aiomailbox.columnar.keys import KeySlots, KnownKeys
 from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators import Output, Pending, done_after, then
-from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, Run
-from aiomailbox.windowing import AggregateWindowsOperator, WindowSpec, key_function
+from aiomailbox.operators.core.contract import Output, Pending, then
+from aiomailbox.operators.core.pieces import done_after
+from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, Run
+from aiomailbox.windowing.tumbling import AggregateWindowsOperator
+from aiomailbox.windowing.window_spec import WindowSpec, key_function
 
 __all__ = [
     "ColumnarWindows",

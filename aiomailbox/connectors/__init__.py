@@ -24,10 +24,11 @@ from aiomailbox.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.file_sink import FileSink
-    from aiomailbox.connectors.files import FileSource
+    from aiomailbox.connectors.files.source import FileSource
     from aiomailbox.connectors.redis_sink import RedisSink
-    from aiomailbox.connectors.spark import Applied as Applied, DataFrame as DataFrame
-    from aiomailbox.connectors.sql import SqlSink
+    from aiomailbox.connectors.spark import DataFrame as DataFrame
+    from aiomailbox.connectors.spark.inside.applied import Applied as Applied
+    from aiomailbox.connectors.sql.sink import SqlSink
 
 __all__ = [
     "Answers",
@@ -51,7 +52,7 @@ _LATE: Final = {
     "FileSink": "aiomailbox.connectors.file_sink",
     "FileSource": "aiomailbox.connectors.files",
     "RedisSink": "aiomailbox.connectors.redis_sink",
-    "SqlSink": "aiomailbox.connectors.sql",
+    "SqlSink": "aiomailbox.connectors.sql.sink",
 }
 # Names behind an extra: where it is, the extra, what the extra brings.
 _BEHIND_AN_EXTRA: Final = {
@@ -69,28 +70,28 @@ _BEHIND_AN_EXTRA: Final = {
     "SparkStreamSource": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "SparkTableSink": ("aiomailbox.connectors.spark", "spark", "pyspark"),
     "dataframe_from_records": ("aiomailbox.connectors.spark", "spark", "pyspark"),
-    "record_batches": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "ExpressionFilter": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "ProjectionOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "ColumnarAggregateOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "ColumnarKeyCheck": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "ColumnarIntervalJoin": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "ColumnarWindowJoin": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "window_join_asking": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "columnar_windows": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "AsyncColumnOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "windows_asking": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "MapBatchesOperator": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "conditioned": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "needs_rows": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "Drop": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "Rename": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "Select": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "WithColumns": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "check_expression": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "check_reads": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "pair_fields": ("aiomailbox.columnar", "spark", "pyarrow"),
-    "selecting": ("aiomailbox.columnar", "spark", "pyarrow"),
+    "record_batches": ("aiomailbox.columnar.encode", "spark", "pyarrow"),
+    "ExpressionFilter": ("aiomailbox.columnar.expressions", "spark", "pyarrow"),
+    "ProjectionOperator": ("aiomailbox.columnar.expressions", "spark", "pyarrow"),
+    "ColumnarAggregateOperator": ("aiomailbox.columnar.rolling", "spark", "pyarrow"),
+    "ColumnarKeyCheck": ("aiomailbox.columnar.key_check", "spark", "pyarrow"),
+    "ColumnarIntervalJoin": ("aiomailbox.columnar.interval_join", "spark", "pyarrow"),
+    "ColumnarWindowJoin": ("aiomailbox.columnar.window_join", "spark", "pyarrow"),
+    "window_join_asking": ("aiomailbox.columnar.window_join", "spark", "pyarrow"),
+    "columnar_windows": ("aiomailbox.columnar.window_forms", "spark", "pyarrow"),
+    "AsyncColumnOperator": ("aiomailbox.columnar.async_column", "spark", "pyarrow"),
+    "windows_asking": ("aiomailbox.columnar.window_forms", "spark", "pyarrow"),
+    "MapBatchesOperator": ("aiomailbox.columnar.map_batches", "spark", "pyarrow"),
+    "conditioned": ("aiomailbox.columnar.conditions", "spark", "pyarrow"),
+    "needs_rows": ("aiomailbox.columnar.cells", "spark", "pyarrow"),
+    "Drop": ("aiomailbox.columnar.projection", "spark", "pyarrow"),
+    "Rename": ("aiomailbox.columnar.projection", "spark", "pyarrow"),
+    "Select": ("aiomailbox.columnar.projection", "spark", "pyarrow"),
+    "WithColumns": ("aiomailbox.columnar.projection", "spark", "pyarrow"),
+    "check_expression": ("aiomailbox.columnar.evaluator", "spark", "pyarrow"),
+    "check_reads": ("aiomailbox.columnar.evaluator", "spark", "pyarrow"),
+    "pair_fields": ("aiomailbox.columnar.pairing", "spark", "pyarrow"),
+    "selecting": ("aiomailbox.columnar.pair_selection", "spark", "pyarrow"),
 }
 
 

@@ -9,25 +9,19 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from aiomailbox.columnar import (
-    ArrowRun,
-    DictForm,
-    RecordForm,
-    RowMaker,
-    promoted,
-    record_form,
-    unified_schema,
-    without_views,
-)
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.forms import DictForm, RecordForm, record_form
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.unify import promoted, unified_schema, without_views
 from aiomailbox.connectors.collection import RangeSplit, SplitReader, end_of
 from aiomailbox.errors import RecordTypeError, WrongTypeError
-from aiomailbox.operators import (
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     InputStatus,
     ReaderContext,
     ReaderOutput,
-    RecordFields,
     StaticEnumerator,
 )
 

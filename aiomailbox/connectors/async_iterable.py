@@ -16,21 +16,21 @@ from aiomailbox.errors import (
     WrongTypeError,
     named_operator,
 )
-from aiomailbox.operators import (
+from aiomailbox.operators.core.callables import check_function
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     InputStatus,
-    Pending,
     ReaderContext,
     ReaderOutput,
     StaticEnumerator,
-    check_function,
-    field_or_function,
 )
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun
-from aiomailbox.state import kept_in_state
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
+from aiomailbox.state.state_classes import kept_in_state
 from aiomailbox.supervision import end_tasks, frames_of
-from aiomailbox.task import place_of
+from aiomailbox.task.place import place_of
 
 __all__ = ["AsyncIterableSource"]
 

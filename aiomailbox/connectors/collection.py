@@ -15,19 +15,19 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators import (
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     InputStatus,
-    Pending,
     ReaderContext,
     ReaderOutput,
-    RecordFields,
     SourceReader,
     StaticEnumerator,
 )
-from aiomailbox.records import ListRun
-from aiomailbox.state import kept_in_state
+from aiomailbox.records.run import ListRun
+from aiomailbox.state.state_classes import kept_in_state
 
 __all__ = [
     "CollectionSource",

@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any, Final
 
 from aiomailbox.errors import AioMailboxError, SinkError
-from aiomailbox.operators import CommitterContext
-from aiomailbox.storage import GrowingDirectory, StagedDirectory
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.storage.growing_directory import GrowingDirectory
+from aiomailbox.storage.staged_directory import StagedDirectory
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["GrowingCommitter", "WholeCommitter"]

@@ -16,19 +16,15 @@ from typing import Any, Literal
 
 from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommitter
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators import CommitterContext, RuntimeContext
-from aiomailbox.policies import local_path
-from aiomailbox.storage import (
-    CommitLog,
-    DirectoryLog,
-    Following,
-    GrowingDirectory,
-    SparkLog,
-    StagedDirectory,
-    make_directories,
-    staging_directory,
-    sync_directory,
-)
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.policies.arguments import local_path
+from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
+from aiomailbox.storage.growing_directory import GrowingDirectory
+from aiomailbox.storage.local import make_directories, sync_directory
+from aiomailbox.storage.spark_log import SparkLog
+from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.workplace import staging_directory
 
 __all__ = [
     "DirectoryTarget",

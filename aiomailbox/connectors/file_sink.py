@@ -22,14 +22,12 @@ from aiomailbox.errors import (
     SinkError,
     WrongTypeError,
 )
-from aiomailbox.operators import (
-    USER_ERRORS,
-    CommitterContext,
-    Guarantee,
-    Pending,
-    RuntimeContext,
-)
-from aiomailbox.records import Run
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.records.run import Run
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["FileSink"]

@@ -9,18 +9,17 @@ from typing import Any
 
 from aiomailbox.connectors.immediate_writer import ImmediateWriter
 from aiomailbox.errors import RecordsRefusedError
-from aiomailbox.operators import (
-    USER_ERRORS,
-    CommitterContext,
-    Pending,
-    RunInterruption,
-    RuntimeContext,
+from aiomailbox.operators.core.callables import (
     check_function,
     is_async_callable,
-    is_closing,
     refuse_coroutine,
 )
-from aiomailbox.records import Run
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.interruption import RunInterruption
+from aiomailbox.operators.core.on_error import USER_ERRORS, is_closing
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.records.run import Run
 
 __all__ = ["FunctionSink"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.operators import Pending
+from aiomailbox.operators.core.contract import Pending
 
 __all__ = ["ImmediateWriter"]
 

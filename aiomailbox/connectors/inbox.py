@@ -20,8 +20,11 @@ from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.immediate_writer import ImmediateWriter
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
 from aiomailbox.logs import library_log
-from aiomailbox.operators import CommitterContext, Pending, RuntimeContext
-from aiomailbox.records import RUN_LENGTH_MAX, Answer, Question, Run
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.records.questions import Answer, Question
+from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 
 __all__ = ["Answers", "Inbox", "Publication", "Questions", "Subscription"]
 

@@ -14,8 +14,10 @@ from aiomailbox.connectors.directory_target import DirectoryTarget, WriteMode
 from aiomailbox.connectors.parquet_partitions import check_columns
 from aiomailbox.connectors.parquet_writer import ParquetWriter
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators import CommitterContext, Guarantee, RuntimeContext
-from aiomailbox.storage import Following
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.storage.commit_log import Following
 
 __all__ = ["ParquetSink"]
 

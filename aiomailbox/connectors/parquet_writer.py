@@ -12,13 +12,13 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from aiomailbox.columnar import BatchMaker
+from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.connectors.directory_target import Segments
 from aiomailbox.connectors.parquet_partitions import check_columns, split
 from aiomailbox.connectors.refused import refuse
 from aiomailbox.errors import RecordTypeError, SinkError
-from aiomailbox.operators import Pending
-from aiomailbox.records import Run
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.records.run import Run
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["ParquetWriter"]

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 from aiomailbox.errors import SinkError
-from aiomailbox.policies import Retry
+from aiomailbox.policies.retry import Retry
 
 __all__ = ["patient"]
 

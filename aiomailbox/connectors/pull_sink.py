@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from aiomailbox.connectors.immediate_writer import ImmediateWriter
-from aiomailbox.operators import (
-    Committer,
-    CommitterContext,
-    Pending,
-    RuntimeContext,
-    SinkWriter,
-)
-from aiomailbox.records import Run
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.records.run import Run
 
 
 class PullSink:

@@ -21,15 +21,13 @@ from aiomailbox.errors import (
     SinkError,
     WrongTypeError,
 )
-from aiomailbox.operators import (
-    USER_ERRORS,
-    CommitterContext,
-    Guarantee,
-    Pending,
-    RuntimeContext,
-    field_or_function,
-)
-from aiomailbox.records import Run
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.records.run import Run
 
 __all__ = ["RedisSink"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from aiomailbox.errors import RecordsRefusedError
-from aiomailbox.operators import Pending
+from aiomailbox.operators.core.contract import Pending
 
 __all__ = ["refuse"]
 

@@ -11,7 +11,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.idleness import RelativeClock
 from aiomailbox.eventtime.strategy import AlignmentConfig
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["AlignedReader", "AlignmentGroup", "AlignmentGroups"]
 

@@ -10,7 +10,9 @@ from typing import Any, NoReturn
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import TimestampError, WrongTypeError
-from aiomailbox.records import MIN_TIMESTAMP, ListRun, Run, map_all
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.mapping import map_all
+from aiomailbox.records.run import ListRun, Run
 from aiomailbox.signatures import accepts
 
 __all__ = ["AssignerSpec", "TimestampAssigner"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 __all__ = ["CombinedWatermark", "InputWatermarks", "PartialWatermark"]
 

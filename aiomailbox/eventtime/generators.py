@@ -6,7 +6,8 @@ from typing import Final, Protocol
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.eventtime.output import WatermarkOutput
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.run import Run
 
 __all__ = [
     "BoundedOutOfOrderness",
@@ -79,7 +80,7 @@ class BoundedOutOfOrderness:
         Flink, ``BoundedOutOfOrdernessWatermarks``.
 
     Example:
-        >>> from aiomailbox.eventtime import OutputGuard
+        >>> from aiomailbox.eventtime.output import OutputGuard
         >>> generator, guard = BoundedOutOfOrderness(7), OutputGuard()
         >>> generator.on_run([100, 90, 120], guard)
         >>> generator.on_periodic_emit(guard)

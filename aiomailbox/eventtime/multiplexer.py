@@ -24,7 +24,7 @@ class WatermarkOutputMultiplexer:
         Flink, ``WatermarkOutputMultiplexer``.
 
     Example:
-        >>> from aiomailbox.eventtime import OutputGuard
+        >>> from aiomailbox.eventtime.output import OutputGuard
         >>> guard = OutputGuard()
         >>> splits = WatermarkOutputMultiplexer(guard)
         >>> splits.register_split("a")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 __all__ = ["OutputGuard", "WatermarkOutput"]
 

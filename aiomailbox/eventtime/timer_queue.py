@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, NamedTuple
 
-from aiomailbox.state import DictSnapshot, Layer, LayeredDict, frozen_items
+from aiomailbox.state.layers import DictSnapshot, Layer, LayeredDict, frozen_items
 
 __all__ = ["Timer", "TimerQueue", "TimerQueueSnapshot"]
 

@@ -31,9 +31,9 @@ from aiomailbox.eventtime.processing_time import (
     TimerHandle,
 )
 from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.records import MIN_TIMESTAMP
-from aiomailbox.state import GroupedEntries, SnapshotRows
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.state.entries import GroupedEntries, SnapshotRows
 
 __all__ = [
     "InternalTimerService",
@@ -164,7 +164,7 @@ class InternalTimerService:
         Flink, ``InternalTimerServiceImpl``.
 
     Example:
-        >>> from aiomailbox.eventtime import ManualProcessingTimeService
+        >>> from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
         >>> class Printer:
         ...     def set_current_key(self, key): ...
         ...     def on_event_time(self, timer):

@@ -14,8 +14,8 @@ from types import CoroutineType
 from typing import Any, ClassVar, Final
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeError
-from aiomailbox.keygroups import KeyGroupAssigner, KeyTypeAgreement
-from aiomailbox.records import ListRun, Run, SelectableRun, take_records
+from aiomailbox.keygroups.assigner import KeyGroupAssigner, KeyTypeAgreement
+from aiomailbox.records.run import ListRun, Run, SelectableRun, take_records
 
 __all__ = [
     "BroadcastPartitioner",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.exchange import ForwardPartitioner
+from aiomailbox.exchange.partitioner import ForwardPartitioner
 from aiomailbox.graph.job_graph import (
     CHAIN_DEPTH_MAX,
     Edge,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     CustomPartitioner,
     GlobalPartitioner,
     KeyGroupPartitioner,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     ForwardPartitioner,
     KeyGroupPartitioner,
     Partitioner,
@@ -15,8 +15,8 @@ from aiomailbox.exchange import (
 from aiomailbox.graph.operator_ids import operator_ids
 from aiomailbox.graph.transformation import Transformation, reachable
 from aiomailbox.ids import OperatorId, VertexId
-from aiomailbox.keygroups import default_max_parallelism
-from aiomailbox.records import OutputTag
+from aiomailbox.keygroups.assignment import default_max_parallelism
+from aiomailbox.records.elements import OutputTag
 
 DEFAULT_SLOT_SHARING_GROUP: Final = "default"
 

@@ -30,7 +30,7 @@ def operator_ids(transformations: Iterable[Transformation]) -> list[OperatorId]:
         transformations: All of a job, each after what feeds it.
 
     Example:
-        >>> from aiomailbox.operators import MapOperator
+        >>> from aiomailbox.operators.stateless.operators import MapOperator
         >>> plain = Transformation("map", lambda: MapOperator(str))
         >>> chosen = Transformation("map", lambda: MapOperator(str), uid="prices")
         >>> operator_ids([plain, chosen])

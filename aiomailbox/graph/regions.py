@@ -16,7 +16,7 @@ from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.job_graph import Edge, JobGraph
 from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.ids import SubtaskId
-from aiomailbox.operators import Boundedness
+from aiomailbox.operators.sources.source import Boundedness
 
 __all__ = ["FailoverRegions", "check_blocking", "has_blocking", "producers_of"]
 

@@ -11,10 +11,14 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from aiomailbox.exchange import Partitioner
-from aiomailbox.operators import Operator, RecordFields, RowsNote, Sink, Source
-from aiomailbox.policies import RateLimit
-from aiomailbox.records import OutputTag
+from aiomailbox.exchange.partitioner import Partitioner
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.rows_note import RowsNote
+from aiomailbox.operators.sinks.sink import Sink
+from aiomailbox.operators.sources.source import Source
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.elements import OutputTag
 
 OperatorFactory = Callable[[], Operator]
 

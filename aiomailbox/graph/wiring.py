@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.exchange import ForwardPartitioner, Partitioner
+from aiomailbox.exchange.partitioner import ForwardPartitioner, Partitioner
 
 
 def consumers_of(

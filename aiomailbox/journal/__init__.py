@@ -9,22 +9,10 @@ taken, so that what lies before the oldest retained one can be deleted.
 
 from __future__ import annotations
 
-from aiomailbox.journal.entries import Entry, EntryKind, record_key
-from aiomailbox.journal.job import JobJournal
+from aiomailbox.journal.entries import EntryKind
 from aiomailbox.journal.journals import Journals
-from aiomailbox.journal.place import JournalPlace, LocalPlace, RemotePlace
-from aiomailbox.journal.shared import SharedJournals
-from aiomailbox.journal.subtask import SubtaskJournal
 
 __all__ = [
-    "Entry",
     "EntryKind",
-    "JobJournal",
-    "JournalPlace",
     "Journals",
-    "LocalPlace",
-    "RemotePlace",
-    "SharedJournals",
-    "SubtaskJournal",
-    "record_key",
 ]

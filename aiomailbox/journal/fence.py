@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from aiomailbox.errors import FencedError
-from aiomailbox.storage import PRIVATE, Storage, open_file, sync_directory
+from aiomailbox.storage.contract import Storage
+from aiomailbox.storage.local import PRIVATE, open_file, sync_directory
 
 __all__ = [
     "FENCE",

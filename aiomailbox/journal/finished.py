@@ -11,8 +11,7 @@ from pathlib import Path
 
 from aiomailbox.journal.entries import Entry, decode_entry
 from aiomailbox.journal.layout import base_directories, check_finished
-from aiomailbox.storage import LogSegment
-from aiomailbox.storage.append_log import entry_at
+from aiomailbox.storage.append_log import LogSegment, entry_at
 
 __all__ = ["FinishedBefore"]
 

@@ -28,8 +28,8 @@ from aiomailbox.journal.layout import (
     operator_directory,
 )
 from aiomailbox.journal.place import JournalPlace, place_of
-from aiomailbox.storage import AppendLog, LocalStorage, LogSegment, sync_directory
-from aiomailbox.storage.local import make_directories
+from aiomailbox.storage.append_log import AppendLog, LogSegment
+from aiomailbox.storage.local import LocalStorage, make_directories, sync_directory
 
 __all__ = ["JobJournal"]
 

@@ -31,7 +31,8 @@ class Journals:
 
     Example:
         >>> import asyncio, tempfile
-        >>> from aiomailbox.journal import EntryKind, JobJournal
+        >>> from aiomailbox.journal.entries import EntryKind
+        >>> from aiomailbox.journal.job import JobJournal
         >>> directory = tempfile.mkdtemp()
         >>> def begin(epoch):
         ...     JobJournal(directory).begin(epoch, {"ask": [0]})

@@ -22,7 +22,7 @@ from urllib.parse import quote
 
 from aiomailbox.errors import DamagedFileError
 from aiomailbox.journal.entries import EntryKind, decode_entry, encode_entry
-from aiomailbox.storage import LogSegment
+from aiomailbox.storage.append_log import LogSegment
 
 __all__ = [
     "LogDirectory",

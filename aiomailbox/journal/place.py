@@ -21,7 +21,9 @@ import msgspec
 from aiomailbox.errors import DamagedFileError
 from aiomailbox.journal.fence import FENCE, Fence, MappedFence, RemoteFence
 from aiomailbox.journal.layout import LogDirectory, base_directories
-from aiomailbox.storage import PRIVATE, LogSegment, Storage
+from aiomailbox.storage.append_log import LogSegment
+from aiomailbox.storage.contract import Storage
+from aiomailbox.storage.local import PRIVATE
 
 __all__ = ["JournalPlace", "LocalPlace", "RemotePlace", "place_of"]
 
@@ -84,7 +86,7 @@ class LocalPlace:
 
     Args:
         path: The directory.
-        file_mode: The mode of new files; see `aiomailbox.storage.LocalStorage`.
+        file_mode: The mode of new files; see `aiomailbox.storage.local.LocalStorage`.
     """
 
     commit_pause_s: float = _SYNC_PAUSE_S

@@ -25,7 +25,7 @@ from aiomailbox.journal.layout import (
     operator_directory,
 )
 from aiomailbox.journal.place import JournalPlace, LocalPlace
-from aiomailbox.storage import LogSegment
+from aiomailbox.storage.append_log import LogSegment
 from aiomailbox.storage.local import PRIVATE, make_directories
 
 __all__ = ["SharedJournals"]
@@ -44,7 +44,7 @@ class SharedJournals(Journals):
 
     Example:
         >>> import asyncio, tempfile
-        >>> from aiomailbox.journal import EntryKind
+        >>> from aiomailbox.journal.entries import EntryKind
         >>> directory = Path(tempfile.mkdtemp())
         >>> first = SharedJournals(directory).journal("ask", 0)
         >>> second = SharedJournals(directory).journal("ask", 1)

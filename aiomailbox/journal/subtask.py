@@ -19,7 +19,7 @@ from aiomailbox.journal.fence import Fence
 from aiomailbox.journal.finished import FinishedBefore
 from aiomailbox.journal.layout import encode_mark, log_directory
 from aiomailbox.journal.place import JournalPlace
-from aiomailbox.storage import AppendLog, LogSegment
+from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["SubtaskJournal"]

@@ -18,7 +18,7 @@ from aiomailbox.mailbox.period_meter import (
     window_start,
 )
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
-from aiomailbox.metrics import Histogram
+from aiomailbox.metrics.histogram import Histogram
 
 __all__ = ["LatencyProbe", "MailboxMetrics"]
 

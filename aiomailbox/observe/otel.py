@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from aiomailbox.api import JobClient, LatestSnapshot
+from aiomailbox.api.job import JobClient
+from aiomailbox.api.latest_snapshot import LatestSnapshot
 from aiomailbox.errors import MissingExtraError
-from aiomailbox.metrics import METRICS, HistogramValue, Metric, MetricKind
+from aiomailbox.metrics.catalogue import METRICS
+from aiomailbox.metrics.declared import Metric, MetricKind
+from aiomailbox.metrics.histogram import HistogramValue
 from aiomailbox.observe.points import points_of
 from aiomailbox.observe.reading import JobReader, SharedJobs
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aiomailbox.metrics import (
-    DECLARED,
+from aiomailbox.metrics.catalogue import DECLARED
+from aiomailbox.metrics.declared import (
     Merge,
     Metric,
     MetricKind,
     MetricScope,
     MetricValue,
 )
-from aiomailbox.runtime import JobSnapshot
+from aiomailbox.runtime.job_snapshot import JobSnapshot
 
 __all__ = ["Point", "points_of"]
 

@@ -7,18 +7,16 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from aiomailbox.api import JobClient, LatestSnapshot
+from aiomailbox.api.job import JobClient
+from aiomailbox.api.latest_snapshot import LatestSnapshot
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
-from aiomailbox.metrics import (
-    METRICS,
-    HistogramValue,
-    Metric,
-    MetricKind,
-    MetricScope,
-)
+from aiomailbox.metrics.catalogue import METRICS
+from aiomailbox.metrics.declared import Metric, MetricKind, MetricScope
+from aiomailbox.metrics.histogram import HistogramValue
 from aiomailbox.observe.points import points_of
 from aiomailbox.observe.reading import JobReader, SharedJobs
-from aiomailbox.runtime import JobSnapshot, JobState
+from aiomailbox.runtime.job_snapshot import JobSnapshot
+from aiomailbox.runtime.lifecycle import JobState
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

@@ -8,9 +8,10 @@ import threading
 from concurrent.futures import Future, TimeoutError as LateError
 from typing import Final
 
-from aiomailbox.api import JobClient, LatestSnapshot
+from aiomailbox.api.job import JobClient
+from aiomailbox.api.latest_snapshot import LatestSnapshot
 from aiomailbox.clock import SystemClock
-from aiomailbox.runtime import JobSnapshot
+from aiomailbox.runtime.job_snapshot import JobSnapshot
 
 __all__ = ["JobReader", "SharedJobs"]
 

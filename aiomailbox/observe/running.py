@@ -6,10 +6,10 @@ import sys
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from aiomailbox.api import run as run_work
+from aiomailbox.api.run import run as run_work
 from aiomailbox.errors import AioMailboxError
 from aiomailbox.observe.dashboard import serving_dashboard
-from aiomailbox.runtime import users_part
+from aiomailbox.runtime.tracebacks import users_part
 
 __all__ = ["run"]
 

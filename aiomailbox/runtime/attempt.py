@@ -21,21 +21,21 @@ from typing import Final, Protocol
 import anyio
 
 from aiomailbox.availability import Availability
-from aiomailbox.checkpoint import TaskHandle
+from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.errors import (
     CorruptStreamError,
     PartitionNotFoundError,
     PartitionStorageError,
     RemoteTaskError,
 )
-from aiomailbox.graph import FailoverRegions
+from aiomailbox.graph.regions import FailoverRegions
 from aiomailbox.ids import SubtaskId
-from aiomailbox.records import StopMode
+from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.first_error import FirstError
 from aiomailbox.runtime.host import Host
-from aiomailbox.task import TaskStatistics
+from aiomailbox.task.checkpointing import TaskStatistics
 
 __all__ = ["Attempt", "AttemptOwner"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from aiomailbox.checkpoint import RestoredTasks
+from aiomailbox.checkpoint.restored import RestoredTasks
 from aiomailbox.ids import SubtaskId, TaskId, VertexId
 
 __all__ = ["AttemptPlan"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from aiomailbox.operators import OpenCalls
+from aiomailbox.operators.core.open_calls import OpenCalls
 from aiomailbox.runtime.views import TaskView
 
 __all__ = ["await_tree"]

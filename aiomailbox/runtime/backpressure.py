@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.runtime.bottleneck import (
     BackpressureLevel,
     TaskPressure,

@@ -15,11 +15,12 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.operators import BlockCause, Blocked, SourceOperator
+from aiomailbox.operators.core.blocked import BlockCause, Blocked
 from aiomailbox.operators.core.locate import is_own_line, users_line_of
+from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.runtime.held_loop import contexts_of
 from aiomailbox.supervision import frames_of
-from aiomailbox.task import StreamTask
+from aiomailbox.task.stream_task import StreamTask
 
 __all__ = ["Block", "BlockShare", "TaskShares", "block_of"]
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aiomailbox.metrics import MetricValue
+from aiomailbox.metrics.declared import MetricValue
 
 __all__ = ["BackpressureLevel", "TaskPressure", "find_bottleneck"]
 

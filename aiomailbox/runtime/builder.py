@@ -7,35 +7,23 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from aiomailbox.checkpoint import (
-    MEMORY_THRESHOLD,
-    CheckpointingMode,
-    CheckpointWriter,
-    received,
-    sent,
-)
-from aiomailbox.exchange import (
-    BlockingOutput,
-    InputChannel,
-    InputGate,
-    LocalInputChannel,
-    OutputPartition,
-    RecordWriter,
-    ResultPartition,
-)
-from aiomailbox.graph import (
-    Edge,
-    JobGraph,
-    JobVertex,
-    channel_name,
-    why_never_unaligned,
-)
+from aiomailbox.checkpoint.restored import received, sent
+from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
+from aiomailbox.checkpoint.writer import CheckpointWriter
+from aiomailbox.exchange.blocking.output import BlockingOutput
+from aiomailbox.exchange.core.output import OutputPartition
+from aiomailbox.exchange.input.channel import InputChannel, LocalInputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.graph.channels import channel_name, why_never_unaligned
+from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex
 from aiomailbox.graph.side_outputs import tags_given
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
-from aiomailbox.journal import Journals
-from aiomailbox.memory import LocalBufferPool
-from aiomailbox.operators import Limiter
-from aiomailbox.policies import RateLimit
+from aiomailbox.journal.journals import Journals
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.operators.core.context import Limiter
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
@@ -43,16 +31,12 @@ from aiomailbox.runtime.job_journal import journal_place
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.storage import PRIVATE, open_storage
-from aiomailbox.task import (
-    OperatorPlan,
-    OutgoingEdge,
-    StreamTask,
-    TaskChannels,
-    TaskCheckpointing,
-    TaskEnvironment,
-    TaskPlan,
-)
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.local import PRIVATE
+from aiomailbox.task.channel_state import TaskChannels
+from aiomailbox.task.environment import TaskCheckpointing, TaskEnvironment
+from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
+from aiomailbox.task.stream_task import StreamTask
 
 ChannelFactory = Callable[[Edge, PartitionId, int], InputChannel]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.ids import SubtaskId
-from aiomailbox.records import SnapshotType
+from aiomailbox.records.events import SnapshotType
 from aiomailbox.storage import path_of
 
 __all__ = [

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from aiomailbox.graph import JobGraph, Node
+from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.operators import (
-    Committer,
-    CommitterContext,
-    Pending,
-    call_hook,
-    naming_hook,
-)
-from aiomailbox.policies import Retry
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.hooks import call_hook, naming_hook
+from aiomailbox.operators.sinks.sink import Committer, CommitterContext
+from aiomailbox.policies.retry import Retry
 from aiomailbox.runtime.services import JobServices
 
 # A commit is retried if the other end does not answer; any other error would only come

@@ -8,15 +8,16 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Final, Literal, get_args
 
-from aiomailbox.checkpoint import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange import BUFFER_SIZE_BYTES
-from aiomailbox.policies import (
+from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
+from aiomailbox.policies.restart import (
     ExponentialDelayRestart,
     NoRestart,
     RestartStrategy,
 )
-from aiomailbox.state import HeapStateBackend, StateBackend, check_state_names
+from aiomailbox.state.backends import HeapStateBackend, StateBackend
+from aiomailbox.state.state_classes import check_state_names
 
 _HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
 _STALL_THRESHOLD_MS_MIN: Final = 50.0

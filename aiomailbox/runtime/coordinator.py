@@ -20,35 +20,35 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from aiomailbox.checkpoint import (
-    Acknowledgement,
-    CancelExpiry,
-    CheckpointAction,
-    CheckpointMetadata,
+from aiomailbox.checkpoint.failures import FailureReason
+from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
+from aiomailbox.checkpoint.layout import job_directory
+from aiomailbox.checkpoint.metadata import CheckpointMetadata, describe_vertices
+from aiomailbox.checkpoint.plan import (
     CheckpointPlan,
-    CheckpointPlanner,
-    CheckpointRequest,
-    CheckpointSettings,
-    CheckpointStore,
-    CompletedCheckpoints,
-    DiscardCheckpoint,
-    FailJob,
-    FailRequest,
-    FailureReason,
-    Finalize,
-    NotifyAborted,
-    NotifyComplete,
-    PreparedData,
-    SetExpiry,
-    SetPeriodicTimer,
-    StartCheckpoint,
     SubtaskState,
-    TaskHandle,
-    describe_vertices,
-    job_directory,
     loses_union_state,
     plan_checkpoint,
 )
+from aiomailbox.checkpoint.planner import (
+    Acknowledgement,
+    CancelExpiry,
+    CheckpointAction,
+    CheckpointPlanner,
+    DiscardCheckpoint,
+    FailJob,
+    FailRequest,
+    Finalize,
+    NotifyAborted,
+    NotifyComplete,
+    SetExpiry,
+    SetPeriodicTimer,
+    StartCheckpoint,
+)
+from aiomailbox.checkpoint.request import CheckpointRequest
+from aiomailbox.checkpoint.retention import CompletedCheckpoints
+from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.store import CheckpointStore
 from aiomailbox.errors import (
     AioMailboxError,
     CheckpointFailedError,
@@ -56,18 +56,20 @@ from aiomailbox.errors import (
     RemoteTaskError,
     safe_str,
 )
-from aiomailbox.graph import JobGraph, producers_of
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.regions import producers_of
 from aiomailbox.ids import OperatorId, SubtaskId
-from aiomailbox.metrics import MetricValue
-from aiomailbox.operators import OperatorSnapshot, encode_snapshot
-from aiomailbox.records import CheckpointBarrier, SnapshotType, StopMode
+from aiomailbox.metrics.declared import MetricValue
+from aiomailbox.operators.snapshots.codec import encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.events import CheckpointBarrier, SnapshotType, StopMode
 from aiomailbox.runtime.checkpoint_views import (
     CheckpointView,
     CompletedCheckpoint,
     PendingCheckpoint,
 )
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.task import TaskStatistics
+from aiomailbox.task.checkpointing import TaskStatistics
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["CheckpointCoordinator", "CheckpointOwner", "CheckpointTasks"]

@@ -14,13 +14,17 @@ from functools import partial
 from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
 from typing import Any, Final
 
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.runtime.peers.record_types import (
     RECORDS_OF_OURS,
     RecordTypes,
     is_foreign,
 )
-from aiomailbox.state import StateNames, declared_classes, state_name_hints
+from aiomailbox.state.state_classes import (
+    StateNames,
+    declared_classes,
+    state_name_hints,
+)
 
 __all__ = ["state_classes"]
 

@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aiomailbox.clock import Clock, clock_of
-from aiomailbox.exchange import PartitionRegistry
-from aiomailbox.graph import JobGraph, has_blocking
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.regions import has_blocking
 from aiomailbox.graph.side_outputs import unread_side_outputs
 from aiomailbox.logs import library_log
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.metrics import MetricGroup
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.declared import state_classes
 from aiomailbox.runtime.exchange_plan import total_segments

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from aiomailbox.operators import BlockCause
+from aiomailbox.operators.core.blocked import BlockCause
 from aiomailbox.runtime.block_shares import BlockShare
 from aiomailbox.runtime.views import TaskView
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aiomailbox.graph import Edge, JobGraph, consumers_of
+from aiomailbox.graph.job_graph import Edge, JobGraph
+from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.runtime.config import JobConfig
 
 

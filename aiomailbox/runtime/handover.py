@@ -7,7 +7,7 @@ from collections import deque
 from typing import Final
 
 from aiomailbox.availability import Availability
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 
 HANDOVER_RUNS_MAX: Final = 4
 

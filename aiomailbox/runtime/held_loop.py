@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Final
 
-from aiomailbox.mailbox import Mail
+from aiomailbox.mailbox.mail import Mail
 from aiomailbox.operators.core.locate import users_line
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import anyio
 
-from aiomailbox.graph import JobGraph, has_blocking
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.regions import has_blocking
 from aiomailbox.ids import SubtaskId
-from aiomailbox.records import CheckpointBarrier, StopMode
+from aiomailbox.records.events import CheckpointBarrier, StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
@@ -20,7 +21,7 @@ from aiomailbox.runtime.responder import CheckpointEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.task import StreamTask
+from aiomailbox.task.stream_task import StreamTask
 
 __all__ = ["AttemptEvents", "EmbeddedHost", "Host"]
 

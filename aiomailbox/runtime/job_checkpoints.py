@@ -19,18 +19,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from aiomailbox.checkpoint import (
-    LATEST,
-    CheckpointFiles,
-    CheckpointSettings,
-    CheckpointStore,
-    PreparedData,
-    RestoredJob,
-    RestoredTasks,
-    decode_prepared,
-    finished_tasks,
-    restored_tasks,
-)
+from aiomailbox.checkpoint.handles import PreparedData
+from aiomailbox.checkpoint.reader import CheckpointFiles, RestoredJob
+from aiomailbox.checkpoint.restored import RestoredTasks, finished_tasks, restored_tasks
+from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.store import LATEST, CheckpointStore
+from aiomailbox.checkpoint.task_bytes import decode_prepared
 from aiomailbox.errors import (
     CheckpointFailedError,
     InvalidArgumentError,
@@ -38,9 +32,9 @@ from aiomailbox.errors import (
     NoCheckpointError,
     StateError,
 )
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import OperatorId, SubtaskId
-from aiomailbox.operators import OperatorSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
@@ -51,7 +45,8 @@ from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.storage import LEASE_MS, RemoteStorage, open_storage
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["JobCheckpoints", "StepRunner"]

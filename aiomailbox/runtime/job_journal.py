@@ -7,14 +7,18 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 
-from aiomailbox.checkpoint import CheckpointSettings, job_directory
+from aiomailbox.checkpoint.layout import job_directory
+from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
-from aiomailbox.journal import JobJournal, JournalPlace, LocalPlace, RemotePlace
+from aiomailbox.journal.job import JobJournal
+from aiomailbox.journal.place import JournalPlace, LocalPlace, RemotePlace
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.storage import PRIVATE, Claim, LocalStorage, open_storage
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.contract import Claim
+from aiomailbox.storage.local import PRIVATE, LocalStorage
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["FinishedCalls", "journal_place"]

@@ -13,8 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.metrics import DECLARED, HotKey, KeyTotal, Metric, MetricValue
-from aiomailbox.operators import OpenCalls
+from aiomailbox.metrics.catalogue import DECLARED
+from aiomailbox.metrics.declared import Metric, MetricValue
+from aiomailbox.metrics.hot_keys import HotKey
+from aiomailbox.metrics.totals import KeyTotal
+from aiomailbox.operators.core.open_calls import OpenCalls
 from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.stalls import Stall

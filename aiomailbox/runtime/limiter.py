@@ -22,9 +22,10 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
 )
-from aiomailbox.graph import JobGraph
-from aiomailbox.operators import Limiter
-from aiomailbox.policies import RateLimit, RateUsage, RateWindow, check_number
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.operators.core.context import Limiter
+from aiomailbox.policies.arguments import check_number
+from aiomailbox.policies.rate_limit import RateLimit, RateUsage, RateWindow
 
 __all__ = ["LimiterService", "RateLimiter", "limits_of"]
 

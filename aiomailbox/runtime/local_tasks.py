@@ -11,11 +11,12 @@ import anyio
 
 from aiomailbox.errors import RejectedMailError
 from aiomailbox.ids import SubtaskId
-from aiomailbox.mailbox import MAX_PRIORITY
-from aiomailbox.records import CheckpointBarrier, StopMode
+from aiomailbox.mailbox.mail import MAX_PRIORITY
+from aiomailbox.records.events import CheckpointBarrier, StopMode
 from aiomailbox.runtime.loop_watch import watching
 from aiomailbox.runtime.views import TaskView, view_of
-from aiomailbox.task import StreamTask, TaskState
+from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import StreamTask
 
 __all__ = ["LocalTasks", "TaskEvents"]
 

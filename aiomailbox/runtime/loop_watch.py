@@ -33,7 +33,7 @@ from aiomailbox.runtime.held_loop import (
     frames_outwards,
 )
 from aiomailbox.runtime.stalls import Stall, StallLog
-from aiomailbox.task import StreamTask
+from aiomailbox.task.stream_task import StreamTask
 
 __all__ = ["LoopWatch", "shares_of", "stalls_of", "watching"]
 

@@ -35,10 +35,12 @@ from aiomailbox.errors import (
     WorkerDiedError,
     safe_repr,
 )
-from aiomailbox.graph import FailoverRegions, JobGraph
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.regions import FailoverRegions
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.policies import Mistakes, RateLimit, RestartWait
-from aiomailbox.records import StopMode
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.restart import Mistakes, RestartWait
+from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.await_tree import await_tree
@@ -69,7 +71,8 @@ from aiomailbox.supervision import (
     frames_of,
     outlast,
 )
-from aiomailbox.task import StreamTask, failure_of, place_of
+from aiomailbox.task.place import failure_of, place_of
+from aiomailbox.task.stream_task import StreamTask
 
 # The host has deadlines of its own, which end processes.
 _RELEASE_S: Final = 60.0

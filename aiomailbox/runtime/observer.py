@@ -12,19 +12,14 @@ from collections import deque
 from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
-from aiomailbox.graph import Edge, JobGraph
-from aiomailbox.metrics import (
-    DECLARED,
-    HotKey,
-    KeyTotal,
-    Merge,
-    Metric,
-    MetricKind,
-    MetricValue,
-    merged,
-)
-from aiomailbox.operators import OpenCalls, record_count_of
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.graph.job_graph import Edge, JobGraph
+from aiomailbox.metrics.catalogue import DECLARED
+from aiomailbox.metrics.declared import Merge, Metric, MetricKind, MetricValue, merged
+from aiomailbox.metrics.hot_keys import HotKey
+from aiomailbox.metrics.totals import KeyTotal
+from aiomailbox.operators.core.open_calls import OpenCalls
+from aiomailbox.operators.sources.source import record_count_of
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.diagnosis import (
     OperatorPlace,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from aiomailbox.graph import JobGraph
-from aiomailbox.metrics import MetricValue
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.metrics.declared import MetricValue
 from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.views import OperatorView
 

@@ -12,9 +12,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from aiomailbox.errors import WorkerDiedError
-from aiomailbox.graph import JobGraph, Node
+from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, VertexId
-from aiomailbox.operators import OperatorSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.runtime.failure_place import FailurePlace, place_of_error
 from aiomailbox.runtime.views import TaskView, positions_of
 

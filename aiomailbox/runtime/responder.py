@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from aiomailbox.checkpoint import CheckpointWriter, TaskHandle
+from aiomailbox.checkpoint.handles import TaskHandle
+from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.ids import SubtaskId, TaskId
-from aiomailbox.records import CheckpointBarrier
-from aiomailbox.task import TaskSnapshot, TaskStatistics
+from aiomailbox.records.events import CheckpointBarrier
+from aiomailbox.task.checkpointing import TaskStatistics
+from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["CheckpointEvents", "NoCheckpointEvents", "TaskResponder"]

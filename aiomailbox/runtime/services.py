@@ -8,15 +8,15 @@ from typing import Any, Protocol
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.eventtime import AlignmentGroups
-from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.eventtime.alignment import AlignmentGroups
+from aiomailbox.exchange.input.registry import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
-from aiomailbox.journal import SharedJournals
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import Handover, Limiter
-from aiomailbox.policies import RateLimit
-from aiomailbox.records import ElementCodec
+from aiomailbox.journal.shared import SharedJournals
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.core.context import Handover, Limiter
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.runtime.handover import PullHandover
 
 

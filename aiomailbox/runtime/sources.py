@@ -7,15 +7,13 @@ from functools import partial
 from typing import Any, Final
 
 from aiomailbox.errors import WorldError
-from aiomailbox.graph import JobGraph, Transformation
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.operators import (
-    OperatorSnapshot,
-    SplitEnumerator,
-    check_positions,
-    naming_hook,
-)
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.operators.core.hooks import naming_hook
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.sources.source import SplitEnumerator, check_positions
+from aiomailbox.state.rescale import OperatorStateSnapshot
 
 __all__ = ["JobSources", "SourceCoordinator"]
 

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from aiomailbox.metrics import MetricValue
+from aiomailbox.metrics.declared import MetricValue
 from aiomailbox.runtime.views import TaskView
-from aiomailbox.task import TaskState
+from aiomailbox.task.lifecycle import TaskState
 
 __all__ = ["StuckTask", "StuckTasks"]
 

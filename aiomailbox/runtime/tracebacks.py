@@ -8,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 
 from aiomailbox.errors import AioMailboxError, RemoteTaskError, UserFunctionError
-from aiomailbox.operators import is_own_line, is_users
+from aiomailbox.operators.core.locate import is_own_line, is_users
 
 __all__ = ["short_text", "shorten", "traceback_text", "users_part"]
 

@@ -9,16 +9,20 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from aiomailbox.exchange import InputGate
-from aiomailbox.graph import JobGraph
-from aiomailbox.metrics import HotKey, KeyTotal, Metric, MetricValue
-from aiomailbox.operators import OpenCalls, SourceOperator
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.metrics.declared import Metric, MetricValue
+from aiomailbox.metrics.hot_keys import HotKey
+from aiomailbox.metrics.totals import KeyTotal
+from aiomailbox.operators.core.open_calls import OpenCalls
+from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.runtime.block_shares import BlockShare
 from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.loop_watch import shares_of, stalls_of
 from aiomailbox.runtime.stalls import Stall
 from aiomailbox.supervision import frames_of
-from aiomailbox.task import StreamTask, waits_of
+from aiomailbox.task.stream_task import StreamTask
+from aiomailbox.task.waits import waits_of
 
 __all__ = [
     "ChannelView",

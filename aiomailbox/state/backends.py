@@ -11,8 +11,8 @@ from typing import Any, Final, Protocol
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.policies import local_path
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.policies.arguments import local_path
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.store import KeyedStateStore
 
@@ -125,7 +125,7 @@ class RocksDBStateBackend:
         self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
     ) -> KeyedStateStore:
         """Return a new, empty store; its files are created with the first state."""
-        from aiomailbox.state.rocksdb import RocksDBStateStore
+        from aiomailbox.state.rocksdb.store import RocksDBStateStore
 
         return RocksDBStateStore(
             max_parallelism,

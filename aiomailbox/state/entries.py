@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.state.layers import DictSnapshot, frozen_items
 
 __all__ = ["Entries", "GroupedEntries", "SnapshotRows", "pieces_of"]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from aiomailbox.clock import Clock
-from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.entries import (
     GroupedEntries,
     NamespacedRows,
@@ -47,7 +47,7 @@ class HeapStateStore(TableStateStore[HeapTable]):
 
     Example:
         >>> from aiomailbox.clock import SystemClock
-        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> store = HeapStateStore(128, KeyGroupRange(0, 127), SystemClock())
         >>> count = store.get_value(ValueStateDescriptor("count", default=0))
         >>> store.set_current_key("a")

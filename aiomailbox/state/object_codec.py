@@ -8,7 +8,8 @@ from typing import Any, Final
 from msgspec.msgpack import Decoder, Encoder
 
 from aiomailbox.errors import CorruptStreamError, StateError, WrongTypeError
-from aiomailbox.records import PythonTypes, map_all
+from aiomailbox.records.mapping import map_all
+from aiomailbox.records.python_types import PythonTypes
 from aiomailbox.state.state_classes import StateClasses
 
 __all__ = ["ObjectCodec"]

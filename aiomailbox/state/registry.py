@@ -223,7 +223,8 @@ def check_same_state(first: StateDescriptor, second: StateDescriptor) -> None:
         StateError: Naming the state, and what differs.
 
     Example:
-        >>> from aiomailbox.state import ListStateDescriptor, ValueStateDescriptor
+        >>> from aiomailbox.state.descriptors import ListStateDescriptor
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> check_same_state(ValueStateDescriptor("s"), ListStateDescriptor("s"))
         Traceback (most recent call last):
         ...

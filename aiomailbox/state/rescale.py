@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, StateError
-from aiomailbox.keygroups import UPPER_BOUND_MAX_PARALLELISM, key_group_range
+from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM, key_group_range
 from aiomailbox.state.schema import StateSchema
 from aiomailbox.state.serializers import ObjectSerializer
 from aiomailbox.state.snapshot import copy_contents

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.errors import StateError
-from aiomailbox.records import class_name
+from aiomailbox.records.record_classes import class_name
 from aiomailbox.state.accumulators import AccumulatorSchema
 
 __all__ = [

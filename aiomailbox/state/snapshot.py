@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.entries import Entries, pieces_of
 from aiomailbox.state.schema import ClassSchema, StateSchema
 from aiomailbox.state.serializers import ObjectSerializer

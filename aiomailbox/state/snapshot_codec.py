@@ -23,7 +23,7 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError, StateError
-from aiomailbox.keygroups import UPPER_BOUND_MAX_PARALLELISM
+from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM
 from aiomailbox.state.accumulators import AccumulatorSchema
 from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
 from aiomailbox.state.entries import Entries, pieces_of

@@ -17,7 +17,9 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 
 from aiomailbox.errors import InvalidArgumentError, StateError, WrongTypeError
-from aiomailbox.records import (
+from aiomailbox.records.named_tuples import record_class, record_of
+from aiomailbox.records.record_classes import (
+    Family,
     RecordClass,
     RecordClasses,
     SavedAs,
@@ -27,8 +29,6 @@ from aiomailbox.records import (
     present_name,
     saved_names,
 )
-from aiomailbox.records.named_tuples import record_class, record_of
-from aiomailbox.records.record_classes import Family
 from aiomailbox.records.spark_rows import row_class
 from aiomailbox.state.schema import (
     ClassSchema,

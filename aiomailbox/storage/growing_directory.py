@@ -75,7 +75,7 @@ class GrowingDirectory:
 
     Example:
         >>> import tempfile
-        >>> from aiomailbox.storage import staging_directory
+        >>> from aiomailbox.storage.workplace import staging_directory
         >>> target = Path(tempfile.mkdtemp()) / "out"
         >>> directory = GrowingDirectory(target, "4f1a", overwrite=False)
         >>> directory.begin("job 'delays'", restored=False)

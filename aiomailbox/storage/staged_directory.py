@@ -36,7 +36,7 @@ class StagedDirectory:
 
     Example:
         >>> import tempfile
-        >>> from aiomailbox.storage import staging_directory
+        >>> from aiomailbox.storage.workplace import staging_directory
         >>> target = Path(tempfile.mkdtemp()) / "out"
         >>> directory = StagedDirectory(target, "4f1a", overwrite=False)
         >>> directory.begin("job 'delays'")

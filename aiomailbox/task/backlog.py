@@ -17,28 +17,24 @@ from typing import Final
 from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.errors import RejectedMailError
-from aiomailbox.keygroups import KeyGroupAssigner
-from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.operators import (
+from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.operators.core.contract import Input, Operator, Pending
+from aiomailbox.operators.core.watched import watched_input
+from aiomailbox.operators.snapshots.in_flight import (
     HeldElement,
-    Input,
-    Operator,
-    OperatorSnapshot,
-    Pending,
     held_elements,
-    watched_input,
     with_held_elements,
 )
-from aiomailbox.records import (
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.elements import (
     MIN_TIMESTAMP,
-    RUN_LENGTH_MAX,
     LatencyMarker,
-    ListRun,
-    Run,
     Watermark,
     WatermarkStatus,
 )
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.task.slices import SliceSize
 
 __all__ = ["Backlog", "has_backlog"]

@@ -14,14 +14,11 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from aiomailbox.barriers import (
+from aiomailbox.barriers.actions import (
     Abort,
     Action,
-    AlignmentStatistics,
     CancelAlignmentTimer,
     ChannelInfo,
-    CheckpointBarrierHandler,
-    CheckpointBarrierTracker,
     Prioritize,
     ResumeChannel,
     SetAlignmentTimer,
@@ -29,11 +26,16 @@ from aiomailbox.barriers import (
     StopPersisting,
     Trigger,
 )
+from aiomailbox.barriers.handler import CheckpointBarrierHandler
+from aiomailbox.barriers.statistics import AlignmentStatistics
+from aiomailbox.barriers.tracker import CheckpointBarrierTracker
 from aiomailbox.errors import CheckpointDeclinedError, RejectedMailError
-from aiomailbox.exchange import InputGate, ObjectBuffer
-from aiomailbox.mailbox import MailboxExecutor, MailOptions
-from aiomailbox.operators import Pending
-from aiomailbox.records import (
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.mailbox.mail import MailOptions
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.records.events import (
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfPartition,

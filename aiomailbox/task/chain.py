@@ -16,20 +16,16 @@ from typing import cast
 from aiomailbox.availability import Availability
 from aiomailbox.errors import StateError, named_operator
 from aiomailbox.ids import OperatorId
-from aiomailbox.mailbox import MailboxExecutor, MailboxProcessor
-from aiomailbox.operators import (
-    Input,
-    Operator,
-    OperatorSnapshot,
-    Output,
-    Pending,
-    SourceOperator,
-    WatchedOutput,
-    fused,
-    naming_hook,
-    watched_input,
-)
-from aiomailbox.records import OutputTag, StopMode
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.operators.core.contract import Input, Operator, Output, Pending
+from aiomailbox.operators.core.hooks import naming_hook
+from aiomailbox.operators.core.watched import WatchedOutput, watched_input
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.operators.stateless.fusion import fused
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import StopMode
 from aiomailbox.task.backlog import Backlog, has_backlog
 from aiomailbox.task.context import TaskRuntimeContext
 from aiomailbox.task.environment import TaskEnvironment

@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from aiomailbox.availability import Availability
-from aiomailbox.exchange import MixedResultPartition, RecordWriter, ResultPartition
-from aiomailbox.records import ElementCodec
+from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.records.element_codec import ElementCodec
 
 __all__ = ["ChannelState", "ChannelStates", "OutputState", "TaskChannels"]
 

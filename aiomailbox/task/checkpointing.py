@@ -17,11 +17,11 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from aiomailbox.barriers import AlignmentStatistics
+from aiomailbox.barriers.statistics import AlignmentStatistics
 from aiomailbox.clock import Clock
-from aiomailbox.exchange import RecordWriter
-from aiomailbox.operators import Pending
-from aiomailbox.records import CancelCheckpoint, CheckpointBarrier
+from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.records.events import CancelCheckpoint, CheckpointBarrier
 from aiomailbox.task.overtaking import OutputBarriers
 from aiomailbox.task.snapshot import TaskSnapshot
 

@@ -8,27 +8,22 @@ from collections.abc import Coroutine, Mapping
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError, named_operator
-from aiomailbox.eventtime import (
-    AlignmentConfig,
-    AlignmentGroup,
-    InternalTimerService,
-    NoTimers,
-    ProcessingTimeService,
-    Triggerable,
-)
-from aiomailbox.journal import SubtaskJournal
-from aiomailbox.keygroups import key_group_range
-from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.operators import (
-    Context,
-    Handover,
-    Limiter,
-    MutationCheck,
-    RepeatedWarnings,
-)
-from aiomailbox.policies import RateLimit
-from aiomailbox.records import OutputTag
-from aiomailbox.state import KeyedStateStore, NoKeysStateStore, OperatorStateStore
+from aiomailbox.eventtime.alignment import AlignmentGroup
+from aiomailbox.eventtime.processing_time import NoTimers, ProcessingTimeService
+from aiomailbox.eventtime.strategy import AlignmentConfig
+from aiomailbox.eventtime.timers import InternalTimerService, Triggerable
+from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.keygroups.assignment import key_group_range
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.operators.core.context import Handover, Limiter
+from aiomailbox.operators.core.misnamed import Context
+from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.repeated import RepeatedWarnings
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.state.no_keys import NoKeysStateStore
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.store import KeyedStateStore
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.plan import OperatorPlan

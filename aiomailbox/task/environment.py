@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aiomailbox.clock import Clock
-from aiomailbox.eventtime import AlignmentConfig, AlignmentGroup, AlignmentGroups
+from aiomailbox.eventtime.alignment import AlignmentGroup, AlignmentGroups
+from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.ids import OperatorId, TaskId
-from aiomailbox.journal import Journals
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import Handover, Limiter
-from aiomailbox.policies import RateLimit
-from aiomailbox.state import HeapStateBackend, StateBackend
+from aiomailbox.journal.journals import Journals
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.core.context import Handover, Limiter
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.state.backends import HeapStateBackend, StateBackend
 from aiomailbox.task.checkpointing import CheckpointResponder
 
 __all__ = ["TaskCheckpointing", "TaskEnvironment"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from aiomailbox.barriers import ChannelInfo
+from aiomailbox.barriers.actions import ChannelInfo
 from aiomailbox.errors import (
     CheckpointDeclinedError,
     IllegalStateError,
@@ -22,8 +22,10 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     WrongTypeError,
 )
-from aiomailbox.exchange import InputGate, encode_in_flight
-from aiomailbox.records import CheckpointBarrier, Element
+from aiomailbox.exchange.core.channel_state import encode_in_flight
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.records import Element
+from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.task.channel_state import ChannelStates, TaskChannels
 
 __all__ = ["InputState", "Rest"]

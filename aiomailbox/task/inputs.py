@@ -13,23 +13,27 @@ from typing import Final, Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.eventtime import StatusWatermarkValve, ValveSnapshot
-from aiomailbox.exchange import InputGate, ObjectBuffer
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import Input, InputStatus, Pending, then
-from aiomailbox.records import (
+from aiomailbox.eventtime.valve import StatusWatermarkValve, ValveSnapshot
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.core.contract import Input, Pending, then
+from aiomailbox.operators.sources.source import InputStatus
+from aiomailbox.records import Element
+from aiomailbox.records.elements import (
     MIN_TIMESTAMP,
+    LatencyMarker,
+    Watermark,
+    WatermarkStatus,
+)
+from aiomailbox.records.events import (
     CancelCheckpoint,
     CheckpointBarrier,
-    Element,
     EndOfData,
     EndOfPartition,
     EventAnnouncement,
-    LatencyMarker,
     RuntimeEvent,
     StopMode,
-    Watermark,
-    WatermarkStatus,
 )
 from aiomailbox.task.slices import SliceSize
 

@@ -6,8 +6,12 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from aiomailbox.errors import RejectedMailError, StopTask
-from aiomailbox.eventtime import Pending, ProcessingTimeCallback, TimerHandle
-from aiomailbox.mailbox import MailboxExecutor
+from aiomailbox.eventtime.processing_time import (
+    Pending,
+    ProcessingTimeCallback,
+    TimerHandle,
+)
+from aiomailbox.mailbox.executor import MailboxExecutor
 
 __all__ = ["FixedDelayTimer", "FixedRateTimer", "MailboxTimer", "TimerOwner"]
 

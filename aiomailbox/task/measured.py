@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from aiomailbox.availability import Availability
-from aiomailbox.mailbox import PeriodTimer
+from aiomailbox.mailbox.default_action import PeriodTimer
 
 __all__ = ["MeasuredAvailability"]
 

@@ -8,25 +8,21 @@ from typing import Any, Protocol
 
 from aiomailbox.availability import Availability, when_all_available
 from aiomailbox.errors import AioMailboxError, UserFunctionError, add_note
-from aiomailbox.exchange import RecordWriter
-from aiomailbox.metrics import Counter
-from aiomailbox.operators import (
-    USER_ERRORS,
-    Input,
-    Pending,
-    RuntimeContext,
-    in_turn,
-    user_location,
-    watched_write,
-)
-from aiomailbox.records import (
+from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.metrics.instruments import Counter
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Input, Pending, in_turn
+from aiomailbox.operators.core.locate import user_location
+from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.watched import watched_write
+from aiomailbox.records.elements import (
     MIN_TIMESTAMP,
     LatencyMarker,
     OutputTag,
-    Run,
     Watermark,
     WatermarkStatus,
 )
+from aiomailbox.records.run import Run
 from aiomailbox.task.slices import SLICE_TARGET_S, SliceSize
 
 

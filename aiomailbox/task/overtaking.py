@@ -23,9 +23,10 @@ from aiomailbox.errors import (
     RejectedMailError,
     WrongTypeError,
 )
-from aiomailbox.exchange import RecordWriter
-from aiomailbox.mailbox import MailboxExecutor, MailOptions
-from aiomailbox.records import CheckpointBarrier
+from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.mailbox.mail import MailOptions
+from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.task.channel_state import (
     ChannelState,
     ChannelStates,

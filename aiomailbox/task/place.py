@@ -17,14 +17,8 @@ from aiomailbox.errors import (
     named_operator,
     safe_repr,
 )
-from aiomailbox.operators import (
-    ends_program,
-    is_foreign,
-    is_own_line,
-    is_users,
-    owner_of,
-    users_line,
-)
+from aiomailbox.operators.core.hooks import ends_program, is_foreign, owner_of
+from aiomailbox.operators.core.locate import is_own_line, is_users, users_line
 from aiomailbox.supervision import frames_of
 from aiomailbox.task.chain import Link
 

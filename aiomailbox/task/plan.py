@@ -9,11 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from aiomailbox.exchange import InputGate, RecordWriter
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import OperatorId
-from aiomailbox.memory import LocalBufferPool
-from aiomailbox.operators import Operator
-from aiomailbox.records import OutputTag
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.records.elements import OutputTag
 from aiomailbox.task.channel_state import TaskChannels
 
 _NO_ID: Final = OperatorId("")

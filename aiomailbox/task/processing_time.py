@@ -16,8 +16,8 @@ from typing import Final
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.eventtime import ProcessingTimeCallback
-from aiomailbox.mailbox import MailboxExecutor
+from aiomailbox.eventtime.processing_time import ProcessingTimeCallback
+from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.task.mailbox_timer import FixedDelayTimer, FixedRateTimer, MailboxTimer
 
 __all__ = [

@@ -11,16 +11,12 @@ from typing import Final, Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.eventtime import ValveSnapshot
-from aiomailbox.exchange import InputGate
-from aiomailbox.operators import (
-    Input,
-    InputSelection,
-    InputStatus,
-    Operator,
-    Pending,
-    SourceOperator,
-)
+from aiomailbox.eventtime.valve import ValveSnapshot
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.operators.core.contract import Input, Operator, Pending
+from aiomailbox.operators.core.input_selection import InputSelection
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.records import Element
 from aiomailbox.task.barriers import InputBarriers
 from aiomailbox.task.environment import TaskEnvironment

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from aiomailbox.clock import Clock
-from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
+from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
 
 # A slice should last about as long as the loop may be held; see decision 20.
 SLICE_TARGET_S: Final = 0.001

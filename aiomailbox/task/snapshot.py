@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aiomailbox.eventtime import ValveSnapshot
+from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.ids import OperatorId
-from aiomailbox.operators import OperatorSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 
 __all__ = ["Prepared", "TaskSnapshot"]
 

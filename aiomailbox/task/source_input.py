@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Sequence
 
 from aiomailbox.availability import Availability
-from aiomailbox.eventtime import ValveSnapshot
-from aiomailbox.operators import InputStatus, Pending, SourceOperator
+from aiomailbox.eventtime.valve import ValveSnapshot
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.records import Element
 from aiomailbox.task.slices import SliceSize
 

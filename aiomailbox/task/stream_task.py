@@ -34,20 +34,18 @@ from aiomailbox.errors import (
     StopTask,
     named_operator,
 )
-from aiomailbox.exchange import RecordWriter, decode_in_flight
-from aiomailbox.mailbox import (
-    MailboxController,
-    MailboxProcessor,
-    PeriodMeter,
-)
-from aiomailbox.metrics import MetricValue
-from aiomailbox.operators import InputStatus, Pending, SourceOperator, is_foreign
-from aiomailbox.records import (
-    MAX_TIMESTAMP,
-    CheckpointBarrier,
-    StopMode,
-    Watermark,
-)
+from aiomailbox.exchange.core.channel_state import decode_in_flight
+from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.period_meter import PeriodMeter
+from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.metrics.declared import MetricValue
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.hooks import is_foreign
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.operators.sources.source import InputStatus
+from aiomailbox.records.elements import MAX_TIMESTAMP, Watermark
+from aiomailbox.records.events import CheckpointBarrier, StopMode
 from aiomailbox.supervision import Closing, SupervisedTask
 from aiomailbox.task.backlog import Backlog
 from aiomailbox.task.chain import OperatorChain

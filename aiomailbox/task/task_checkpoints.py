@@ -14,14 +14,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from aiomailbox.availability import Availability, when_all_available
-from aiomailbox.barriers import CheckpointBarrierHandler, CheckpointBarrierTracker
+from aiomailbox.barriers.handler import CheckpointBarrierHandler
+from aiomailbox.barriers.tracker import CheckpointBarrierTracker
 from aiomailbox.clock import Clock
 from aiomailbox.errors import CheckpointFailedError, IllegalStateError
-from aiomailbox.exchange import InputGate, RecordWriter
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import OperatorId
-from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.operators import Pending, then
-from aiomailbox.records import CheckpointBarrier
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.task.barriers import BarrierHandler, InputBarriers
 from aiomailbox.task.channel_state import ChannelStates, TaskChannels
 from aiomailbox.task.checkpointing import CheckpointedChain, SubtaskCheckpoints

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from aiomailbox.exchange import ChannelCredit, ChannelStatistics
-from aiomailbox.mailbox import MailboxMetrics
-from aiomailbox.memory import PoolStatistics
-from aiomailbox.metrics import MetricValue
+from aiomailbox.exchange.core.contract import ChannelCredit, ChannelStatistics
+from aiomailbox.mailbox.metrics import MailboxMetrics
+from aiomailbox.memory.options import PoolStatistics
+from aiomailbox.metrics.declared import MetricValue
 from aiomailbox.task.plan import TaskPlan
 
 __all__ = ["buffer_metrics", "latency_metrics", "time_metrics"]

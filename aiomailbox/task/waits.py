@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiomailbox.mailbox import MailboxMetrics
+from aiomailbox.mailbox.metrics import MailboxMetrics
 from aiomailbox.task.plan import TaskPlan
 
 __all__ = ["waits_of"]

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
         MemoryHandover,
         RecordingLog,
     )
-    from aiomailbox.testing.simulation import (
-        Faults,
+    from aiomailbox.testing.simulation.faults import Faults
+    from aiomailbox.testing.simulation.simulating import (
         SimulatedRun,
         SimulationError,
         SimulationReport,

@@ -9,27 +9,22 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.eventtime import (
-    AlignmentConfig,
-    AlignmentGroup,
-    AlignmentGroups,
-    InternalTimerService,
-    ManualProcessingTimeService,
-    Triggerable,
-)
-from aiomailbox.journal import Journals, SubtaskJournal
-from aiomailbox.keygroups import KeyGroupRange, key_group_range
-from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import MutationCheck, RepeatedWarnings
-from aiomailbox.policies import RateLimit
-from aiomailbox.state import (
-    HeapStateBackend,
-    KeyedStateStore,
-    NoKeysStateStore,
-    OperatorStateStore,
-    StateBackend,
-)
+from aiomailbox.eventtime.alignment import AlignmentGroup, AlignmentGroups
+from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
+from aiomailbox.eventtime.strategy import AlignmentConfig
+from aiomailbox.eventtime.timers import InternalTimerService, Triggerable
+from aiomailbox.journal.journals import Journals
+from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.keygroups.assignment import KeyGroupRange, key_group_range
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.repeated import RepeatedWarnings
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.state.backends import HeapStateBackend, StateBackend
+from aiomailbox.state.no_keys import NoKeysStateStore
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.store import KeyedStateStore
 from aiomailbox.testing.clock import ManualClock
 from aiomailbox.testing.mailbox import HarnessMailbox
 from aiomailbox.testing.services import (

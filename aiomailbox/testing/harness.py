@@ -14,24 +14,18 @@ from typing import Any, Self, cast
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.operators import (
-    Input,
-    Operator,
-    OperatorSnapshot,
-    Pending,
-    RuntimeContext,
-    then,
-)
-from aiomailbox.records import (
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Input, Operator, Pending, then
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.elements import (
     MIN_TIMESTAMP,
     LatencyMarker,
-    ListRun,
     OutputTag,
-    Run,
     StreamRecord,
     Watermark,
     WatermarkStatus,
 )
+from aiomailbox.records.run import ListRun, Run
 from aiomailbox.testing.context import TestRuntimeContext
 
 Emitted = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
@@ -328,7 +322,7 @@ class OneInputHarness(OperatorHarness):
     """Drives an operator with one input; see `OperatorHarness` for the rest.
 
     Example:
-        >>> from aiomailbox.operators import MapOperator
+        >>> from aiomailbox.operators.stateless.operators import MapOperator
         >>> with OneInputHarness(MapOperator(str.upper)) as harness:
         ...     harness.process_element("a", 5)
         ...     harness.process_watermark(5)
@@ -367,7 +361,7 @@ class TwoInputHarness(OperatorHarness):
     """Drives an operator with two inputs; see `OperatorHarness` for the rest.
 
     Example:
-        >>> from aiomailbox.operators import CoMapOperator
+        >>> from aiomailbox.operators.functions.co import CoMapOperator
         >>> with TwoInputHarness(CoMapOperator(str.upper, str.lower)) as harness:
         ...     harness.first.process_element("a")
         ...     harness.second.process_element("B")

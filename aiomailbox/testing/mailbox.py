@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.mailbox import MailFuture, MailOptions
+from aiomailbox.mailbox.mail import MailOptions
+from aiomailbox.mailbox.submission import MailFuture
 
 
 class HarnessWatch:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aiomailbox.operators import OperatorSnapshot, redistribute
+from aiomailbox.operators.snapshots.redistribution import redistribute
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 
 
 def redistributed(
@@ -23,8 +24,9 @@ def redistributed(
         For each new subtask what `OperatorHarness.restore` takes.
 
     Example:
-        >>> from aiomailbox.operators import ProcessFunction, ProcessOperator
-        >>> from aiomailbox.state import ListStateDescriptor
+        >>> from aiomailbox.operators.functions.process import ProcessFunction
+        >>> from aiomailbox.operators.functions.process import ProcessOperator
+        >>> from aiomailbox.state.descriptors import ListStateDescriptor
         >>> from aiomailbox.testing import OneInputHarness
         >>> class Keep(ProcessFunction):
         ...     def open(self, context):

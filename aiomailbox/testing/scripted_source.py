@@ -9,17 +9,18 @@ from typing import Any
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import WorldError
-from aiomailbox.operators import (
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     InputStatus,
-    Pending,
     ReaderContext,
     ReaderOutput,
     StaticEnumerator,
 )
-from aiomailbox.records import MIN_TIMESTAMP, ListRun, StreamRecord
-from aiomailbox.state import kept_in_state
+from aiomailbox.records.elements import MIN_TIMESTAMP, StreamRecord
+from aiomailbox.records.run import ListRun
+from aiomailbox.state.state_classes import kept_in_state
 
 
 class Script(Enum):

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 
 
 class RecordingLog:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, Self
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, TimestampError
-from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.records.elements import MIN_TIMESTAMP
 from aiomailbox.typevars import WindowT_co
 from aiomailbox.windowing.time_window import (
     GLOBAL_WINDOW,

@@ -8,19 +8,20 @@ from typing import Any
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators import (
-    KeySelector,
-    OnError,
-    StatefulOperator,
+from aiomailbox.operators.aggregates.functions import (
     can_merge,
     check_aggregate,
-    check_function,
-    fail,
     is_async_aggregate,
+)
+from aiomailbox.operators.core.callables import (
+    check_function,
     is_async_callable,
     refuse_generator,
 )
-from aiomailbox.records import OutputTag
+from aiomailbox.operators.core.on_error import OnError, fail
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.records.elements import OutputTag
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, WindowAssigner
 from aiomailbox.windowing.contents import (
     AccumulatedContents,
@@ -85,9 +86,9 @@ def window_operator(
         Flink, ``WindowOperatorBuilder``.
 
     Example:
-        >>> from aiomailbox.operators import sum_
+        >>> from aiomailbox.operators.aggregates.functions import sum_
         >>> from aiomailbox.testing import OneInputHarness
-        >>> from aiomailbox.windowing import TumblingEventTimeWindows
+        >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
         >>> operator = window_operator(
         ...     len, TumblingEventTimeWindows.of(5), aggregate=sum_(int)
         ... )

@@ -14,19 +14,19 @@ from types import CoroutineType
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators import (
-    USER_ERRORS,
+from aiomailbox.operators.core.callables import (
     CallableKind,
-    KeySelector,
-    Pending,
-    RecordFailures,
-    RecordFields,
     callable_kind,
     check_function,
     describe,
-    field_or_function,
     refuse_coroutine,
 )
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.windowing.functions import ApplyFunction, ProcessWindowFunction
 
 # A record of one of the streams: 0 for the first or 1 for the second, and the record.
@@ -105,7 +105,8 @@ class CoGroupFunction(ApplyFunction):
 
     Example:
         >>> from aiomailbox.testing import OneInputHarness
-        >>> from aiomailbox.windowing import TumblingEventTimeWindows, window_operator
+        >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
+        >>> from aiomailbox.windowing.build import window_operator
         >>> operator = window_operator(
         ...     SidedKey(str.lower, str.lower),
         ...     TumblingEventTimeWindows.of(5),
@@ -148,7 +149,8 @@ class JoinFunction(ProcessWindowFunction):
 
     Example:
         >>> from aiomailbox.testing import OneInputHarness
-        >>> from aiomailbox.windowing import TumblingEventTimeWindows, window_operator
+        >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
+        >>> from aiomailbox.windowing.build import window_operator
         >>> operator = window_operator(
         ...     SidedKey(str.lower, str.lower),
         ...     TumblingEventTimeWindows.of(5),

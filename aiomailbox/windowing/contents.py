@@ -6,22 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from aiomailbox.errors import StateError
-from aiomailbox.operators import (
-    Pending,
-    RuntimeContext,
-    awaited,
-    is_async_aggregate,
-    undoable,
-)
-from aiomailbox.records import StreamRecord
-from aiomailbox.state import (
+from aiomailbox.operators.aggregates.functions import is_async_aggregate
+from aiomailbox.operators.aggregates.undoing import undoable
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending, awaited
+from aiomailbox.records.elements import StreamRecord
+from aiomailbox.state.descriptors import (
     AccumulatorDescriptor,
-    KeyedStateStore,
     ListStateDescriptor,
-    NamespacedTable,
     StateDescriptor,
-    kept_in_state,
 )
+from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.state.store import KeyedStateStore, NamespacedTable
 from aiomailbox.windowing.time_window import Window
 from aiomailbox.windowing.undo_log import UndoLog
 

@@ -6,9 +6,9 @@ from datetime import timedelta
 from typing import Any, ClassVar, Self
 
 from aiomailbox.durations import duration_ms
-from aiomailbox.policies import check_count
-from aiomailbox.records import MIN_TIMESTAMP
-from aiomailbox.state import ReducingStateDescriptor
+from aiomailbox.policies.arguments import check_count
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.state.descriptors import ReducingStateDescriptor
 from aiomailbox.windowing.time_window import Window
 from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aiomailbox.operators import (
-    USER_ERRORS,
-    Collector,
-    MutationCheck,
-    Pending,
-    awaited,
-    collected,
-    is_async_aggregate,
-    is_closing,
-    undoable,
-)
-from aiomailbox.records import StreamRecord
+from aiomailbox.operators.aggregates.functions import is_async_aggregate
+from aiomailbox.operators.aggregates.undoing import undoable
+from aiomailbox.operators.core.callables import collected
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.contract import Pending, awaited
+from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.on_error import USER_ERRORS, is_closing
+from aiomailbox.records.elements import StreamRecord
 from aiomailbox.windowing.functions import ProcessWindowContext
 from aiomailbox.windowing.incremental import window_result
 from aiomailbox.windowing.time_window import Window

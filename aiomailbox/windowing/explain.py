@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from aiomailbox.durations import duration_ms, event_time_ms
-from aiomailbox.records import MAX_TIMESTAMP
+from aiomailbox.records.elements import MAX_TIMESTAMP
 from aiomailbox.windowing.assigners import WindowAssigner
 from aiomailbox.windowing.time_window import Window, window_datetime
 
@@ -53,7 +53,7 @@ def explain_window(
         TimestampError: If ``timestamp`` is neither.
 
     Example:
-        >>> from aiomailbox.windowing import TumblingEventTimeWindows
+        >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
         >>> (found,) = explain_window(TumblingEventTimeWindows.of(60), 90_000, 5)
         >>> found.start.time().isoformat(), found.takes_late_until.time().isoformat()
         ('00:01:00', '00:02:04.999000')

@@ -6,15 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aiomailbox.operators import (
-    ErrorAction,
-    OnError,
-    Output,
-    RecordFailures,
-    RuntimeContext,
-    shortened,
-)
-from aiomailbox.state import copy_content
+from aiomailbox.operators.core.callables import shortened
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Output
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import ErrorAction, OnError
+from aiomailbox.state.snapshot import copy_content
 from aiomailbox.windowing.time_window import Window
 
 

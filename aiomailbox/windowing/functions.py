@@ -7,33 +7,36 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic
 
 from aiomailbox.errors import OverdraftCeilingError, StateError, WrongTypeError
-from aiomailbox.operators import (
-    STATE_OF_ELSEWHERE,
+from aiomailbox.operators.core.callables import (
     CallableKind,
-    Collector,
-    Context,
-    Pending,
-    RuntimeContext,
     callable_kind,
     check_function,
-    check_function_object,
-    check_process_method,
-    check_state_names,
     describe,
 )
-from aiomailbox.records import OutputTag
-from aiomailbox.state import (
-    AggregatingState,
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.misnamed import STATE_OF_ELSEWHERE, Context
+from aiomailbox.operators.functions.calls import (
+    check_function_object,
+    check_process_method,
+)
+from aiomailbox.operators.functions.function_state import check_state_names
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+from aiomailbox.state.store import (
+    AggregatingState,
     KeyedStateStore,
     ListState,
-    ListStateDescriptor,
     MapState,
-    MapStateDescriptor,
     ReducingState,
-    ReducingStateDescriptor,
     ValueState,
-    ValueStateDescriptor,
 )
 from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT, WindowT
 from aiomailbox.windowing.time_window import Window

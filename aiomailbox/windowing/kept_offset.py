@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["kept_offsets", "with_offset"]
 

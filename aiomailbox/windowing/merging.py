@@ -27,7 +27,7 @@ class MergingWindowSet:
         Flink, ``MergingWindowSet``.
 
     Example:
-        >>> from aiomailbox.windowing import EventTimeSessionWindows
+        >>> from aiomailbox.windowing.sessions import EventTimeSessionWindows
         >>> windows = MergingWindowSet(EventTimeSessionWindows(5), {})
         >>> nothing = lambda *merge: None
         >>> windows.add(TimeWindow(0, 5), nothing)

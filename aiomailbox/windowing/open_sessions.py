@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any, Final
 
-from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import DictSnapshot, LayeredDict, StateTable, copy_content
+from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.state.layers import DictSnapshot, LayeredDict
+from aiomailbox.state.snapshot import copy_content
+from aiomailbox.state.store import StateTable
 
 # ``[start, end, content, stage]``: a list, for it is changed in place as it grows.
 Session = list[Any]

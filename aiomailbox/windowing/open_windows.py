@@ -7,14 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from aiomailbox.state import (
-    DictSnapshot,
-    Layer,
-    LayeredDict,
-    NamespacedTable,
-    copy_content,
-    frozen_items,
-)
+from aiomailbox.state.layers import DictSnapshot, Layer, LayeredDict, frozen_items
+from aiomailbox.state.snapshot import copy_content
+from aiomailbox.state.store import NamespacedTable
 
 # ``key -> content`` of one window.
 Contents = dict[Any, Any]

@@ -6,22 +6,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError, TimestampError, add_note
-from aiomailbox.eventtime import InternalTimerService, Timer
-from aiomailbox.operators import (
-    USER_ERRORS,
-    FunctionLife,
-    KeyReader,
-    Mark,
-    Pending,
-    StatefulOperator,
-    awaited,
-    collector_for,
-    then,
-    warn_of_text,
-)
+from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.eventtime.timers import InternalTimerService
+from aiomailbox.operators.aggregates.functions import warn_of_text
+from aiomailbox.operators.core.collector import Mark
+from aiomailbox.operators.core.contract import Pending, awaited, then
+from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.core.repeated import LateRecords
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Run
-from aiomailbox.state import OperatorStateSnapshot, ValueStateDescriptor
+from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.watched import collector_for
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.run import Run
+from aiomailbox.state.descriptors import ValueStateDescriptor
+from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.windowing.co_group import JoinFunction
 from aiomailbox.windowing.contents import WindowContents, check_windows_restored
 from aiomailbox.windowing.emitter import Failing, WindowEmitter

@@ -13,17 +13,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
-from aiomailbox.operators import (
-    USER_ERRORS,
-    Layered,
-    Pending,
-    can_merge,
-    is_commutative,
-    raise_as,
-    then,
-)
-from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import DictSnapshot, KeyedStateSnapshot, frozen_items
+from aiomailbox.operators.aggregates.commutative import is_commutative
+from aiomailbox.operators.aggregates.functions import can_merge
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
+from aiomailbox.operators.keyed.stateful import Layered
+from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.state.layers import DictSnapshot, frozen_items
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
 from aiomailbox.windowing.open_windows import (
     Contents,

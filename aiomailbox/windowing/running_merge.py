@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from aiomailbox.operators import USER_ERRORS
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from aiomailbox.state import frozen_items
+from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.state.layers import frozen_items
 from aiomailbox.windowing.open_windows import Contents
 
 # Merges take about a microsecond, and the event loop waits for one step.
@@ -99,7 +99,7 @@ class RunningMerge:
         Aggregation", VLDB 2015.
 
     Example:
-        >>> from aiomailbox.operators import sum_
+        >>> from aiomailbox.operators.aggregates.functions import sum_
         >>> panes = {0: {"a": [1]}, 5: {"a": [2], "b": [3]}, 10: {"b": [4]}}
         >>> merge = RunningMerge(panes.get, sum_(int), size=10, slide=5, pane=5)
         >>> merge.take(0), merge.take(5)

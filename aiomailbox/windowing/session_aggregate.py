@@ -12,14 +12,15 @@ from bisect import insort
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from aiomailbox.operators import USER_ERRORS, Layered, Pending, in_pieces, then
-from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import (
-    AccumulatorDescriptor,
-    GroupedEntries,
-    KeyedStateSnapshot,
-    state_meta,
-)
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.pieces import in_pieces
+from aiomailbox.operators.keyed.stateful import Layered
+from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.state.descriptors import AccumulatorDescriptor
+from aiomailbox.state.entries import GroupedEntries
+from aiomailbox.state.registry import state_meta
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.open_sessions import (
     FIRED,

@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import BadResultError, InvalidArgumentError, UsageError
-from aiomailbox.operators import check_sync_function, describe, shortened
+from aiomailbox.operators.core.callables import check_sync_function, describe, shortened
 from aiomailbox.windowing.assigners import (
     Duration,
     WindowAssigner,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from aiomailbox.operators import USER_ERRORS
+from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.open_windows import Contents
 from aiomailbox.windowing.time_window import TimeWindow

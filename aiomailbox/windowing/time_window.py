@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final, NamedTuple
 
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
-from aiomailbox.state import kept_in_state
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.state.state_classes import kept_in_state
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

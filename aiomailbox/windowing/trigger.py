@@ -7,13 +7,9 @@ from enum import Enum
 from typing import Any, Protocol
 
 from aiomailbox.errors import BadResultError
-from aiomailbox.operators import describe, shortened
-from aiomailbox.state import (
-    ReducingState,
-    ReducingStateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from aiomailbox.operators.core.callables import describe, shortened
+from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
+from aiomailbox.state.store import ReducingState, ValueState
 from aiomailbox.typevars import ValueT
 from aiomailbox.windowing.time_window import Window
 

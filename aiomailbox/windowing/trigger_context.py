@@ -5,14 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from aiomailbox.eventtime import InternalTimerService
-from aiomailbox.state import (
-    KeyedStateStore,
-    ReducingState,
-    ReducingStateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from aiomailbox.eventtime.timers import InternalTimerService
+from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
+from aiomailbox.state.store import KeyedStateStore, ReducingState, ValueState
 from aiomailbox.windowing.time_window import Window
 from aiomailbox.windowing.undo_log import (
     UndoableReducing,

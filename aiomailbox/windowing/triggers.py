@@ -7,10 +7,10 @@ from operator import add
 from typing import Any, Final
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators import check_sync_function
-from aiomailbox.policies import check_count
-from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import ReducingStateDescriptor, ValueStateDescriptor
+from aiomailbox.operators.core.callables import check_sync_function
+from aiomailbox.policies.arguments import check_count
+from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.windowing.time_window import Window
 from aiomailbox.windowing.trigger import (
     Trigger,

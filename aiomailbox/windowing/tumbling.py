@@ -14,38 +14,22 @@ from operator import length_hint
 from typing import Any
 
 from aiomailbox.errors import TimestampError, add_note
-from aiomailbox.operators import (
-    USER_ERRORS,
-    Aggregate,
-    KeyReader,
-    Layered,
-    Pending,
-    Pieces,
-    StatefulOperator,
-    collector_for,
-    done_after,
-    in_pieces,
-    raise_as,
-    then,
-    undoable,
-    warn_of_text,
-)
+from aiomailbox.operators.aggregates.functions import Aggregate, warn_of_text
+from aiomailbox.operators.aggregates.undoing import undoable
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
+from aiomailbox.operators.core.pieces import Pieces, done_after, in_pieces
 from aiomailbox.operators.core.repeated import LateRecords
-from aiomailbox.records import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    RUN_LENGTH_MAX,
-    ListRun,
-    Run,
-)
-from aiomailbox.state import (
-    AccumulatorDescriptor,
-    GroupedEntries,
-    KeyedStateSnapshot,
-    OperatorStateSnapshot,
-    SnapshotRows,
-    state_meta,
-)
+from aiomailbox.operators.core.watched import collector_for
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.stateful import Layered, StatefulOperator
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.state.descriptors import AccumulatorDescriptor
+from aiomailbox.state.entries import GroupedEntries, SnapshotRows
+from aiomailbox.state.registry import state_meta
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.contents import check_windows_restored
 from aiomailbox.windowing.failures import WindowFailures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aiomailbox.state import copy_content
+from aiomailbox.state.snapshot import copy_content
 
 
 class UndoLog:

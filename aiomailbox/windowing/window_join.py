@@ -7,8 +7,10 @@ from datetime import timedelta
 from typing import Any
 
 from aiomailbox.durations import duration_ms
-from aiomailbox.operators import Pending, TwoInputOperator, pair
-from aiomailbox.records import ListRun, Run
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.operators.joins.function import pair
+from aiomailbox.records.run import ListRun, Run
 from aiomailbox.windowing.assigners import WindowAssigner
 from aiomailbox.windowing.co_group import (
     JoinFunction,
@@ -41,7 +43,7 @@ class WindowJoinOperator(WindowOperator, TwoInputOperator):
 
     Example:
         >>> from aiomailbox.testing import TwoInputHarness
-        >>> from aiomailbox.windowing import TumblingEventTimeWindows
+        >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
         >>> windows = TumblingEventTimeWindows.of(5)
         >>> operator = WindowJoinOperator(SidedKey(str.lower, str.lower), windows)
         >>> with TwoInputHarness(operator, keyed=True) as harness:

@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators import (
-    KeySelector,
-    OnError,
-    check_on_error,
-    fail,
-    field_or_function,
-)
-from aiomailbox.records import OutputTag
+from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.records.elements import OutputTag
 from aiomailbox.windowing.assigners import (
     GlobalWindows,
     SlidingEventTimeWindows,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors import Questions
+from aiomailbox.connectors.inbox import Questions
 
 
 class Total(am.KeyedProcessFunction[str, Any, Any]):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.metrics import DECLARED
-from aiomailbox.runtime import JobSnapshot
+from aiomailbox.metrics.catalogue import DECLARED
+from aiomailbox.runtime.job_snapshot import JobSnapshot
 
 
 def pipeline(env: am.StreamExecutionEnvironment, rows: int = 2_000) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from aiomailbox.barriers import (
+from aiomailbox.barriers.actions import (
     Abort,
     Action,
     AlignmentCompleted,
     AlignmentFailed,
     CancelAlignmentTimer,
     ChannelInfo,
-    CheckpointBarrierHandler,
-    CheckpointBarrierTracker,
     InitInputs,
     Prioritize,
     ResumeChannel,
@@ -22,7 +20,9 @@ from aiomailbox.barriers import (
     StopPersisting,
     Trigger,
 )
-from aiomailbox.records import (
+from aiomailbox.barriers.handler import CheckpointBarrierHandler
+from aiomailbox.barriers.tracker import CheckpointBarrierTracker
+from aiomailbox.records.events import (
     NO_ALIGNED_TIMEOUT,
     Alignment,
     CheckpointBarrier,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aiomailbox.barriers import AlignmentCompleted, AlignmentState
-from aiomailbox.records import Alignment
+from aiomailbox.barriers.actions import AlignmentCompleted
+from aiomailbox.barriers.machine import AlignmentState
+from aiomailbox.records.events import Alignment
 from tests.barriers.inputs import Inputs, alternating
 
 NEVER = 2**62

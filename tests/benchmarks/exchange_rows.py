@@ -8,15 +8,15 @@ from typing import Any
 from unittest import mock
 
 from aiomailbox.availability import Availability
-from aiomailbox.exchange import (
-    InputGate,
-    LocalInputChannel,
-    PartitionRegistry,
-    ResultPartition,
-)
+from aiomailbox.exchange.input.channel import LocalInputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import LocalBufferPool, MemorySegment, NetworkBufferPool
-from aiomailbox.records import ListRun
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.records.run import ListRun
 from tests.benchmarks import jobs
 from tests.benchmarks.measure import OURS, Report, System, compare
 

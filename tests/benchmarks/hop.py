@@ -12,15 +12,13 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from aiomailbox.exchange import (
-    InputGate,
-    LocalInputChannel,
-    PartitionRegistry,
-    ResultPartition,
-)
+from aiomailbox.exchange.input.channel import LocalInputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.records import ListRun
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.run import ListRun
 
 Send = Callable[[int], None]
 Receive = Callable[[list[int]], Awaitable[None]]

@@ -16,7 +16,7 @@ import msgspec
 
 import aiomailbox as am
 from aiomailbox.errors import MissingExtraError
-from aiomailbox.runtime import Embedded
+from aiomailbox.runtime.deployment import Embedded
 from tests.benchmarks.measure import OURS, Report, System, compare
 from tests.benchmarks.records import KEYS, RECORDS_PER_MS, START_MS, Record
 

@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from aiomailbox.clock import SystemClock
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.operators import OperatorSnapshot, decode_snapshot, snapshot_chunks
-from aiomailbox.state import HeapStateStore, ValueStateDescriptor
-from aiomailbox.state.rocksdb import RocksDBStateStore
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.operators.snapshots.codec import decode_snapshot, snapshot_chunks
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.descriptors import ValueStateDescriptor
+from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.rocksdb.store import RocksDBStateStore
 from tests.benchmarks import plain
 from tests.benchmarks.measure import OURS, Report, Row
 

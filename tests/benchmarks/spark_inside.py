@@ -33,7 +33,7 @@ class Scored(NamedTuple):
 
 def reports(records: int, rounds: int) -> Iterator[Report]:
     """Measure all of them, in a session of their own."""
-    from aiomailbox.connectors.spark import local_session
+    from aiomailbox.connectors.spark.session import local_session
 
     spark = local_session("benchmarks inside", cores=_WORKERS)
     spark.sparkContext.setLogLevel("OFF")

@@ -161,7 +161,7 @@ def w5(options: Options) -> list[Report]:
 
 def w6(options: Options) -> Iterator[Report]:
     """A Spark DataFrame into this process."""
-    from aiomailbox.connectors.spark import local_session
+    from aiomailbox.connectors.spark.session import local_session
 
     # What a bare toLocalIterator has returned stays in the JVM until the session ends:
     # the default heap of 1 GiB is too small for all rounds.

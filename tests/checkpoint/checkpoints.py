@@ -7,22 +7,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiomailbox.checkpoint import (
+from aiomailbox.checkpoint.handles import TaskHandle
+from aiomailbox.checkpoint.metadata import (
     CheckpointMetadata,
-    CheckpointStore,
-    CheckpointWriter,
     OperatorInfo,
-    TaskHandle,
     VertexMetadata,
 )
+from aiomailbox.checkpoint.store import CheckpointStore
+from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.clock import SystemClock
-from aiomailbox.eventtime import TimerSnapshot, ValveSnapshot
+from aiomailbox.eventtime.timers import TimerSnapshot
+from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.operators import OperatorSnapshot, encode_snapshot
-from aiomailbox.records import SnapshotType
-from aiomailbox.state import KeyedStateSnapshot, OperatorStateSnapshot, StateMeta
-from aiomailbox.storage import LocalStorage, Storage
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.operators.snapshots.codec import encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.events import SnapshotType
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
+from aiomailbox.storage.contract import Storage
+from aiomailbox.storage.local import LocalStorage
+from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.testing import RecordingLog
 
 SOURCE, COUNT, SINK = OperatorId("source"), OperatorId("count"), OperatorId("sink")

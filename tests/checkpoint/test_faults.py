@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 import aiomailbox as am
-from aiomailbox.checkpoint import CheckpointWriter
+from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.errors import DamagedFileError, NoCheckpointError
-from aiomailbox.storage import LocalStorage
+from aiomailbox.storage.local import LocalStorage
 from aiomailbox.testing import RecordingLog
 from tests.checkpoint.checkpoints import (
     COUNT,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aiomailbox.checkpoint import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
 # A job that keeps all there is: files of tasks, a savepoint, a journal.

@@ -7,19 +7,18 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint import (
-    CheckpointingMode,
+from aiomailbox.checkpoint.failures import FailureReason
+from aiomailbox.checkpoint.handles import TaskHandle
+from aiomailbox.checkpoint.plan import (
     CheckpointPlan,
-    CheckpointSettings,
-    FailureReason,
     SubtaskState,
-    TaskHandle,
     loses_union_state,
     plan_checkpoint,
 )
+from aiomailbox.checkpoint.settings import CheckpointingMode, CheckpointSettings
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
+from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
 
 RUNNING, FINISHED = SubtaskState.RUNNING, SubtaskState.FINISHED
 A, B, JOIN = (SubtaskId(VertexId(number), 0) for number in range(3))

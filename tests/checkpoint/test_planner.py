@@ -14,28 +14,26 @@ from hypothesis.stateful import (
     rule,
 )
 
-from aiomailbox.checkpoint import (
+from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
+from aiomailbox.checkpoint.plan import CheckpointPlan
+from aiomailbox.checkpoint.planner import (
     Acknowledgement,
     CheckpointAction,
-    CheckpointPlan,
     CheckpointPlanner,
-    CheckpointRequest,
-    CheckpointSettings,
-    CompletedCheckpoints,
     DiscardCheckpoint,
     FailJob,
     FailRequest,
-    FailureCounter,
-    FailureReason,
     Finalize,
     NotifyAborted,
     NotifyComplete,
-    RequestQueue,
     SetPeriodicTimer,
     StartCheckpoint,
 )
+from aiomailbox.checkpoint.request import CheckpointRequest, RequestQueue
+from aiomailbox.checkpoint.retention import CompletedCheckpoints
+from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.records import SnapshotType
+from aiomailbox.records.events import SnapshotType
 
 TASKS = tuple(SubtaskId(VertexId(0), index) for index in range(3))
 PLAN = CheckpointPlan(TASKS[:1], TASKS, ())

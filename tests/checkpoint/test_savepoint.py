@@ -12,26 +12,27 @@ import pyarrow as pa
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint import CheckpointWriter
+from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.errors import DamagedFileError, NoCheckpointError, StateError
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.keygroups import KeyGroupAssigner, KeyGroupRange, key_group_range
-from aiomailbox.operators import OperatorSnapshot
-from aiomailbox.state import (
-    HeapStateStore,
-    KeyedStateSnapshot,
+from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.keygroups.assignment import KeyGroupRange, key_group_range
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
-    OperatorStateSnapshot,
-    OperatorStateStore,
-    PickleSerializer,
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from aiomailbox.storage import LocalStorage
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.serializers import PickleSerializer
+from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.storage.local import LocalStorage
+from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.testing import ManualClock
-from aiomailbox.windowing import TimeWindow
+from aiomailbox.windowing.time_window import TimeWindow
 from tests.checkpoint.checkpoints import COUNT, SINK, metadata, open_store
 
 TTL = StateTtlConfig(ttl=60)
@@ -64,7 +65,7 @@ def new_store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterable[Keep]:
         if request.param == "heap":
             store: Any = HeapStateStore(128, groups, ManualClock())
         else:
-            from aiomailbox.state.rocksdb import RocksDBStateStore
+            from aiomailbox.state.rocksdb.store import RocksDBStateStore
 
             store = RocksDBStateStore(128, groups, ManualClock(), path=tmp_path)
         made.append(store)

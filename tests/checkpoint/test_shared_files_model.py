@@ -10,12 +10,14 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from aiomailbox.checkpoint import CheckpointFiles, CheckpointWriter, TaskHandle
+from aiomailbox.checkpoint.handles import TaskHandle
+from aiomailbox.checkpoint.reader import CheckpointFiles
+from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.operators import OperatorSnapshot
-from aiomailbox.state import KeyedStateSnapshot, StateFile, StateMeta
-from aiomailbox.storage import LocalStorage
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateFile, StateMeta
+from aiomailbox.storage.local import LocalStorage
+from aiomailbox.task.snapshot import TaskSnapshot
 from tests.checkpoint.checkpoints import COUNT, metadata, open_store
 
 META = StateMeta("seen", "value", namespaced=False, ttl=False)

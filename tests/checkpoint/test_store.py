@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.checkpoint import CheckpointStore, CheckpointWriter, RestoredJob
+from aiomailbox.checkpoint.reader import RestoredJob
+from aiomailbox.checkpoint.store import CheckpointStore
+from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.errors import (
     DamagedFileError,
     NoCheckpointError,
@@ -19,9 +21,10 @@ from aiomailbox.errors import (
     StorageClaimedError,
 )
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.records import SnapshotType
-from aiomailbox.storage import LEASE_MS, LocalStorage, RemoteStorage
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.records.events import SnapshotType
+from aiomailbox.storage.local import LocalStorage
+from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
+from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.testing import ManualClock, RecordingLog
 from tests.checkpoint.checkpoints import (
     COUNT,

@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from aiomailbox.checkpoint import CheckpointWriter
-from aiomailbox.cli import ExitCode, main
-from aiomailbox.storage import LocalStorage
+from aiomailbox.checkpoint.writer import CheckpointWriter
+from aiomailbox.cli import main
+from aiomailbox.cli.exit_codes import ExitCode
+from aiomailbox.storage.local import LocalStorage
 from tests.checkpoint.checkpoints import handles, open_store, take
 
 LARGE = "x" * 20_000

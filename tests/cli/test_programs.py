@@ -17,10 +17,11 @@ import pytest
 from rich.console import Console
 
 import aiomailbox as am
-from aiomailbox.cli import ExitCode, main
+from aiomailbox.cli import main
+from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.cli.programs import _live_table
-from aiomailbox.observe import serving_dashboard
-from aiomailbox.runtime import JobSnapshot, OperatorSummary
+from aiomailbox.observe.dashboard import serving_dashboard
+from aiomailbox.runtime.job_snapshot import JobSnapshot, OperatorSummary
 
 MODULE = """
 import aiomailbox as am

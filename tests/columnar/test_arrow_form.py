@@ -12,24 +12,21 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from aiomailbox.columnar import (
-    ArrowForm,
-    ArrowRun,
-    ClassForm,
-    DictForm,
-    NamedTupleForm,
-    RecordForm,
-    RowMaker,
-    batch_class,
-)
+from aiomailbox.columnar.arrow_form import ArrowForm
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.batch_class import batch_class
+from aiomailbox.columnar.forms import ClassForm, DictForm, NamedTupleForm, RecordForm
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, can_travel
 from aiomailbox.columnar.results import ResultMaker
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
 from aiomailbox.exchange.frames.encoder import FrameEncoder
-from aiomailbox.operators import result_type
-from aiomailbox.records import RUN_LENGTH_MAX, ByteReader, ElementCodec, ListRun
+from aiomailbox.operators.aggregates.result_record import result_type
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.framing import LENGTH
 from aiomailbox.records.record_classes import RecordClasses
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.peers.record_types import record_classes
 

@@ -14,16 +14,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.columnar import (
-    ArrowRun,
-    BatchMaker,
-    DictForm,
-    NamedTupleForm,
-    RecordForm,
-    RowMaker,
-    record_class,
-    record_form,
-)
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.encode import BatchMaker
+from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm, record_form
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
@@ -31,6 +25,7 @@ from aiomailbox.errors import (
     UnsupportedColumnError,
 )
 from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
+from aiomailbox.records.named_tuples import record_class
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 MOMENTS = st.datetimes(timezones=st.just(UTC))

@@ -15,13 +15,11 @@ import pyarrow.compute as pc
 import pytest
 
 import aiomailbox as am
-from aiomailbox.columnar import (
-    ArrowRun,
-    AsyncColumnOperator,
-    NamedTupleForm,
-    RowMaker,
-)
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.async_column import AsyncColumnOperator
+from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.result_column import ResultColumn
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.testing import OneInputHarness
 
 TABLE = pa.table(

@@ -14,9 +14,10 @@ import pyarrow.compute as pc
 import pytest
 
 import aiomailbox as am
-from aiomailbox.columnar import ArrowRun, RowMaker
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import RecordTypeError, WrongTypeError
-from aiomailbox.operators import InputStatus
+from aiomailbox.operators.sources.source import InputStatus
 
 TABLE = pa.table(
     {
@@ -100,10 +101,10 @@ async def test_keys_go_to_the_subtasks_that_rows_go_to(keys: tuple[str, ...]) ->
 def test_columns_are_parted_by_flinks_hashes() -> None:
     from random import Random
 
-    from aiomailbox.columnar import NamedTupleForm
-    from aiomailbox.exchange import KeyGroupPartitioner
-    from aiomailbox.operators import field_or_function
-    from aiomailbox.records import ListRun
+    from aiomailbox.columnar.forms import NamedTupleForm
+    from aiomailbox.exchange.partitioner import KeyGroupPartitioner
+    from aiomailbox.operators.core.selectors import field_or_function
+    from aiomailbox.records.run import ListRun
 
     batch = TABLE.to_batches()[0]
     run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()), list(range(5000)))

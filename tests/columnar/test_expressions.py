@@ -19,26 +19,21 @@ import pytest
 from hypothesis import given, strategies as st
 
 import aiomailbox as am
-from aiomailbox.columnar import (
-    ArrowRun,
-    Drop,
-    ExpressionFilter,
-    ProjectionOperator,
-    Rename,
-    RowMaker,
-    Select,
-    WithColumns,
-    record_form,
-)
+from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.evaluator import Evaluator
+from aiomailbox.columnar.expressions import ExpressionFilter, ProjectionOperator
+from aiomailbox.columnar.forms import record_form
+from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import Operator, skip
-from aiomailbox.records import ListRun, Run
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.on_error import skip
+from aiomailbox.records.run import ListRun, Run
 from aiomailbox.testing import OneInputHarness
 
 PRICE, COUNT = pc.field("price"), pc.field("count")

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from aiomailbox.columnar import ColumnarAggregateOperator
+from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.testing import OneInputHarness
 from tests.columnar.test_rolling import KEY, everything, run_of, tame
 from tests.columnar.test_windows import ASSIGNERS, Driven, operator, tame_steps

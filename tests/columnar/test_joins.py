@@ -12,20 +12,24 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
-from aiomailbox.columnar import (
-    ArrowRun,
-    ColumnarIntervalJoin,
-    ColumnarWindowJoin,
-    NamedTupleForm,
-    RowMaker,
-    window_join,
+from aiomailbox.columnar import window_join
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.forms import NamedTupleForm
+from aiomailbox.columnar.interval_join import ColumnarIntervalJoin
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.window_join import ColumnarWindowJoin
+from aiomailbox.operators.core.selectors import (
+    FieldSelector,
+    FieldsSelector,
+    field_or_function,
 )
-from aiomailbox.operators import IntervalJoinOperator, field_or_function, pair
-from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
-from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
-from aiomailbox.records import ListRun
+from aiomailbox.operators.joins.function import pair
+from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing import TwoInputHarness
-from aiomailbox.windowing import SidedKey, WindowJoinOperator
+from aiomailbox.windowing.co_group import SidedKey
+from aiomailbox.windowing.window_join import WindowJoinOperator
 from tests.columnar.test_rolling import SCHEMA, rows, tame
 
 KEY = field_or_function("key", "key")

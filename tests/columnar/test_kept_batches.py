@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 import aiomailbox.checkpoint  # noqa: F401 -- declares them
-from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.rescale import OperatorStateSnapshot
 
 
 def test_batches_are_kept_as_arrow_writes_them() -> None:

@@ -10,11 +10,12 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import assume, given, strategies as st
 
-from aiomailbox.columnar import ArrowRun, NamedTupleForm
+from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.evaluator import Evaluator, _projected
+from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.kernels import kernel_of, parts_of
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.records import ListRun
+from aiomailbox.records.run import ListRun
 
 TYPES = {"n": pa.int64(), "x": pa.float64(), "s": pa.string(), "b": pa.bool_()}
 SCHEMA = pa.schema(list(TYPES.items()))

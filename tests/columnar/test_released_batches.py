@@ -11,16 +11,14 @@ import numpy as np
 import pyarrow as pa
 
 import aiomailbox as am
-from aiomailbox.columnar import (
-    ArrowRun,
-    AsyncColumnOperator,
-    ColumnarWindowJoin,
-    NamedTupleForm,
-    RowMaker,
-)
-from aiomailbox.operators import field_or_function
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.async_column import AsyncColumnOperator
+from aiomailbox.columnar.forms import NamedTupleForm
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.window_join import ColumnarWindowJoin
+from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.testing import OneInputHarness, TwoInputHarness
-from aiomailbox.windowing import SidedKey
+from aiomailbox.windowing.co_group import SidedKey
 
 ROWS = 16_384
 

@@ -14,17 +14,19 @@ import pytest
 from hypothesis import given, strategies as st
 
 import aiomailbox as am
-from aiomailbox.columnar import (
-    ArrowRun,
-    ColumnarAggregateOperator,
-    NamedTupleForm,
-    RowMaker,
-)
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.groups import Groups, stable_order
-from aiomailbox.operators import KeyedAggregateOperator, field_or_function
-from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
-from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
-from aiomailbox.records import ListRun
+from aiomailbox.columnar.rolling import ColumnarAggregateOperator
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.operators.core.selectors import (
+    FieldSelector,
+    FieldsSelector,
+    field_or_function,
+)
+from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing import OneInputHarness
 
 SCHEMA = pa.schema(

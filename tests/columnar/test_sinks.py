@@ -18,15 +18,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
-from aiomailbox.columnar import (
-    ArrowRun,
-    BatchMaker,
-    DictForm,
-    RowMaker,
-    record_class,
-)
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.encode import BatchMaker
+from aiomailbox.columnar.forms import DictForm
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import RecordTypeError
-from aiomailbox.records import ListRun
+from aiomailbox.records.named_tuples import record_class
+from aiomailbox.records.run import ListRun
 from tests.columnar.test_pipelines import (
     JITTER_MS,
     SCHEMA,

@@ -13,21 +13,24 @@ import pytest
 from hypothesis import given, strategies as st
 
 import aiomailbox as am
-from aiomailbox.columnar import (
-    ArrowRun,
-    ColumnarAggregateOperator,
-    ColumnarTumblingOperator,
-    NamedTupleForm,
-    RowMaker,
-    columnar_windows,
-)
+from aiomailbox.columnar.aligned import ColumnarTumblingOperator
+from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import CellGrid
-from aiomailbox.operators import KeyedAggregateOperator, field_or_function
-from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
-from aiomailbox.operators.snapshots import decode_snapshot, encode_snapshot
-from aiomailbox.records import ListRun
+from aiomailbox.columnar.forms import NamedTupleForm
+from aiomailbox.columnar.rolling import ColumnarAggregateOperator
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.window_forms import columnar_windows
+from aiomailbox.operators.core.selectors import (
+    FieldSelector,
+    FieldsSelector,
+    field_or_function,
+)
+from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import SessionAggregateOperator, window_operator
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 from tests.columnar.test_rolling import SCHEMA, everything, rows, sums, tame
 
 KEY = field_or_function("key", "key")

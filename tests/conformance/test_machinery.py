@@ -13,11 +13,10 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.barriers import (
+from aiomailbox.barriers.actions import (
     Abort,
     CancelAlignmentTimer,
     ChannelInfo,
-    CheckpointBarrierHandler,
     InitInputs,
     Prioritize,
     ResumeChannel,
@@ -26,16 +25,22 @@ from aiomailbox.barriers import (
     StopPersisting,
     Trigger,
 )
-from aiomailbox.checkpoint import (
-    CheckpointSettings,
+from aiomailbox.barriers.handler import CheckpointBarrierHandler
+from aiomailbox.checkpoint.failures import (
     FailureCounter,
     FailureReason,
+    trigger_failure,
+)
+from aiomailbox.checkpoint.request import (
+    CheckpointRequest,
+    Choice,
+    Refusal,
     RequestQueue,
 )
-from aiomailbox.checkpoint.failures import trigger_failure
-from aiomailbox.checkpoint.request import CheckpointRequest, Choice, Refusal
-from aiomailbox.policies import RestartStrategy, RestartWait, restart
-from aiomailbox.records import (
+from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.policies import restart
+from aiomailbox.policies.restart import RestartStrategy, RestartWait
+from aiomailbox.records.events import (
     NO_ALIGNED_TIMEOUT,
     Alignment,
     CheckpointBarrier,

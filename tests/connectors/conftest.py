@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import InputStatus
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.testing import ManualClock
 from tests.connectors.databases import (  # noqa: F401 -- fixtures

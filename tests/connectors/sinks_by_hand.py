@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from aiomailbox.operators import CommitterContext
-from aiomailbox.records import ByteReader, ListRun
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.run import ListRun
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.testing import TestRuntimeContext
 

@@ -15,8 +15,8 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import SinkOperator
-from aiomailbox.records import ListRun
+from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing import OneInputHarness, TestRuntimeContext
 
 

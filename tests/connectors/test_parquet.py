@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
-from aiomailbox.columnar import ArrowRun, NamedTupleForm, RowMaker
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.forms import NamedTupleForm
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.connectors.parquet import ParquetSink
 from aiomailbox.errors import (
     InvalidArgumentError,
@@ -26,8 +28,8 @@ from aiomailbox.errors import (
     TargetExistsError,
     WrongTypeError,
 )
-from aiomailbox.operators import CommitterContext
-from aiomailbox.records import ListRun
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing import TestRuntimeContext
 
 pytestmark = pytest.mark.real_time

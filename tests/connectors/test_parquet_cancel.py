@@ -14,7 +14,7 @@ import pytest
 
 from aiomailbox.connectors.directory_target import Segments
 from aiomailbox.connectors.parquet_writer import ParquetWriter
-from aiomailbox.records import ListRun
+from aiomailbox.records.run import ListRun
 
 pytestmark = pytest.mark.real_time
 

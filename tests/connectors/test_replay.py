@@ -17,15 +17,11 @@ from hypothesis import HealthCheck, example, given, settings, strategies as st
 import aiomailbox as am
 from aiomailbox.connectors.collection import IteratorSource
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators import (
-    InputStatus,
-    OperatorSnapshot,
-    decode_snapshot,
-    encode_snapshot,
-    is_replayable,
-    redistribute,
-)
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.operators.snapshots.redistribution import redistribute
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.sources.source import InputStatus, is_replayable
+from aiomailbox.state.rescale import OperatorStateSnapshot
 from tests.connectors.conftest import (
     FakeEnumeratorContext,
     FakeOutput,

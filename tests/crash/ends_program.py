@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.checkpoint import CheckpointStore
-from aiomailbox.journal import LocalPlace
+from aiomailbox.checkpoint.store import CheckpointStore
+from aiomailbox.journal.place import LocalPlace
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
-from aiomailbox.storage import LocalStorage
+from aiomailbox.storage.local import LocalStorage
 
 COUNT = 300
 

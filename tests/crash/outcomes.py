@@ -20,7 +20,8 @@ from unittest import mock
 import pyarrow.parquet as pq
 
 import aiomailbox as am
-from aiomailbox.checkpoint import CheckpointStore, CheckpointWriter
+from aiomailbox.checkpoint.store import CheckpointStore
+from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommitter
 from aiomailbox.connectors.sql.committer import SqlCommitter
 from aiomailbox.testing import VirtualTimeLoop

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 import aiomailbox
-from aiomailbox.exchange import InputGate, PipelinedSubpartition, ResultPartition
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)

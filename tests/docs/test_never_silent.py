@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.storage import LogSegment
+from aiomailbox.storage.append_log import LogSegment
 
 PAGE = Path(__file__).parents[2] / "docs" / "never-silent.md"
 KINDS = (

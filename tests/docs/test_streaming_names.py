@@ -9,7 +9,7 @@ import pytest
 
 import aiomailbox as am
 import aiomailbox.exchange
-from aiomailbox.operators import MapOperator
+from aiomailbox.operators.stateless.operators import MapOperator
 from aiomailbox.testing import OneInputHarness
 
 MAP = (Path(__file__).parents[2] / "docs" / "flink-map.md").read_text("utf-8")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aiomailbox.eventtime import AlignedReader, AlignmentGroup, RelativeClock
-from aiomailbox.records import MAX_TIMESTAMP
+from aiomailbox.eventtime.alignment import AlignedReader, AlignmentGroup
+from aiomailbox.eventtime.idleness import RelativeClock
+from aiomailbox.records.elements import MAX_TIMESTAMP
 from aiomailbox.testing import ManualClock
 
 

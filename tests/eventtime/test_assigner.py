@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import TimestampError
-from aiomailbox.eventtime import TimestampAssigner
-from aiomailbox.records import ListRun
+from aiomailbox.eventtime.assigner import TimestampAssigner
+from aiomailbox.records.run import ListRun
 
 
 def test_a_run_of_columns_is_asked_for_the_column_and_makes_no_rows() -> None:

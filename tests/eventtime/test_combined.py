@@ -8,12 +8,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime import (
-    InputWatermarks,
-    OutputGuard,
-    WatermarkOutputMultiplexer,
-)
-from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.eventtime.combined import InputWatermarks
+from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
+from aiomailbox.eventtime.output import OutputGuard
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 

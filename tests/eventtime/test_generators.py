@@ -9,14 +9,16 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.durations import millis
 from aiomailbox.errors import InvalidArgumentError, TimestampError
-from aiomailbox.eventtime import (
-    BoundedOutOfOrderness,
-    OutputGuard,
-    RelativeClock,
-    WatermarkStrategy,
-    WithIdleness,
+from aiomailbox.eventtime.generators import BoundedOutOfOrderness
+from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
+from aiomailbox.eventtime.output import OutputGuard
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.records.elements import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Watermark,
+    WatermarkStatus,
 )
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.testing import ManualClock
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE

@@ -11,14 +11,12 @@ import pytest
 
 from aiomailbox.durations import hours, millis, seconds
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
-from aiomailbox.eventtime import (
-    BoundedOutOfOrderness,
-    RelativeClock,
-    TimestampAssigner,
-    WatermarkStrategy,
-    WithIdleness,
-)
-from aiomailbox.records import MIN_TIMESTAMP, ListRun
+from aiomailbox.eventtime.assigner import TimestampAssigner
+from aiomailbox.eventtime.generators import BoundedOutOfOrderness
+from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing import ManualClock
 
 Flight = namedtuple("Flight", "scheduled")  # noqa: PYI024

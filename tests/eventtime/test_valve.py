@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime import StatusWatermarkValve
-from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.eventtime.valve import StatusWatermarkValve
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 Step = tuple[int, Any, list[Any]]
 

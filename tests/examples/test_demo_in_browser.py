@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.observe import serving_dashboard
+from aiomailbox.observe.dashboard import serving_dashboard
 from tests.browsers import browser_page, place_of_pictures
 
 Load = Callable[[str], ModuleType]

@@ -7,16 +7,15 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange import (
-    InputGate,
-    LocalInputChannel,
-    ObjectBuffer,
-    PartitionRegistry,
-    ResultPartition,
-)
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.input.channel import LocalInputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
-from aiomailbox.records import ListRun
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.run import ListRun
 
 
 class RecordingListener:

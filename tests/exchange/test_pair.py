@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange import ForwardPartitioner, RecordWriter
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun
+from aiomailbox.exchange.partitioner import ForwardPartitioner
+from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 
 Wire = Callable[..., Any]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeError
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
@@ -19,8 +19,8 @@ from aiomailbox.exchange import (
     RescalePartitioner,
     ShufflePartitioner,
 )
-from aiomailbox.keygroups import key_group, operator_index
-from aiomailbox.records import ListRun, Run
+from aiomailbox.keygroups.assignment import key_group, operator_index
+from aiomailbox.records.run import ListRun, Run
 
 
 def modulo(key: int, count: int) -> int:

@@ -8,23 +8,21 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
     RebalancePartitioner,
-    RecordWriter,
 )
-from aiomailbox.records import (
+from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
+from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
-    LatencyMarker,
-    ListRun,
     StopMode,
-    Watermark,
-    WatermarkStatus,
 )
+from aiomailbox.records.run import ListRun
 
 Wire = Callable[..., Any]
 

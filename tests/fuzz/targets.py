@@ -21,7 +21,7 @@ from aiomailbox.errors import (
     RemoteTransportError,
     StopTask,
 )
-from aiomailbox.exchange import InputGate
+from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.remote import messages as m
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.exchange.remote.client import ClientConnection
@@ -34,21 +34,20 @@ from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.wire import encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import DataType, NetworkBufferPool
-from aiomailbox.records import (
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.events import (
     CheckpointBarrier,
-    ElementCodec,
     EndOfData,
     EndOfPartition,
-    ListRun,
-    RecordClasses,
     RuntimeEvent,
-    StreamRecord,
-    Watermark,
-    decode_event,
-    encode_event,
 )
 from aiomailbox.records.framing import frame_record
+from aiomailbox.records.record_classes import RecordClasses
+from aiomailbox.records.run import ListRun
 from aiomailbox.records.spanning import RecordDeserializer
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.testing import RecordingLog, virtual_time_loop_factory
@@ -93,7 +92,7 @@ def element(data: bytes) -> None:
 
 def value(data: bytes) -> None:
     """Values, one and many."""
-    from aiomailbox.records import ByteReader
+    from aiomailbox.records.byte_reader import ByteReader
 
     with contextlib.suppress(CorruptStreamError):
         SERIALIZER.read(ByteReader(data[1:]))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange import Partitioner
-from aiomailbox.graph import Origin, Transformation
-from aiomailbox.operators import Operator
-from aiomailbox.records import OutputTag
+from aiomailbox.exchange.partitioner import Partitioner
+from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.records.elements import OutputTag
 
 
 @pytest.fixture

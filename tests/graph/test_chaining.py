@@ -6,22 +6,17 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     ForwardPartitioner,
     RebalancePartitioner,
     RescalePartitioner,
 )
-from aiomailbox.graph import (
-    ChainingStrategy,
-    Origin,
-    Transformation,
-    build_job_graph,
-    is_chainable,
-)
+from aiomailbox.graph.chaining import build_job_graph, is_chainable
 from aiomailbox.graph.job_graph import CHAIN_DEPTH_MAX, resolve_nodes
-from aiomailbox.operators import Operator
-from aiomailbox.records import OutputTag
+from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.records.elements import OutputTag
 
 
 def chains(*sinks: Transformation, **settings: Any) -> list[str]:

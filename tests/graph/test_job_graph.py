@@ -8,13 +8,14 @@ import cloudpickle
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     ForwardPartitioner,
     KeyGroupPartitioner,
     RebalancePartitioner,
 )
-from aiomailbox.graph import Edge, JobGraph, build_job_graph
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import Edge, JobGraph
 
 
 def only_edge(graph: JobGraph) -> Edge:

@@ -5,16 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.graph import (
-    JobGraph,
-    Origin,
-    Transformation,
-    build_job_graph,
-    operator_ids,
-    reachable,
-)
-from aiomailbox.operators import Operator
-from aiomailbox.records import OutputTag
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.operator_ids import operator_ids
+from aiomailbox.graph.transformation import Origin, Transformation, reachable
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.records.elements import OutputTag
 
 
 def ids(graph: JobGraph) -> dict[str, str]:

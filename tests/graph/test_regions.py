@@ -8,20 +8,16 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     ForwardPartitioner,
     Partitioner,
     RebalancePartitioner,
     RescalePartitioner,
 )
-from aiomailbox.graph import (
-    ChainingStrategy,
-    FailoverRegions,
-    JobGraph,
-    Transformation,
-    build_job_graph,
-    check_blocking,
-)
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.regions import FailoverRegions, check_blocking
+from aiomailbox.graph.transformation import ChainingStrategy, Transformation
 from aiomailbox.ids import SubtaskId, VertexId
 
 Chain = Callable[..., JobGraph]

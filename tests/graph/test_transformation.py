@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from aiomailbox.graph import Origin, Transformation, reachable
-from aiomailbox.operators import Operator
+from aiomailbox.graph.transformation import Origin, Transformation, reachable
+from aiomailbox.operators.core.contract import Operator
 
 
 def test_everything_upstream_comes_before_what_it_feeds(item: Any) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     ForwardPartitioner,
     GlobalPartitioner,
@@ -16,7 +16,7 @@ from aiomailbox.exchange import (
     RescalePartitioner,
     ShufflePartitioner,
 )
-from aiomailbox.graph import consumers_of
+from aiomailbox.graph.wiring import consumers_of
 
 ALL_TO_ALL: list[Partitioner] = [
     BroadcastPartitioner(),

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.mailbox import Mail, MailOptions, TaskMailbox
+from aiomailbox.mailbox.mail import Mail, MailOptions
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 Doing = Callable[[], object]
 

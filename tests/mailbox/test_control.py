@@ -6,8 +6,10 @@ import asyncio
 
 import pytest
 
-from aiomailbox.mailbox import MailboxController, MailboxProcessor, TaskMailbox
 from aiomailbox.mailbox.control import LoopControl, attach_later_error
+from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 
 def test_the_first_failure_is_kept_and_the_later_one_noted() -> None:

@@ -17,11 +17,9 @@ from aiomailbox.errors import (
     RejectedMailError,
     WrongTaskError,
 )
-from aiomailbox.mailbox import (
-    MailboxController,
-    MailboxProcessor,
-    MailOptions,
-)
+from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.mail import MailOptions
+from aiomailbox.mailbox.processor import MailboxProcessor
 
 From = Callable[[Callable[[], object]], Awaitable[None]]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.mailbox import MailboxProcessor
 from aiomailbox.mailbox.budget import SliceBudget
 from aiomailbox.mailbox.governor import governor_of
+from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.testing import ManualClock, VirtualTimeLoop
 
 

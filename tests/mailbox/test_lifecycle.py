@@ -8,8 +8,9 @@ from itertools import product
 import pytest
 
 from aiomailbox.errors import MailboxClosedError
-from aiomailbox.mailbox import Mail, MailboxState, TaskMailbox
-from aiomailbox.mailbox.lifecycle import MailboxLifecycle
+from aiomailbox.mailbox.lifecycle import MailboxLifecycle, MailboxState
+from aiomailbox.mailbox.mail import Mail
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 OPEN, QUIESCED, CLOSED = MailboxState.OPEN, MailboxState.QUIESCED, MailboxState.CLOSED
 

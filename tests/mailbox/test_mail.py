@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, MailFailedError, WrongTypeError
-from aiomailbox.mailbox import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from aiomailbox.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
 
 
 class Untouchable:

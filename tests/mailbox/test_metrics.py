@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.mailbox import (
-    MailboxController,
-    MailboxProcessor,
-    PeriodMeter,
-    Suspension,
-)
+from aiomailbox.mailbox.default_action import MailboxController, Suspension
+from aiomailbox.mailbox.period_meter import PeriodMeter
+from aiomailbox.mailbox.processor import MailboxProcessor
 
 
 def idle(controller: MailboxController) -> None:

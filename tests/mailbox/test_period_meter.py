@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.mailbox import (
+from aiomailbox.mailbox.metrics import MailboxMetrics
+from aiomailbox.mailbox.period_meter import (
     RATE_WINDOW_S,
-    MailboxMetrics,
     PeriodMeter,
-    TaskMailbox,
     TimeShares,
+    share_time,
+    window_start,
 )
-from aiomailbox.mailbox.period_meter import share_time, window_start
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 from aiomailbox.testing import ManualClock
 
 PIECES = st.lists(

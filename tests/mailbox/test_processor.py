@@ -19,15 +19,11 @@ from aiomailbox.errors import (
     RejectedMailError,
     WrongTaskError,
 )
-from aiomailbox.mailbox import (
-    MIN_PRIORITY,
-    Mail,
-    MailboxController,
-    MailboxProcessor,
-    MailboxState,
-    Suspension,
-    TaskMailbox,
-)
+from aiomailbox.mailbox.default_action import MailboxController, Suspension
+from aiomailbox.mailbox.lifecycle import MailboxState
+from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
+from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 From = Callable[[Callable[[], object]], Awaitable[None]]
 

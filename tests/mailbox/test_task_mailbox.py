@@ -11,13 +11,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from aiomailbox.errors import MailboxClosedError, WrongTaskError, WrongTypeError
-from aiomailbox.mailbox import (
-    MAX_PRIORITY,
-    MIN_PRIORITY,
-    Mail,
-    MailOptions,
-    TaskMailbox,
-)
+from aiomailbox.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 MakeMail = Callable[..., Mail]
 Owned = Callable[[], TaskMailbox]

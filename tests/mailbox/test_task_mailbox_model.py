@@ -16,13 +16,9 @@ from hypothesis.stateful import (
 )
 
 from aiomailbox.errors import MailboxClosedError
-from aiomailbox.mailbox import (
-    MIN_PRIORITY,
-    Mail,
-    MailboxState,
-    MailOptions,
-    TaskMailbox,
-)
+from aiomailbox.mailbox.lifecycle import MailboxState
+from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 T = TypeVar("T")
 priorities = st.integers(MIN_PRIORITY, 3)

@@ -16,12 +16,9 @@ from aiomailbox.errors import (
     WrongTaskError,
     YieldDepthError,
 )
-from aiomailbox.mailbox import (
-    MailboxController,
-    MailboxProcessor,
-    MailOptions,
-    Suspension,
-)
+from aiomailbox.mailbox.default_action import MailboxController, Suspension
+from aiomailbox.mailbox.mail import MailOptions
+from aiomailbox.mailbox.processor import MailboxProcessor
 
 From = Callable[[Callable[[], object]], Awaitable[None]]
 

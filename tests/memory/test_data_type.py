@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.memory import DataType
+from aiomailbox.memory.data_type import DataType
 
 
 def test_priority_and_announcement_exclude_each_other() -> None:

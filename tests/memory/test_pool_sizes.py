@@ -11,13 +11,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InsufficientBuffersError
-from aiomailbox.memory import (
-    Demand,
-    LocalBufferPool,
-    MemorySegment,
-    NetworkBufferPool,
-    redistribute,
-)
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.redistribution import Demand, redistribute
+from aiomailbox.memory.segment import MemorySegment
 
 Drain = Callable[[LocalBufferPool], list[MemorySegment]]
 TOTAL = 1024

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.memory import NetworkBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool
 
 
 def test_each_new_excess_is_told_once_and_so_is_its_end() -> None:

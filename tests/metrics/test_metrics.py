@@ -7,16 +7,10 @@ import random
 import pytest
 
 import aiomailbox as am
-from aiomailbox.metrics import (
-    METRICS,
-    Histogram,
-    HistogramValue,
-    Merge,
-    Metric,
-    MetricGroup,
-    MetricKind,
-    merged,
-)
+from aiomailbox.metrics.catalogue import METRICS
+from aiomailbox.metrics.declared import Merge, Metric, MetricKind, merged
+from aiomailbox.metrics.histogram import Histogram, HistogramValue
+from aiomailbox.metrics.instruments import MetricGroup
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 import aiomailbox as am
-from aiomailbox.observe import dashboard, serving_dashboard
-from aiomailbox.runtime import JobSnapshot
+from aiomailbox.observe.dashboard import dashboard, serving_dashboard
+from aiomailbox.runtime.job_snapshot import JobSnapshot
 from tests.browsers import CHROMIUM, browser_page
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(120)]

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import aiomailbox as am
-from aiomailbox.observe import serving_dashboard
+from aiomailbox.observe.dashboard import serving_dashboard
 from tests.browsers import browser_page
 
 pytestmark = [pytest.mark.browser, pytest.mark.real_time, pytest.mark.timeout(600)]

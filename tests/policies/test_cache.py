@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.policies import Batch, Cache, LruCache
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache, LruCache
 
 
 @given(st.lists(st.integers(0, 20)), st.integers(1, 5))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.policies import RateLimit, RateWindow
+from aiomailbox.policies.rate_limit import RateLimit, RateWindow
 
 
 def busiest(uses: list[tuple[float, float]], per_s: float) -> float:

@@ -14,7 +14,7 @@ from aiomailbox.errors import (
     StopTask,
     WrongTypeError,
 )
-from aiomailbox.policies import Retry
+from aiomailbox.policies.retry import Retry
 
 
 def test_the_wait_grows_by_the_multiplier_up_to_the_maximum() -> None:

@@ -17,7 +17,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     WrongTypeError,
 )
-from aiomailbox.records import (
+from aiomailbox.records.basic_serializers import (
     BOOLEAN_SERIALIZER,
     BYTE_SERIALIZER,
     BYTES_SERIALIZER,
@@ -25,30 +25,35 @@ from aiomailbox.records import (
     INT_SERIALIZER,
     LONG_SERIALIZER,
     STRING_SERIALIZER,
-    Alignment,
-    ByteReader,
-    CancelCheckpoint,
-    CheckpointBarrier,
-    ElementCodec,
-    EventAnnouncement,
-    InternalWatermark,
-    LatencyMarker,
-    ListRun,
+)
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.composite_serializers import (
     ListSerializer,
     MapSerializer,
     NullableSerializer,
+    TupleSerializer,
+)
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import (
+    InternalWatermark,
+    LatencyMarker,
     RecordAttributes,
+    StreamRecord,
+    Watermark,
+    WatermarkStatus,
+)
+from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.events import (
+    Alignment,
+    CancelCheckpoint,
+    CheckpointBarrier,
+    EventAnnouncement,
     RuntimeEvent,
     SnapshotType,
-    StreamRecord,
-    TupleSerializer,
-    Watermark,
     WatermarkEvent,
-    WatermarkStatus,
-    decode_event,
-    encode_event,
 )
 from aiomailbox.records.python_types import PythonTypes
+from aiomailbox.records.run import ListRun
 from aiomailbox.records.strings import read_java_utf, write_java_utf
 from aiomailbox.records.values import PythonSerializer
 

@@ -13,7 +13,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import CorruptStreamError, InvalidArgumentError, WrongTypeError
-from aiomailbox.records import ByteReader, ElementCodec, ListRun, RecordClasses
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.record_classes import RecordClasses
+from aiomailbox.records.run import ListRun
 from aiomailbox.records.run_columns import PLAIN_RECORDS, PLAIN_TUPLES
 from aiomailbox.records.values import PythonSerializer
 

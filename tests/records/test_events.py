@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.exchange.frames.event_buffer import event_data_type
-from aiomailbox.memory import DataType
-from aiomailbox.records import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier
 
 
 @pytest.mark.parametrize(

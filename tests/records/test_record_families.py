@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
-from aiomailbox.records import ByteReader, RecordClasses
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.values import PythonSerializer
 
 FAMILY = f"{__name__}.Row"

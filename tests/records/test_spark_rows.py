@@ -9,12 +9,13 @@ from hypothesis import given, strategies as st
 from pyspark.sql import Row
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
-from aiomailbox.records import ByteReader
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.spark_rows import is_spark_row, row_class
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.state.rescale import OperatorStateSnapshot
 
 VALUES = st.none() | st.integers() | st.text() | st.lists(st.integers())
 FIELDS = st.dictionaries(st.text(min_size=1), VALUES, min_size=1, max_size=4)

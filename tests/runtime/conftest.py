@@ -9,13 +9,18 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.exchange import KeyGroupPartitioner, Partitioner
-from aiomailbox.graph import ChainingStrategy, Origin, Transformation, build_job_graph
-from aiomailbox.operators import Operator, SinkOperator, SourceOperator
-from aiomailbox.records import OutputTag
-from aiomailbox.runtime import JobConfig, JobMaster, PullHandover
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.exchange.partitioner import KeyGroupPartitioner, Partitioner
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import new_embedded_job
+from aiomailbox.runtime.handover import PullHandover
+from aiomailbox.runtime.master import JobMaster
 from aiomailbox.testing import ScriptedSource
 
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from aiomailbox.ids import SubtaskId
-from aiomailbox.operators import Operator
-from aiomailbox.records import StopMode
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.sources import JobSources

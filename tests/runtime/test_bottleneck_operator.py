@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators import Blocked
+from aiomailbox.operators.core.blocked import Blocked
 from aiomailbox.runtime.block_shares import TaskShares
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]

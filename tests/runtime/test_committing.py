@@ -13,8 +13,8 @@ from aiomailbox.errors import (
     SinkError,
     UserFunctionError,
 )
-from aiomailbox.runtime import JobState
 from aiomailbox.runtime.committing import JobCommitters
+from aiomailbox.runtime.lifecycle import JobState
 
 
 def fail(message: str) -> Any:

@@ -22,8 +22,9 @@ from aiomailbox.errors import (
     JobFailedError,
     StorageClaimedError,
 )
-from aiomailbox.journal import SubtaskJournal
-from aiomailbox.storage import LogSegment, open_storage
+from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.append_log import LogSegment
 
 CONCURRENCY = 8
 

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from aiomailbox.records import ListRun
-from aiomailbox.runtime import CountingHandover, PullHandover
+from aiomailbox.records.run import ListRun
+from aiomailbox.runtime.handover import CountingHandover, PullHandover
 
 
 def run(number: int) -> ListRun:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.connectors import PullSink
+from aiomailbox.connectors.pull_sink import PullSink
 from aiomailbox.errors import (
     JobCancelledError,
     JobFailedError,
@@ -16,21 +16,16 @@ from aiomailbox.errors import (
     StopTask,
     UserFunctionError,
 )
-from aiomailbox.exchange import (
+from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     RebalancePartitioner,
     RescalePartitioner,
 )
-from aiomailbox.graph import ChainingStrategy, Origin
-from aiomailbox.records import (
-    MAX_TIMESTAMP,
-    RUN_LENGTH_MAX,
-    ListRun,
-    OutputTag,
-    StreamRecord,
-)
-from aiomailbox.runtime import JobState
-from aiomailbox.task import TaskState
+from aiomailbox.graph.transformation import ChainingStrategy, Origin
+from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, StreamRecord
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
+from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.task.lifecycle import TaskState
 from aiomailbox.testing import CRASH, VirtualTimeLoop
 
 

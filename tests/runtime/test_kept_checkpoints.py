@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint import CheckpointMetadata, CheckpointStore
+from aiomailbox.checkpoint.metadata import CheckpointMetadata
+from aiomailbox.checkpoint.store import CheckpointStore
 from aiomailbox.errors import (
     CheckpointFailedError,
     InvalidArgumentError,

@@ -15,7 +15,7 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
 )
-from aiomailbox.policies import RateLimit, RateWindow
+from aiomailbox.policies.rate_limit import RateLimit, RateWindow
 from aiomailbox.runtime.limiter import LimiterService, RateLimiter
 
 

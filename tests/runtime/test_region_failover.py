@@ -13,7 +13,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import CheckpointFailedError, JobFailedError, WorldError
-from aiomailbox.operators import StaticEnumerator
+from aiomailbox.operators.sources.source import StaticEnumerator
 from aiomailbox.runtime import sources
 from aiomailbox.runtime.sources import SourceCoordinator
 from aiomailbox.testing import ScriptedSource

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint import (
+from aiomailbox.checkpoint.restored import (
     JobSnapshot,
     job_snapshot,
     received,
@@ -18,23 +18,28 @@ from aiomailbox.checkpoint import (
 )
 from aiomailbox.clock import clock_of
 from aiomailbox.errors import StateError
-from aiomailbox.eventtime import TimerSnapshot, ValveSnapshot
-from aiomailbox.exchange import PartitionRegistry
-from aiomailbox.graph import JobGraph, build_job_graph, channel_name
+from aiomailbox.eventtime.timers import TimerSnapshot
+from aiomailbox.eventtime.valve import ValveSnapshot
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.channels import channel_name
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import OperatorId, VertexId
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
-from aiomailbox.runtime import JobConfig
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.responder import NoCheckpointEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
-from aiomailbox.state import KeyedStateSnapshot, OperatorStateSnapshot, StateMeta
-from aiomailbox.task import TaskSnapshot
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
+from aiomailbox.task.snapshot import TaskSnapshot
 from aiomailbox.testing import PAUSE, RecordingLog, ScriptedSource
 
 

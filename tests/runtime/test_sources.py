@@ -8,8 +8,12 @@ import pytest
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import JobFailedError
-from aiomailbox.operators import Boundedness, InputStatus, StaticEnumerator
-from aiomailbox.records import ListRun
+from aiomailbox.operators.sources.source import (
+    Boundedness,
+    InputStatus,
+    StaticEnumerator,
+)
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing.scripted_source import ScriptSplit
 
 

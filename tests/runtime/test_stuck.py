@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.runtime import OperatorView, TaskView
 from aiomailbox.runtime.loop_watch import LoopWatch
 from aiomailbox.runtime.stalls import StallLog
 from aiomailbox.runtime.stuck_tasks import StuckTasks
+from aiomailbox.runtime.views import OperatorView, TaskView
 
 AFTER_S = 0.3
 CONFIG = am.JobConfig(stuck_after_s=AFTER_S)

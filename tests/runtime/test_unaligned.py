@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint import CheckpointFiles
+from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import JobFailedError, StateError
-from aiomailbox.exchange import decode_in_flight
+from aiomailbox.exchange.core.channel_state import decode_in_flight
 from aiomailbox.runtime.peers.codecs import element_codec
 
 KEYS = 7

@@ -18,19 +18,18 @@ from aiomailbox.connectors.files.enumerator import FileSplit, FilesSeen
 from aiomailbox.connectors.spark.barrier.source import PartitionPosition
 from aiomailbox.connectors.spark.reader import SparkSplit
 from aiomailbox.connectors.spark.streaming import StreamSplit
-from aiomailbox.operators import (
-    DeadLetter,
-    OperatorSnapshot,
-    decode_snapshot,
-    encode_snapshot,
-)
 from aiomailbox.operators.aggregates.result_record import result_type
+from aiomailbox.operators.core.on_error import DeadLetter
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.useful.pattern import Partial
-from aiomailbox.records import StreamRecord
+from aiomailbox.records.elements import StreamRecord
 from aiomailbox.records.named_tuples import record_class
-from aiomailbox.state import VOID, OperatorStateSnapshot
+from aiomailbox.state.descriptors import VOID
+from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.testing.scripted_source import ScriptSplit
-from aiomailbox.windowing import FailedWindow, GlobalWindow, TimeWindow
+from aiomailbox.windowing.failures import FailedWindow
+from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow
 
 NAME = "objects.bin"
 # A class of the library that only a type hint of a user's names.

@@ -12,13 +12,17 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import StateError
 from aiomailbox.operators.aggregates.result_record import result_type
-from aiomailbox.records import RecordClasses, SavedAs, class_name, present_name
 from aiomailbox.records.named_tuples import record_class
+from aiomailbox.records.record_classes import (
+    RecordClasses,
+    SavedAs,
+    class_name,
+    present_name,
+)
 from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, record_classes
-from aiomailbox.state import declared_classes, is_known_class
 from aiomailbox.state.schema import is_record_class
 from aiomailbox.state.serializers import ObjectSerializer, PickleSerializer
-from aiomailbox.state.state_classes import _OURS
+from aiomailbox.state.state_classes import _OURS, declared_classes, is_known_class
 from tests.saved.moved import Acc, Kind
 
 # What version 0.1 called the classes of ours that it wrote, and what they are called.

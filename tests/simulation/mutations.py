@@ -9,21 +9,20 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 from unittest import mock
 
-from aiomailbox.api import StreamExecutionEnvironment
-from aiomailbox.checkpoint import (
-    CheckpointingMode,
-    CheckpointWriter,
-    restored,
-)
-from aiomailbox.eventtime import ValveSnapshot, timers
-from aiomailbox.operators import OperatorSnapshot
+from aiomailbox.api.environment import StreamExecutionEnvironment
+from aiomailbox.checkpoint import restored
+from aiomailbox.checkpoint.settings import CheckpointingMode
+from aiomailbox.checkpoint.writer import CheckpointWriter
+from aiomailbox.eventtime import timers
+from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.core.contract import Operator
 from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
-from aiomailbox.state import KeyedStateSnapshot
-from aiomailbox.storage import AppendLog
+from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.storage.append_log import AppendLog
 from aiomailbox.task.input_state import InputState
 
 
@@ -88,7 +87,7 @@ def _told_first(complete: Any) -> Any:
 
 def _sources_late(finalize: Any) -> Any:
     async def capture(self: Any, checkpoint_id: int) -> None:
-        from aiomailbox.operators import encode_snapshot
+        from aiomailbox.operators.snapshots.codec import encode_snapshot
 
         progress = self._progress.get(checkpoint_id)
         if progress is not None:

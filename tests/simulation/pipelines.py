@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, NamedTuple
 
 import aiomailbox as am
-from aiomailbox.operators import InputStatus, StaticEnumerator
+from aiomailbox.operators.sources.source import InputStatus, StaticEnumerator
 from aiomailbox.testing import ScriptedSource
 from aiomailbox.testing.scripted_source import ScriptedReader, ScriptSplit
 

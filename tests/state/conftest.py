@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import Clock
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.state import HeapStateStore
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.testing import ManualClock
 
 NewStore = Callable[..., Any]

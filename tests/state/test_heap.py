@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.state import HeapStateStore, ValueStateDescriptor
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.state.descriptors import ValueStateDescriptor
+from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.testing import ManualClock
 
 COUNT = ValueStateDescriptor("count", default=0)

@@ -16,23 +16,23 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from aiomailbox.errors import CorruptStreamError, StateError
-from aiomailbox.eventtime import TimerSnapshot
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.operators import OperatorSnapshot, decode_snapshot, encode_snapshot
-from aiomailbox.state import (
+from aiomailbox.eventtime.timers import TimerSnapshot
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.descriptors import (
     VOID,
-    HeapStateStore,
     ListStateDescriptor,
     MapStateDescriptor,
-    OperatorStateSnapshot,
-    OperatorStateStore,
     StateTtlConfig,
     ValueStateDescriptor,
     Void,
-    decode_keyed_snapshot,
-    encode_keyed_snapshot,
 )
+from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.object_codec import ObjectCodec
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
 from aiomailbox.testing import ManualClock
 
 _TAIL = struct.Struct(">II4s")

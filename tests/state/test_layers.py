@@ -11,7 +11,8 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aiomailbox.errors import StateError
-from aiomailbox.state import Layer, LayeredDict, frozen_items, layers
+from aiomailbox.state import layers
+from aiomailbox.state.layers import Layer, LayeredDict, frozen_items
 
 KEYS = st.integers(0, 12)
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import StateError
-from aiomailbox.state import ValueStateDescriptor
+from aiomailbox.state.descriptors import ValueStateDescriptor
 
 
 def test_state_of_another_number_of_key_groups_is_refused(new_store: Any) -> None:

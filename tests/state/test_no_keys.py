@@ -7,12 +7,9 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import StateError
-from aiomailbox.state import (
-    KeyedStateStore,
-    ListStateDescriptor,
-    NoKeysStateStore,
-    ValueStateDescriptor,
-)
+from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from aiomailbox.state.no_keys import NoKeysStateStore
+from aiomailbox.state.store import KeyedStateStore
 
 
 @pytest.mark.parametrize(

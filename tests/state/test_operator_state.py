@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import StateError
-from aiomailbox.state import (
-    ListStateDescriptor,
-    MapStateDescriptor,
+from aiomailbox.state.descriptors import ListStateDescriptor, MapStateDescriptor
+from aiomailbox.state.layers import Layer
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
-    OperatorStateStore,
     RedistributionMode,
     redistribute_operator_state,
 )
-from aiomailbox.state.layers import Layer
 
 SPLIT, UNION, BROADCAST, MERGE = RedistributionMode
 

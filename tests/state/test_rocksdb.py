@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.state import (
-    HeapStateStore,
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from aiomailbox.state.rocksdb import RocksDBStateStore
+from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.rocksdb.database import Database
+from aiomailbox.state.rocksdb.store import RocksDBStateStore
 from aiomailbox.testing import ManualClock
 
 GROUPS = KeyGroupRange(0, 127)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from aiomailbox.state import copy_content
+from aiomailbox.state.snapshot import copy_content
 
 
 class Account:

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from aiomailbox.state import (
+from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
-    OperatorStateStore,
     ReducingStateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from aiomailbox.state.operator_state import OperatorStateStore
 
 
 @dataclass

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from aiomailbox.errors import StateError
-from aiomailbox.keygroups import key_group, key_group_range
-from aiomailbox.state import (
+from aiomailbox.keygroups.assignment import key_group, key_group_range
+from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,

@@ -12,7 +12,7 @@ from aiomailbox.connectors.spark.stateful_processor import SparkMapState
 from aiomailbox.durations import millis
 from aiomailbox.errors import InvalidArgumentError, StateError
 from aiomailbox.operators.async_state.row_state import StateHandles, row_state
-from aiomailbox.state import (
+from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
@@ -20,9 +20,8 @@ from aiomailbox.state import (
     StateVisibility,
     TtlUpdate,
     ValueStateDescriptor,
-    decode_keyed_snapshot,
-    encode_keyed_snapshot,
 )
+from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
 from aiomailbox.state.ttl import Expiry
 from aiomailbox.testing import ManualClock
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import DamagedFileError
-from aiomailbox.storage import AppendLog, LogSegment
+from aiomailbox.storage.append_log import AppendLog, LogSegment
 
 
 def entries(directory: Path) -> list[bytes]:

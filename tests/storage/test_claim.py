@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from aiomailbox.errors import StorageClaimedError
-from aiomailbox.storage import LocalClaim
+from aiomailbox.storage.local import LocalClaim
 
 
 def test_a_claim_that_was_removed_can_be_made_again(tmp_path: Path) -> None:

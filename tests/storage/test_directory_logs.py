@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aiomailbox.storage import CommitLog, DirectoryLog, Disk, SparkLog
+from aiomailbox.storage.commit_log import CommitLog, DirectoryLog
+from aiomailbox.storage.disk import Disk
+from aiomailbox.storage.spark_log import SparkLog
 from tests.storage.disks import Died, ScriptedDisk
 
 NewLog = Callable[[Path, Disk], DirectoryLog]

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 from aiomailbox.errors import SinkError, TargetExistsError
-from aiomailbox.storage import (
-    Disk,
-    GrowingDirectory,
-    StagedDirectory,
-    staging_directory,
-)
+from aiomailbox.storage.disk import Disk
+from aiomailbox.storage.growing_directory import GrowingDirectory
+from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.workplace import staging_directory
 from tests.storage.disks import Died, ScriptedDisk
 
 CHECKPOINTS = (1, 2, 3)

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import SinkError, TargetExistsError
-from aiomailbox.storage import (
-    Disk,
-    ExchangeNotSupportedError,
-    StagedDirectory,
-    staging_directory,
-)
+from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.workplace import staging_directory
 from tests.storage.disks import Died, ScriptedDisk
 
 OLD = {"_SUCCESS": "", "a": "old", "b": "old"}

@@ -12,13 +12,10 @@ from pathlib import Path
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, StorageClaimedError
-from aiomailbox.storage import (
-    LEASE_MS,
-    LocalStorage,
-    RemoteStorage,
-    Storage,
-    open_storage,
-)
+from aiomailbox.storage import open_storage
+from aiomailbox.storage.contract import Storage
+from aiomailbox.storage.local import LocalStorage
+from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
 
 
 @pytest.fixture(params=["local", "remote"])

@@ -9,28 +9,25 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import clock_of
-from aiomailbox.exchange import (
-    ForwardPartitioner,
-    InputGate,
-    LocalInputChannel,
-    PartitionRegistry,
-    RecordWriter,
-    ResultPartition,
-)
+from aiomailbox.exchange.input.channel import LocalInputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.partitioner import ForwardPartitioner
+from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import Operator, TwoInputOperator
-from aiomailbox.records import ListRun, OutputTag, StopMode, Watermark
-from aiomailbox.state import OperatorStateSnapshot
-from aiomailbox.task import (
-    OperatorPlan,
-    OutgoingEdge,
-    StreamTask,
-    TaskEnvironment,
-    TaskPlan,
-    TaskSnapshot,
-)
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.records.elements import OutputTag, Watermark
+from aiomailbox.records.events import StopMode
+from aiomailbox.records.run import ListRun
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.task.environment import TaskEnvironment
+from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
+from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.stream_task import StreamTask
 from aiomailbox.testing import (
     FreeLimiter,
     MemoryHandover,

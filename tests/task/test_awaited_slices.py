@@ -9,23 +9,22 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators import (
-    AsyncMapOperator,
-    AsyncStatelessOperator,
-    CoProcessOperator,
-    FlatMapOperator,
-    IntervalJoinOperator,
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.functions.co import CoProcessOperator
+from aiomailbox.operators.functions.keyed import KeyedProcessOperator
+from aiomailbox.operators.functions.keyed_co import KeyedCoProcessOperator
+from aiomailbox.operators.functions.process import ProcessOperator
+from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
-    KeyedCoProcessOperator,
-    KeyedProcessOperator,
     KeyedReduceOperator,
-    MapOperator,
-    Operator,
-    ProcessOperator,
-    StageKind,
 )
-from aiomailbox.records import ListRun
-from aiomailbox.windowing import window_operator
+from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.operators import FlatMapOperator, MapOperator
+from aiomailbox.records.run import ListRun
+from aiomailbox.windowing.build import window_operator
 
 _RECORD_S = 0.010
 _PERIOD_MS = 50

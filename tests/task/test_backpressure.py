@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import OverdraftCeilingError
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Watermark
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 
 
 async def test_a_task_stops_reading_when_nobody_reads_its_output(bench: Any) -> None:

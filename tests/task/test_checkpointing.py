@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import SystemClock
-from aiomailbox.records import Alignment, CheckpointBarrier
+from aiomailbox.records.events import Alignment, CheckpointBarrier
 from aiomailbox.task.checkpointing import SubtaskCheckpoints, TaskStatistics
 from aiomailbox.task.snapshot import TaskSnapshot
 

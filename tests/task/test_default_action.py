@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from aiomailbox.availability import Availability
-from aiomailbox.operators import InputStatus
-from aiomailbox.task import TaskState, stream_task
+from aiomailbox.operators.sources.source import InputStatus
+from aiomailbox.task import stream_task
+from aiomailbox.task.lifecycle import TaskState
 
 S = InputStatus
 

@@ -8,22 +8,20 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.operators import InputStatus
-from aiomailbox.records import (
-    MAX_TIMESTAMP,
+from aiomailbox.operators.sources.source import InputStatus
+from aiomailbox.records.elements import MAX_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfData,
     EndOfOutputChannelState,
     EndOfPartition,
-    ListRun,
     RuntimeEvent,
     StopMode,
-    Watermark,
-    WatermarkStatus,
 )
-from aiomailbox.task import TaskState
+from aiomailbox.records.run import ListRun
+from aiomailbox.task.lifecycle import TaskState
 
 
 async def slowly(self: Any, run: Any) -> None:

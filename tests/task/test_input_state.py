@@ -6,20 +6,17 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.barriers import ChannelInfo
+from aiomailbox.barriers.actions import ChannelInfo
 from aiomailbox.errors import (
     CheckpointDeclinedError,
     IllegalStateError,
     InFlightRecordsError,
 )
-from aiomailbox.exchange import decode_in_flight, encode_in_flight
-from aiomailbox.records import (
-    LONG_SERIALIZER,
-    Alignment,
-    CheckpointBarrier,
-    ElementCodec,
-    ListRun,
-)
+from aiomailbox.exchange.core.channel_state import decode_in_flight, encode_in_flight
+from aiomailbox.records.basic_serializers import LONG_SERIALIZER
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.events import Alignment, CheckpointBarrier
+from aiomailbox.records.run import ListRun
 from aiomailbox.task.channel_state import ChannelStates, TaskChannels
 from aiomailbox.task.input_state import InputState
 

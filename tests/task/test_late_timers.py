@@ -7,16 +7,12 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.mailbox import MailOptions
-from aiomailbox.operators import StatefulOperator
-from aiomailbox.records import (
-    EndOfData,
-    EndOfPartition,
-    ListRun,
-    StopMode,
-    Watermark,
-)
-from aiomailbox.task import TaskState
+from aiomailbox.mailbox.mail import MailOptions
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode
+from aiomailbox.records.run import ListRun
+from aiomailbox.task.lifecycle import TaskState
 
 
 class Timed(StatefulOperator):

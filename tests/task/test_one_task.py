@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.operators import Operator
-from aiomailbox.state import HeapStateBackend
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.state.backends import HeapStateBackend
 
 
 async def test_an_operator_is_called_in_the_asyncio_task_of_its_task_only(

@@ -8,8 +8,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.metrics import Counter
-from aiomailbox.records import ListRun, OutputTag, WatermarkStatus
+from aiomailbox.metrics.instruments import Counter
+from aiomailbox.records.elements import OutputTag, WatermarkStatus
+from aiomailbox.records.run import ListRun
 from aiomailbox.task.outputs import (
     BroadcastingOutput,
     OperatorOutput,

@@ -10,7 +10,7 @@ import pytest
 
 from aiomailbox.clock import clock_of
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, StopTask
-from aiomailbox.mailbox import MailboxProcessor
+from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.task.processing_time import (
     MailboxProcessingTimeService,
     ServiceState,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.records import RUN_LENGTH_MAX
+from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.task.slices import (
     MIXED_SLICES,
     ROW_SLICES,

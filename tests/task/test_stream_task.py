@@ -8,19 +8,14 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import StopTask, UserFunctionError
-from aiomailbox.mailbox import MailOptions
-from aiomailbox.operators import OperatorSnapshot
-from aiomailbox.records import (
-    MAX_TIMESTAMP,
-    EndOfData,
-    EndOfPartition,
-    ListRun,
-    OutputTag,
-    StopMode,
-    Watermark,
-)
-from aiomailbox.state import OperatorStateSnapshot
-from aiomailbox.task import TaskSnapshot, TaskState
+from aiomailbox.mailbox.mail import MailOptions
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, Watermark
+from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode
+from aiomailbox.records.run import ListRun
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.snapshot import TaskSnapshot
 from tests.task.conftest import LogOperator
 
 

@@ -5,9 +5,16 @@ import asyncio
 import pytest
 
 from aiomailbox.errors import IllegalStateError, StateError
-from aiomailbox.operators import MapOperator, Operator, StageKind, stateless
-from aiomailbox.records import LatencyMarker, StreamRecord, Watermark, WatermarkStatus
-from aiomailbox.state import ValueStateDescriptor
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.operators import MapOperator, stateless
+from aiomailbox.records.elements import (
+    LatencyMarker,
+    StreamRecord,
+    Watermark,
+    WatermarkStatus,
+)
+from aiomailbox.state.descriptors import ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness, TestRuntimeContext
 
 
@@ -26,7 +33,7 @@ class Delayed(Operator):
         self.context.mailbox.execute(self.emit, value)
 
     def emit(self, value):
-        from aiomailbox.records import ListRun
+        from aiomailbox.records.run import ListRun
 
         return self.output.emit_run(ListRun([value]))
 

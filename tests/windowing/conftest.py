@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.operators import Operator, OperatorSnapshot
-from aiomailbox.records import MIN_TIMESTAMP, OutputTag, StreamRecord, Watermark
-from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    EventTimeTrigger,
-    ProcessWindowFunction,
-    WindowAssigner,
-    window_operator,
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.elements import (
+    MIN_TIMESTAMP,
+    OutputTag,
+    StreamRecord,
+    Watermark,
 )
+from aiomailbox.testing import OneInputHarness
+from aiomailbox.windowing.assigners import WindowAssigner
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.triggers import EventTimeTrigger
 
 LATE = OutputTag("late")
 

@@ -16,22 +16,25 @@ from aiomailbox.errors import (
     TimestampError,
     WrongTypeError,
 )
-from aiomailbox.windowing import (
-    GLOBAL_WINDOW,
-    EndOfStreamTrigger,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
+from aiomailbox.windowing.assigners import (
     GlobalWindows,
-    NeverTrigger,
-    ProcessingTimeSessionWindows,
-    ProcessingTimeTrigger,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
     WindowStagger,
+)
+from aiomailbox.windowing.sessions import (
+    EventTimeSessionWindows,
+    ProcessingTimeSessionWindows,
+)
+from aiomailbox.windowing.time_window import GLOBAL_WINDOW, TimeWindow
+from aiomailbox.windowing.triggers import (
+    EndOfStreamTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    ProcessingTimeTrigger,
 )
 
 

@@ -11,20 +11,22 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import RecordTypeError, UserFunctionError, WrongTypeError
-from aiomailbox.records import StreamRecord, Watermark
+from aiomailbox.records.elements import StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    CoGroupFunction,
-    CountEvictor,
-    EventTimeSessionWindows,
-    JoinFunction,
-    SidedKey,
+from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
+)
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.co_group import (
+    CoGroupFunction,
+    JoinFunction,
+    SidedKey,
     mark_first,
     mark_second,
-    window_operator,
 )
+from aiomailbox.windowing.evictors import CountEvictor
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
 
 TUMBLING = TumblingEventTimeWindows.of(0.01)
 KEY = SidedKey(lambda record: record[0], lambda record: record[0])

@@ -3,15 +3,12 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators import count
+from aiomailbox.operators.aggregates.functions import count
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    ContinuousProcessingTimeTrigger,
-    GlobalWindows,
-    ProcessingTimeSessionWindows,
-    TumblingProcessingTimeWindows,
-    window_operator,
-)
+from aiomailbox.windowing.assigners import GlobalWindows, TumblingProcessingTimeWindows
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.continuous import ContinuousProcessingTimeTrigger
+from aiomailbox.windowing.sessions import ProcessingTimeSessionWindows
 
 
 def harness_of(assigner, interval=3):

@@ -8,7 +8,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import window_operator
+from aiomailbox.windowing.build import window_operator
 
 
 class OnStop(am.Trigger):

@@ -7,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from aiomailbox.errors import TimestampError
-from aiomailbox.windowing import (
-    EventTimeSessionWindows,
+from aiomailbox.windowing.assigners import (
     GlobalWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowStagger,
-    explain_window,
 )
+from aiomailbox.windowing.explain import explain_window
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

@@ -7,30 +7,35 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from aiomailbox.operators import (
+from aiomailbox.operators.aggregates.commutative import commutative
+from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
-    commutative,
     count,
     max_,
     mean,
     min_,
     sum_,
 )
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag, StreamRecord
-from aiomailbox.state import AggregateFunction
+from aiomailbox.records.elements import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    OutputTag,
+    StreamRecord,
+)
+from aiomailbox.state.functions import AggregateFunction
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    EventTimeSessionWindows,
-    PanedAggregateOperator,
-    SessionAggregateOperator,
+from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
-    TumblingAggregateOperator,
     TumblingEventTimeWindows,
     WindowAssigner,
-    WindowOperator,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.panes import PanedAggregateOperator
+from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.tumbling import TumblingAggregateOperator
 
 LATE = OutputTag("late")
 RECORDS = st.lists(

@@ -10,18 +10,19 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators import aggregates, count, sum_
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, StreamRecord, Watermark
+from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
+from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.mailbox import HarnessMailbox
-from aiomailbox.windowing import (
-    EventTimeSessionWindows,
-    EventTimeTrigger,
+from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.triggers import EventTimeTrigger
 
 _KEYS = 300
 _RECORDS = [(key, stamp) for stamp in (1, 4, 12, 23, 24) for key in range(_KEYS)]

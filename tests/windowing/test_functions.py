@@ -13,30 +13,27 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import aggregates, count
-from aiomailbox.records import OutputTag, StreamRecord, Watermark
-from aiomailbox.state import ValueStateDescriptor
+from aiomailbox.operators.aggregates.functions import aggregates, count
+from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.state.descriptors import ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    ContinuousEventTimeTrigger,
-    CountEvictor,
-    CountTrigger,
-    DeltaEvictor,
-    DeltaTrigger,
-    EventTimeSessionWindows,
+from aiomailbox.windowing.assigners import (
     GlobalWindows,
-    ProcessingTimeSessionWindows,
-    ProcessWindowFunction,
-    PurgingTrigger,
     SlidingEventTimeWindows,
-    TimeEvictor,
-    TimeWindow,
-    Trigger,
-    TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
+from aiomailbox.windowing.evictors import CountEvictor, DeltaEvictor, TimeEvictor
+from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.sessions import (
+    EventTimeSessionWindows,
+    ProcessingTimeSessionWindows,
+)
+from aiomailbox.windowing.time_window import TimeWindow
+from aiomailbox.windowing.trigger import Trigger, TriggerResult
+from aiomailbox.windowing.triggers import CountTrigger, DeltaTrigger, PurgingTrigger
 
 TUMBLING = TumblingEventTimeWindows(10)
 SEEN = ValueStateDescriptor("seen", int, default=0)

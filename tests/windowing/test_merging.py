@@ -10,17 +10,14 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.durations import millis
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.operators import count
+from aiomailbox.operators.aggregates.functions import count
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    MergingWindowSet,
-    ProcessWindowFunction,
-    TimeWindow,
-    merge_windows,
-    window_operator,
-)
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.merging import MergingWindowSet
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.time_window import TimeWindow, merge_windows
+from aiomailbox.windowing.triggers import EventTimeTrigger
 
 WINDOWS = st.builds(
     lambda start, length: TimeWindow(start, start + length),

@@ -11,44 +11,39 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.operators import (
-    OnError,
+from aiomailbox.operators.aggregates.commutative import commutative
+from aiomailbox.operators.aggregates.distinct import count_distinct
+from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
-    commutative,
     count,
-    count_distinct,
-    dead_letter,
-    fail,
     mean,
-    quantile,
-    skip,
     sum_,
-    top_n,
 )
-from aiomailbox.records import MAX_TIMESTAMP, OutputTag, Watermark
-from aiomailbox.state import RocksDBStateBackend
+from aiomailbox.operators.aggregates.quantile import quantile
+from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.core.on_error import OnError, dead_letter, fail, skip
+from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, Watermark
+from aiomailbox.state.backends import RocksDBStateBackend
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    CoGroupFunction,
-    CountEvictor,
-    CountTrigger,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    FailedWindow,
+from aiomailbox.windowing.assigners import (
     GlobalWindows,
-    JoinFunction,
-    ProcessingTimeSessionWindows,
-    ProcessWindowFunction,
-    PurgingTrigger,
     SlidingEventTimeWindows,
-    TimeWindow,
-    Trigger,
-    TriggerResult,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction
+from aiomailbox.windowing.evictors import CountEvictor
+from aiomailbox.windowing.failures import FailedWindow
+from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.sessions import (
+    EventTimeSessionWindows,
+    ProcessingTimeSessionWindows,
+)
+from aiomailbox.windowing.time_window import TimeWindow
+from aiomailbox.windowing.trigger import Trigger, TriggerResult
+from aiomailbox.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger
 
 FAILED = OutputTag("failed")
 TUMBLING = TumblingEventTimeWindows.of(0.01)

@@ -9,25 +9,23 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators import (
+from aiomailbox.operators.aggregates.commutative import commutative
+from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
-    commutative,
     count,
-    skip,
     sum_,
 )
-from aiomailbox.records import MAX_TIMESTAMP
-from aiomailbox.state import AggregateFunction
+from aiomailbox.operators.core.on_error import skip
+from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.state.functions import AggregateFunction
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    EventTimeSessionWindows,
-    PanedAggregateOperator,
-    SlidingAggregateOperator,
-    SlidingEventTimeWindows,
-    window_operator,
-)
+from aiomailbox.windowing.assigners import SlidingEventTimeWindows
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.panes import PanedAggregateOperator
 from aiomailbox.windowing.running_merge import RunningMerge
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.sliding import SlidingAggregateOperator
 
 
 def operator_for(size: int, slide: int, offset: int = 0, **options: Any) -> Any:

@@ -9,20 +9,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import TimestampError, UserFunctionError
-from aiomailbox.operators import (
+from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
     count,
-    skip,
     sum_,
 )
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.operators.core.on_error import skip
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.testing import OneInputHarness, redistributed
-from aiomailbox.windowing import (
-    TumblingEventTimeWindows,
-    WindowAssigner,
-    window_operator,
-)
+from aiomailbox.windowing.assigners import TumblingEventTimeWindows, WindowAssigner
+from aiomailbox.windowing.build import window_operator
 
 
 def operator_for(assigner: WindowAssigner, **options: Any) -> Any:

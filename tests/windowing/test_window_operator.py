@@ -8,27 +8,25 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.operators import count
-from aiomailbox.records import MAX_TIMESTAMP, OutputTag
-from aiomailbox.windowing import (
-    ContinuousEventTimeTrigger,
-    CountEvictor,
-    CountTrigger,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
+from aiomailbox.operators.aggregates.functions import count
+from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag
+from aiomailbox.windowing.assigners import (
     GlobalWindows,
-    MergedWindows,
-    MergingWindowAssigner,
-    ProcessingTimeSessionWindows,
-    ProcessWindowFunction,
-    PurgingTrigger,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
-    TimeWindow,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    merge_windows,
 )
+from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
+from aiomailbox.windowing.evictors import CountEvictor
+from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.sessions import (
+    EventTimeSessionWindows,
+    MergingWindowAssigner,
+    ProcessingTimeSessionWindows,
+)
+from aiomailbox.windowing.time_window import MergedWindows, TimeWindow, merge_windows
+from aiomailbox.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger
 
 Make = Callable[..., Any]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from aiomailbox.connectors.files.row_count import RowCount
 from aiomailbox.errors import safe_repr
 from aiomailbox.logs import library_log
-from aiomailbox.operators import EnumeratorContext
-from aiomailbox.state import kept_in_state
+from aiomailbox.operators.sources.source import EnumeratorContext
+from aiomailbox.state.state_classes import kept_in_state
 from aiomailbox.threads import begin_in_thread
 
 __all__ = ["FileEnumerator", "FileSplit", "FilesSeen"]

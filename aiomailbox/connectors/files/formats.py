@@ -14,7 +14,7 @@ import msgspec
 
 from aiomailbox.connectors.files.places import open_file
 from aiomailbox.errors import InvalidArgumentError, InvalidRecordError
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 __all__ = ["CsvFormat", "FileChunk", "FileFormat", "JsonLinesFormat", "TextFormat"]
 

@@ -8,17 +8,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from aiomailbox.columnar import (
-    ArrowRun,
-    RecordForm,
-    RowMaker,
-    record_form,
-    without_views,
-)
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.forms import RecordForm, record_form
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.unify import without_views
 from aiomailbox.connectors.files.formats import FileChunk
 from aiomailbox.connectors.files.places import open_file
 from aiomailbox.errors import DamagedFileError, RecordTypeError
-from aiomailbox.records import ListRun, Run
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = ["ParquetFormat"]
 

@@ -11,7 +11,8 @@ from aiomailbox.connectors.files.enumerator import FileSplit
 from aiomailbox.connectors.files.formats import FileChunk, FileFormat
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.errors import add_note, safe_repr, safe_str
-from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sources.source import InputStatus, ReaderContext, ReaderOutput
 
 __all__ = ["FileReader"]
 

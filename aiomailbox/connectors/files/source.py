@@ -24,13 +24,13 @@ from aiomailbox.connectors.files.reader import FileReader
 from aiomailbox.connectors.files.row_count import RowCount
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
-from aiomailbox.operators import (
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     ReaderContext,
-    RecordFields,
 )
-from aiomailbox.policies import check_count
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.typevars import OutT
 
 __all__ = ["FileSource"]

@@ -9,13 +9,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from aiomailbox.columnar import (
-    ArrowRun,
-    ClassForm,
-    RecordForm,
-    RowMaker,
-    SpecialColumns,
-)
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.decode import SpecialColumns
+from aiomailbox.columnar.forms import ClassForm, RecordForm
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.connectors.spark.fingerprint import CHECK
 from aiomailbox.connectors.spark.frame_checks import (
     check_names,
@@ -25,15 +22,14 @@ from aiomailbox.connectors.spark.frame_checks import (
 )
 from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import check_path, special_columns
-from aiomailbox.graph import JobVertex, OperatorFactory, Transformation
-from aiomailbox.operators import (
-    Boundedness,
-    Operator,
-    RecordFields,
-    SourceOperator,
-    TimestampsAndWatermarksOperator,
-)
-from aiomailbox.records import ListRun, Run
+from aiomailbox.graph.job_graph import JobVertex
+from aiomailbox.graph.transformation import OperatorFactory, Transformation
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.operators.sources.source import Boundedness
+from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = [
     "BatchRuns",

@@ -7,9 +7,9 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from aiomailbox.graph import Origin, Transformation
-from aiomailbox.operators import DeadLetter, ErrorAction, OnError
-from aiomailbox.records import OutputTag
+from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.operators.core.on_error import DeadLetter, ErrorAction, OnError
+from aiomailbox.records.elements import OutputTag
 
 __all__ = ["DEAD_LETTER_COLUMNS", "dead_letter_origins", "plain_letter"]
 

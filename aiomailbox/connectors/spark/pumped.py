@@ -11,7 +11,8 @@ from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.fingerprint import wrapped
 from aiomailbox.connectors.spark.reading import Chunk
-from aiomailbox.operators import InputStatus, Pending, ReaderContext, ReaderOutput
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sources.source import InputStatus, ReaderContext, ReaderOutput
 
 __all__ = ["PumpedReader", "check_after"]
 

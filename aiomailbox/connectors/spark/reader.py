@@ -23,9 +23,9 @@ from aiomailbox.connectors.spark.reading import (
     read,
 )
 from aiomailbox.errors import SourceChangedError
-from aiomailbox.operators import ReaderContext, ReaderOutput
-from aiomailbox.records import ListRun
-from aiomailbox.state import kept_in_state
+from aiomailbox.operators.sources.source import ReaderContext, ReaderOutput
+from aiomailbox.records.run import ListRun
+from aiomailbox.state.state_classes import kept_in_state
 
 __all__ = ["SparkReader", "SparkSplit"]
 

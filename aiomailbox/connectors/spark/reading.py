@@ -12,7 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar import ArrowRun, RecordForm, RowMaker, out_of_range
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.decode import out_of_range
+from aiomailbox.columnar.forms import RecordForm
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.connectors.spark.fingerprint import (
     CHECK,
     plan_digest,
@@ -25,7 +28,8 @@ from aiomailbox.connectors.spark.row_values import encode_timestamps, value_deco
 from aiomailbox.connectors.spark.staged import Stage
 from aiomailbox.connectors.spark.types import ReadPath, special_columns
 from aiomailbox.errors import AioMailboxError
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run, map_all
+from aiomailbox.records.mapping import map_all
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 __all__ = [
     "Beginning",

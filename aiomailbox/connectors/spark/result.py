@@ -7,11 +7,12 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from aiomailbox.columnar import BatchMaker, is_rare_list, plain_in_micros, plain_type
+from aiomailbox.columnar.encode import BatchMaker, plain_in_micros
+from aiomailbox.columnar.plain import is_rare_list, plain_type
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
-from aiomailbox.records import ListRun
+from aiomailbox.records.run import ListRun
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["dataframe_from_records", "kind_of_spark", "spark_schema"]

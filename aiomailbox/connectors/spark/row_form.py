@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from aiomailbox.columnar import RecordForm, StructBuilder, check_unique
+from aiomailbox.columnar.forms import RecordForm, StructBuilder, check_unique
 
 __all__ = ["RowForm"]
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.columnar import EPOCH, RecordForm
+from aiomailbox.columnar.decode import EPOCH
+from aiomailbox.columnar.forms import RecordForm
 
 __all__ = ["ValueDecoder", "encode_timestamps", "value_decoder"]
 

@@ -11,15 +11,15 @@ from typing import Any, Final
 import pyarrow as pa
 from pyarrow import parquet
 
-from aiomailbox.checkpoint import Savepoint
-from aiomailbox.columnar import BatchMaker
+from aiomailbox.checkpoint.savepoint import Savepoint
+from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.jobs import is_connect_session, url_for_spark
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.result import kind_of_spark, spark_schema
 from aiomailbox.errors import InvalidArgumentError, TargetExistsError, UsageError
-from aiomailbox.policies import local_path
-from aiomailbox.records import ListRun, Run
+from aiomailbox.policies.arguments import local_path
+from aiomailbox.records.run import ListRun, Run
 from aiomailbox.scratch import ScratchDirectory
 from aiomailbox.threads import run_in_thread
 

@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from typing import Any, Generic, Literal, NoReturn, overload
 
-from aiomailbox.columnar import ClassForm
+from aiomailbox.columnar.forms import ClassForm
 from aiomailbox.connectors.spark.frame_checks import (
     check_names,
     checked_schema,
@@ -24,14 +24,14 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators import (
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     ReaderContext,
-    RecordFields,
     StaticEnumerator,
 )
-from aiomailbox.policies import local_path
+from aiomailbox.policies.arguments import local_path
 from aiomailbox.typevars import OutT
 
 __all__ = ["SparkSource"]

@@ -32,7 +32,7 @@ from aiomailbox.errors import (
     SourceChangedError,
     UnsupportedColumnError,
 )
-from aiomailbox.storage import sync_directory
+from aiomailbox.storage.local import sync_directory
 
 __all__ = ["Stage", "StagedRows", "check_stageable"]
 

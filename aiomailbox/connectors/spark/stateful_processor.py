@@ -13,18 +13,15 @@ from datetime import timedelta
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, StateError, WrongTypeError
-from aiomailbox.operators import RuntimeContext
-from aiomailbox.state import (
-    KeyedStateSnapshot,
-    KeyedStateStore,
-    ListState,
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.state.descriptors import (
     ListStateDescriptor,
-    MapState,
     MapStateDescriptor,
     StateTtlConfig,
-    ValueState,
     ValueStateDescriptor,
 )
+from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.state.store import KeyedStateStore, ListState, MapState, ValueState
 
 __all__ = [
     "SparkExpiredTimerInfo",

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
-from aiomailbox.columnar import ClassForm
+from aiomailbox.columnar.forms import ClassForm
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.fingerprint import wrapped
 from aiomailbox.connectors.spark.frame_checks import (
@@ -38,16 +38,16 @@ from aiomailbox.connectors.spark.reading import (
 from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import check_path
 from aiomailbox.errors import AioMailboxError, SourceChangedError, UsageError
-from aiomailbox.operators import (
+from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     ReaderContext,
     ReaderOutput,
-    RecordFields,
     StaticEnumerator,
 )
-from aiomailbox.policies import check_count
-from aiomailbox.state import kept_in_state
+from aiomailbox.policies.arguments import check_count
+from aiomailbox.state.state_classes import kept_in_state
 
 __all__ = ["SparkStreamSource", "StreamSplit"]
 

@@ -33,8 +33,10 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators import CommitterContext, Guarantee, RuntimeContext
-from aiomailbox.storage import make_directories
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.storage.local import make_directories
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["SparkTableSink"]

@@ -13,21 +13,18 @@ from aiomailbox.connectors.spark.stateful_processor import (
     check_time_mode,
 )
 from aiomailbox.errors import StateError
-from aiomailbox.eventtime import Timer
-from aiomailbox.operators import (
-    KeyReader,
-    KeySelector,
-    Pending,
-    RecordFailures,
-    StatefulOperator,
-    collector_for,
-    fail,
-    field_or_function,
-    raise_as,
-    then,
-)
-from aiomailbox.records import MIN_TIMESTAMP, Run
-from aiomailbox.state import VOID
+from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.on_error import fail, raise_as
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.watched import collector_for
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import Run
+from aiomailbox.state.descriptors import VOID
 
 __all__ = ["TransformWithStateOperator"]
 

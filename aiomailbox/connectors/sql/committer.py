@@ -17,7 +17,7 @@ from aiomailbox.connectors.sql.contract import (
 )
 from aiomailbox.errors import AioMailboxError
 from aiomailbox.logs import library_log
-from aiomailbox.operators import CommitterContext
+from aiomailbox.operators.sinks.sink import CommitterContext
 
 __all__ = ["SqlCommitter"]
 

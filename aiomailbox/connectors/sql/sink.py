@@ -15,8 +15,10 @@ from aiomailbox.connectors.sql.contract import Database, Lease, TableTarget
 from aiomailbox.connectors.sql.sqlite import SqliteDatabase
 from aiomailbox.connectors.sql.writer import SqlWriter
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
-from aiomailbox.operators import CommitterContext, Guarantee, RuntimeContext
-from aiomailbox.storage import holder
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.storage.local import holder
 
 __all__ = ["SqlSink"]
 

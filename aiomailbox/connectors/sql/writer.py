@@ -16,8 +16,8 @@ from aiomailbox.connectors.sql.contract import (
     no_field,
 )
 from aiomailbox.errors import RecordsRefusedError, SinkError
-from aiomailbox.operators import Pending
-from aiomailbox.records import Run
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.records.run import Run
 
 __all__ = ["SqlWriter"]
 

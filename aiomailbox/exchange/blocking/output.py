@@ -16,8 +16,12 @@ from aiomailbox.exchange.core.contract import (
 from aiomailbox.exchange.frames.element_reader import ElementReader
 from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import DataType, LocalBufferPool
-from aiomailbox.records import Control, ElementCodec, Run, RuntimeEvent, StopMode
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records import Control
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.events import RuntimeEvent, StopMode
+from aiomailbox.records.run import Run
 
 __all__ = ["BlockingOutput"]
 

@@ -28,8 +28,9 @@ from aiomailbox.exchange.core.contract import DataListener
 from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import DataType, LocalBufferPool
-from aiomailbox.records import CheckpointBarrier, RuntimeEvent, StopMode
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records.events import CheckpointBarrier, RuntimeEvent, StopMode
 
 __all__ = ["DEFAULT_READ_AHEAD_BYTES", "BlockingResultPartition"]
 

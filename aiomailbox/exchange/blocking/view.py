@@ -18,7 +18,9 @@ from aiomailbox.exchange.core.contract import (
     DataListener,
     PolledBytes,
 )
-from aiomailbox.memory import DataType, MemorySegment, NetworkBuffer
+from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.segment import MemorySegment
 from aiomailbox.threads import begin_in_thread
 
 __all__ = ["BlockingView"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from aiomailbox.exchange.blocking.file import BlockingFile, thread_error
-from aiomailbox.memory import ReadOnlySlice
+from aiomailbox.memory.buffer import ReadOnlySlice
 from aiomailbox.threads import begin_in_thread
 
 __all__ = ["BlockingWriter"]

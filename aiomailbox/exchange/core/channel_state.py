@@ -11,7 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import Final, Protocol, cast
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.records import ByteReader, Element, ElementCodec, LatencyMarker
+from aiomailbox.records import Element
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import LatencyMarker
 from aiomailbox.records.framing import begin_frame, end_frame
 from aiomailbox.records.spanning import RecordDeserializer
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.memory import DataType, ReadOnlySlice
+from aiomailbox.memory.buffer import ReadOnlySlice
+from aiomailbox.memory.data_type import DataType
 
 __all__ = [
     "SEQUENCE_MODULUS",

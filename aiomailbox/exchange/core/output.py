@@ -9,7 +9,9 @@ from aiomailbox.availability import Availability
 from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
 from aiomailbox.exchange.core.views import ObjectView
 from aiomailbox.ids import PartitionId
-from aiomailbox.records import Control, Run, RuntimeEvent, StopMode
+from aiomailbox.records import Control
+from aiomailbox.records.events import RuntimeEvent, StopMode
+from aiomailbox.records.run import Run
 
 __all__ = ["OutputPartition"]
 

@@ -17,8 +17,8 @@ from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.core.partition_users import PartitionUsers
 from aiomailbox.exchange.core.subpartition import ResultSubpartition
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import LocalBufferPool
-from aiomailbox.records import EndOfData, RuntimeEvent, StopMode
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records.events import EndOfData, RuntimeEvent, StopMode
 
 __all__ = ["Output", "PipelinedOutput", "check_count"]
 

@@ -8,14 +8,13 @@ from typing import cast
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.core.buffer import CONTROL, ObjectBuffer
-from aiomailbox.memory import Buffer, DataType
-from aiomailbox.records import (
-    RUN_LENGTH_MAX,
-    ByteReader,
-    Element,
-    ElementCodec,
-    decode_event,
-)
+from aiomailbox.memory.buffer import Buffer
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.records import Element
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.records.spanning import RecordDeserializer
 
 __all__ = ["ElementReader"]

@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.memory import DEFAULT_SEGMENT_SIZE_BYTES
-from aiomailbox.records import Control, ElementCodec, Run
+from aiomailbox.memory.segment import DEFAULT_SEGMENT_SIZE_BYTES
+from aiomailbox.records import Control
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.framing import begin_frame, end_frame
+from aiomailbox.records.run import Run
 
 __all__ = ["FRAME_BYTES_WISHED", "FrameEncoder"]
 

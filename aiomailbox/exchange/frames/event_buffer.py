@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from aiomailbox.memory import BufferConsumer, DataType, MemorySegment, NetworkBuffer
-from aiomailbox.records import (
+from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.builder import BufferConsumer
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.records.event_codec import encode_event
+from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,
     EndOfOutputChannelState,
     EndOfPartition,
     RuntimeEvent,
     WatermarkEvent,
-    encode_event,
 )
 
 __all__ = ["event_buffer", "event_consumer", "event_data_type"]

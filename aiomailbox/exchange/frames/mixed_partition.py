@@ -24,8 +24,11 @@ from aiomailbox.exchange.frames.view import BytesSubpartitionView
 from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.exchange.objects.view import SubpartitionView
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import LocalBufferPool
-from aiomailbox.records import Control, ElementCodec, Run, RuntimeEvent, StopMode
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records import Control
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.events import RuntimeEvent, StopMode
+from aiomailbox.records.run import Run
 
 __all__ = ["MixedResultPartition"]
 

@@ -20,8 +20,9 @@ from aiomailbox.exchange.frames.event_buffer import event_consumer
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.exchange.frames.view import BytesSubpartitionView
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import BufferBuilder, LocalBufferPool
-from aiomailbox.records import RuntimeEvent
+from aiomailbox.memory.builder import BufferBuilder
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records.events import RuntimeEvent
 
 __all__ = ["BytesResultPartition"]
 

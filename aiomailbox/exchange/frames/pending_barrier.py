@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.channel_state import ChannelStateWriter
 from aiomailbox.exchange.frames.queue import QueuedBuffer
-from aiomailbox.records import CheckpointBarrier, decode_event
+from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.events import CheckpointBarrier
 
 __all__ = ["PendingBarrier", "barrier_of"]
 

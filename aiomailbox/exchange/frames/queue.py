@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
-from aiomailbox.memory import BufferConsumer, DataType, ReadOnlySlice
+from aiomailbox.memory.buffer import ReadOnlySlice
+from aiomailbox.memory.builder import BufferConsumer
+from aiomailbox.memory.data_type import DataType
 
 __all__ = ["BytesQueue", "QueuedBuffer"]
 

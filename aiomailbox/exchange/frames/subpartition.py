@@ -17,8 +17,10 @@ from aiomailbox.exchange.core.subpartition import ResultSubpartition
 from aiomailbox.exchange.frames.event_buffer import event_consumer
 from aiomailbox.exchange.frames.pending_barrier import PendingBarrier, barrier_of
 from aiomailbox.exchange.frames.queue import BytesQueue, QueuedBuffer
-from aiomailbox.memory import BufferConsumer, DataType, ReadOnlySlice
-from aiomailbox.records import EndOfPartition
+from aiomailbox.memory.buffer import ReadOnlySlice
+from aiomailbox.memory.builder import BufferConsumer
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.records.events import EndOfPartition
 
 __all__ = ["UNLIMITED_BUFFER_BYTES", "BytesSubpartition", "PolledBytes"]
 

@@ -15,7 +15,7 @@ from aiomailbox.exchange.core.contract import (
 from aiomailbox.exchange.core.views import ObjectView
 from aiomailbox.exchange.input.registry import PartitionRegistry
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import LocalBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool
 
 __all__ = [
     "ChannelListener",

@@ -23,13 +23,8 @@ from aiomailbox.exchange.core.contract import (
 )
 from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
 from aiomailbox.exchange.input.channel import InputChannel
-from aiomailbox.memory import PoolStatistics
-from aiomailbox.records import (
-    EndOfData,
-    EndOfPartition,
-    RuntimeEvent,
-    StopMode,
-)
+from aiomailbox.memory.options import PoolStatistics
+from aiomailbox.records.events import EndOfData, EndOfPartition, RuntimeEvent, StopMode
 
 __all__ = ["GateActivity", "InputGate"]
 

@@ -25,17 +25,11 @@ from aiomailbox.exchange.core.pipelined_output import PipelinedOutput, check_cou
 from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
 from aiomailbox.exchange.objects.view import SubpartitionView
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import LocalBufferPool
-from aiomailbox.records import (
-    RUN_LENGTH_MAX,
-    CheckpointBarrier,
-    Control,
-    Element,
-    ElementCodec,
-    EndOfPartition,
-    Run,
-    RuntimeEvent,
-)
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records import Control, Element
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.events import CheckpointBarrier, EndOfPartition, RuntimeEvent
+from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 
 __all__ = ["ResultPartition"]
 

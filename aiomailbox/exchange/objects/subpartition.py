@@ -21,7 +21,8 @@ from aiomailbox.exchange.core.contract import (
 )
 from aiomailbox.exchange.core.subpartition import ResultSubpartition
 from aiomailbox.exchange.objects.queue import BufferQueue
-from aiomailbox.records import CheckpointBarrier, Control, Element, RuntimeEvent
+from aiomailbox.records import Control, Element
+from aiomailbox.records.events import CheckpointBarrier, RuntimeEvent
 
 __all__ = ["PipelinedSubpartition"]
 

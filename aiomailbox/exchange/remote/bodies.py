@@ -13,7 +13,7 @@ from aiomailbox.exchange.remote.messages import (
     PartitionRequest,
     RemoteCause,
 )
-from aiomailbox.records import ByteReader
+from aiomailbox.records.byte_reader import ByteReader
 
 __all__ = [
     "CAUSE_BYTES_MAX",

@@ -33,8 +33,9 @@ from aiomailbox.exchange.remote.endpoints import ChannelLink, PeerAddress, Recei
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.received import ReceivedBuffer, ReceivedBuffers
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import LocalBufferPool, NetworkBuffer
-from aiomailbox.records import ElementCodec
+from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records.element_codec import ElementCodec
 
 __all__ = ["ChannelConnector", "RemoteInputChannel"]
 

@@ -37,7 +37,8 @@ from aiomailbox.exchange.remote.messages import (
     RemoteCause,
 )
 from aiomailbox.exchange.remote.options import ConnectionOptions
-from aiomailbox.memory import MemorySegment, NetworkBuffer
+from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.segment import MemorySegment
 
 __all__ = ["ClientConnection"]
 

@@ -14,7 +14,7 @@ from aiomailbox.clock import Clock, clock_of
 from aiomailbox.exchange.input.channel import InputChannel
 from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
-from aiomailbox.memory import BufferDebloater, DebloatOptions, ThroughputMeter
+from aiomailbox.memory.debloat import BufferDebloater, DebloatOptions, ThroughputMeter
 
 __all__ = ["DebloatingGate", "GateDebloating"]
 

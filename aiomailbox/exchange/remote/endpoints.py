@@ -15,7 +15,7 @@ from aiomailbox.exchange.core.contract import DataListener
 from aiomailbox.exchange.core.views import BytesView
 from aiomailbox.exchange.remote.messages import PartitionAddress
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import NetworkBuffer
+from aiomailbox.memory.buffer import NetworkBuffer
 
 __all__ = [
     "ChannelLink",

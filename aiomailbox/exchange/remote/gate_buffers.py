@@ -10,7 +10,9 @@ from aiomailbox.errors import (
     InvalidArgumentError,
 )
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.memory import LocalBufferPool, MemorySegment, NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.segment import MemorySegment
 
 __all__ = ["GateBuffers"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from aiomailbox.memory import DataType
+from aiomailbox.memory.data_type import DataType
 
 __all__ = [
     "PARTITION_NOT_FOUND",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aiomailbox.memory import DEFAULT_SEGMENT_SIZE_BYTES
+from aiomailbox.memory.segment import DEFAULT_SEGMENT_SIZE_BYTES
 
 __all__ = ["ConnectionOptions"]
 

@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from typing import Final, Protocol
 
-from aiomailbox.memory import Buffer
+from aiomailbox.memory.buffer import Buffer
 
 __all__ = ["BATCH_BUFFERS_MAX", "Batch", "Outgoing", "WriteTransport"]
 

@@ -10,7 +10,7 @@ from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.messages import BufferResponse, PartitionRequest
 from aiomailbox.exchange.remote.outgoing import Batch
 from aiomailbox.exchange.remote.wire import encode_buffer_header
-from aiomailbox.memory import DataType
+from aiomailbox.memory.data_type import DataType
 
 __all__ = ["Reader"]
 

@@ -16,8 +16,9 @@ from aiomailbox.exchange.core.contract import SEQUENCE_MODULUS, DataListener
 from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
 from aiomailbox.exchange.frames.event_buffer import event_buffer
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.memory import Buffer
-from aiomailbox.records import CheckpointBarrier, EventAnnouncement, decode_event
+from aiomailbox.memory.buffer import Buffer
+from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.events import CheckpointBarrier, EventAnnouncement
 
 __all__ = [
     "QUEUED_EVENTS_MAX",

@@ -40,8 +40,8 @@ from aiomailbox.exchange.remote.messages import (
     ResumeConsumption,
     SegmentId,
 )
-from aiomailbox.memory import DataType
-from aiomailbox.records import ByteReader
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.records.byte_reader import ByteReader
 
 __all__ = [
     "BUFFER_FRAME_OVERHEAD_BYTES",

@@ -46,11 +46,8 @@ from aiomailbox.operators.core.selectors import (
     selector_text,
     selector_where,
 )
-from aiomailbox.state import (
-    AccumulatorSchema,
-    AggregateFunction,
-    accumulator_schema,
-)
+from aiomailbox.state.accumulators import AccumulatorSchema, accumulator_schema
+from aiomailbox.state.functions import AggregateFunction
 from aiomailbox.typevars import InT, OutT, ValueT
 
 _TEMPLATES: Final[dict[str, Template]] = {

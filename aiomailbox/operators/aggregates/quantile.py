@@ -13,7 +13,7 @@ from aiomailbox.operators.core.selectors import (
     selector_text,
     selector_where,
 )
-from aiomailbox.policies import check_number
+from aiomailbox.policies.arguments import check_number
 
 __all__ = ["Quantile", "quantile"]
 

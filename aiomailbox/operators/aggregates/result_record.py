@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.records.named_tuples import is_field_name
-from aiomailbox.state import family_kept_in_state
+from aiomailbox.state.state_classes import family_kept_in_state
 
 # Type checkers want to know the fields.
 _namedtuple: Final[Any] = namedtuple  # noqa: PYI024 -- the fields are data

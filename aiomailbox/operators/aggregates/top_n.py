@@ -13,7 +13,7 @@ from aiomailbox.operators.core.selectors import (
     selector_text,
     selector_where,
 )
-from aiomailbox.policies import check_count
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.typevars import InT
 
 __all__ = ["TopN", "top_n"]

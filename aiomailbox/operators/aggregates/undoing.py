@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from aiomailbox.operators.aggregates.functions import Aggregate
 from aiomailbox.operators.aggregates.undoable import Undoable
 from aiomailbox.operators.core.on_error import USER_ERRORS
-from aiomailbox.state import AggregateFunction, copy_content
+from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.state.snapshot import copy_content
 
 __all__ = ["UndoableAggregate", "undoable"]
 
@@ -59,7 +60,7 @@ def undoable(aggregate: AggregateFunction) -> UndoableAggregate:
     """Return an aggregate function in a form from which records can be taken back.
 
     Example:
-        >>> from aiomailbox.operators import mean
+        >>> from aiomailbox.operators.aggregates.functions import mean
         >>> average = undoable(mean(float))
         >>> held = average.add("1", average.create_accumulator())
         >>> mark = average.mark("3", held)

@@ -26,7 +26,7 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.metrics import KeyTotals
+from aiomailbox.metrics.totals import KeyTotals
 from aiomailbox.operators.async_io.entry import Call, Entry, Worker
 from aiomailbox.operators.async_io.identity import announce
 from aiomailbox.operators.async_io.looking import LimitShown, look_at_calls
@@ -39,7 +39,7 @@ from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.context import Limiter, RuntimeContext
 from aiomailbox.operators.core.on_error import USER_ERRORS, is_closing
 from aiomailbox.operators.core.open_calls import OpenCalls
-from aiomailbox.policies import retry_after_s
+from aiomailbox.policies.retry_after import retry_after_s
 
 __all__ = ["Caller"]
 

@@ -18,7 +18,8 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.on_error import OnError
-from aiomailbox.records import RUN_LENGTH_MAX, Watermark
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.run import RUN_LENGTH_MAX
 
 __all__ = ["Emitter"]
 

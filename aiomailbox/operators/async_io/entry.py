@@ -9,7 +9,7 @@ from typing import Any
 from aiomailbox.operators.async_io.identity import Identity
 from aiomailbox.operators.async_io.segment import Segment
 from aiomailbox.operators.core.on_error import DeadLetter
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 
 __all__ = ["Call", "Entry", "Worker"]
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from aiomailbox.operators.async_io.entry import Entry
-from aiomailbox.policies import Batch
+from aiomailbox.policies.batch import Batch
 
 __all__ = ["Gatherer"]
 

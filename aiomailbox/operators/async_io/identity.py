@@ -12,8 +12,8 @@ from zlib import crc32
 import msgspec
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.journal import record_key
-from aiomailbox.state import ObjectSerializer
+from aiomailbox.journal.entries import record_key
+from aiomailbox.state.serializers import ObjectSerializer
 
 __all__ = ["AsyncCall", "Identity", "RecordIds", "announce", "current_call"]
 

@@ -24,7 +24,7 @@ from aiomailbox.errors import (
     StateError,
     named_operator,
 )
-from aiomailbox.journal import Entry as JournalEntry, EntryKind
+from aiomailbox.journal.entries import Entry as JournalEntry, EntryKind
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.identity import Identity
 from aiomailbox.operators.async_io.result_codec import ResultCodec

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from aiomailbox.operators.async_io.entry import Call, Worker
 from aiomailbox.operators.core.locate import users_line_of
 from aiomailbox.operators.core.open_calls import OpenCall, OpenCalls
-from aiomailbox.policies import RateLimit
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.supervision import frames_of
 
 __all__ = ["LimitShown", "look_at_calls"]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
@@ -45,10 +45,14 @@ from aiomailbox.operators.core.on_error import (
 )
 from aiomailbox.operators.core.open_calls import OpenCalls
 from aiomailbox.operators.core.selectors import field_or_function
-from aiomailbox.operators.snapshots import held_elements, with_held_elements
-from aiomailbox.policies import Batch, Cache, RateLimit, Retry
-from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.operators.snapshots.in_flight import held_elements, with_held_elements
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.retry import Retry
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.run import Run
+from aiomailbox.state.rescale import OperatorStateSnapshot
 
 __all__ = ["AsyncMapOperator"]
 

@@ -13,7 +13,8 @@ from typing import Protocol
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.segment import QueuedControl, Segment
 from aiomailbox.operators.core.on_error import DeadLetter
-from aiomailbox.records import MIN_TIMESTAMP, ListRun
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import ListRun
 
 __all__ = ["OrderedQueue", "Ready", "ResultQueue", "SegmentedQueue"]
 

@@ -9,9 +9,9 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.state import ObjectSerializer, declared_classes
 from aiomailbox.state.schema import ClassSchema
-from aiomailbox.state.state_classes import StateClasses
+from aiomailbox.state.serializers import ObjectSerializer
+from aiomailbox.state.state_classes import StateClasses, declared_classes
 
 __all__ = ["ResultCodec"]
 

@@ -11,14 +11,11 @@ from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.operators.core.selectors import field_or_function
-from aiomailbox.policies import (
-    Batch,
-    Cache,
-    RateLimit,
-    Retry,
-    check_count,
-    check_number,
-)
+from aiomailbox.policies.arguments import check_count, check_number
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.retry import Retry
 
 __all__ = ["CallSettings", "Order", "Weight", "check_bounds", "check_key", "share"]
 

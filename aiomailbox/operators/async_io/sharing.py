@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from aiomailbox.clock import Clock
-from aiomailbox.metrics import Counter
+from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.core.selectors import field_or_function
-from aiomailbox.policies import Cache, LruCache
+from aiomailbox.policies.cache import Cache, LruCache
 
 __all__ = ["SharedResults"]
 

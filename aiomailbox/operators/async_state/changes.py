@@ -11,8 +11,8 @@ from aiomailbox.operators.async_state.row_state import RowState, StateHandles, r
 from aiomailbox.operators.core.collector import RESULTS_MAX
 from aiomailbox.operators.core.mutations import MutationCheck, structure
 from aiomailbox.operators.functions.keyed_context import TimeDomain
-from aiomailbox.records import OutputTag
-from aiomailbox.state import StateDescriptor
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.state.descriptors import StateDescriptor
 
 __all__ = ["CURRENT_ROW", "RowChanges", "TimerChange", "WatchedRowChanges"]
 

@@ -8,7 +8,7 @@ from typing import Any, Generic, cast
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import StateError, WrongTypeError
-from aiomailbox.metrics import MetricGroup
+from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.async_state.changes import (
     CURRENT_ROW,
     RowChanges,
@@ -19,19 +19,21 @@ from aiomailbox.operators.async_state.row_state import StateHandles
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.misnamed import Context
 from aiomailbox.operators.functions.keyed_context import TimeDomain
-from aiomailbox.records import OutputTag
-from aiomailbox.state import (
-    AggregatingState,
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
-    ListState,
     ListStateDescriptor,
-    MapState,
     MapStateDescriptor,
-    ReducingState,
     ReducingStateDescriptor,
     StateDescriptor,
-    ValueState,
     ValueStateDescriptor,
+)
+from aiomailbox.state.store import (
+    AggregatingState,
+    ListState,
+    MapState,
+    ReducingState,
+    ValueState,
 )
 from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT
 

@@ -18,7 +18,8 @@ import sys
 from collections import deque
 from typing import Any
 
-from aiomailbox.eventtime import InternalTimerService, Timer
+from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.operators.async_io.emitter import Emitter
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.queues import Ready, SegmentedQueue
@@ -31,8 +32,9 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.on_error import FATAL_ERRORS, ErrorAction
 from aiomailbox.operators.functions.keyed_context import TimeDomain
-from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, Watermark
-from aiomailbox.state import VOID
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark
+from aiomailbox.records.run import RUN_LENGTH_MAX
+from aiomailbox.state.descriptors import VOID
 
 __all__ = ["ChangesEmitter", "KeyedFlow"]
 

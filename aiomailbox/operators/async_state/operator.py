@@ -12,8 +12,8 @@ from operator import attrgetter
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime import Timer
-from aiomailbox.keygroups import KeyGroupAssigner
+from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.operators.async_io.caller import Caller
 from aiomailbox.operators.async_io.entry import Entry
 from aiomailbox.operators.async_io.queues import SegmentedQueue
@@ -35,9 +35,12 @@ from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.policies import RateLimit, Retry
-from aiomailbox.records import MIN_TIMESTAMP, Run, Watermark, WatermarkStatus
-from aiomailbox.state import VOID, OperatorStateSnapshot, RedistributionMode
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.retry import Retry
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.run import Run
+from aiomailbox.state.descriptors import VOID
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["KeyedAsyncProcessOperator"]
 
@@ -68,7 +71,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     Example:
         >>> import asyncio
-        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> from aiomailbox.testing import OneInputHarness
         >>> async def number(value, context, out):
         ...     seen = context.state.get_value(ValueStateDescriptor("seen", default=0))

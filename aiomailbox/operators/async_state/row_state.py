@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from aiomailbox.errors import StateError
-from aiomailbox.state import (
-    AggregatingStateDescriptor,
-    KeyedStateStore,
-    StateDescriptor,
-    copy_content,
-)
+from aiomailbox.state.descriptors import AggregatingStateDescriptor, StateDescriptor
+from aiomailbox.state.snapshot import copy_content
+from aiomailbox.state.store import KeyedStateStore
 
 __all__ = ["RowState", "StateHandles", "row_state"]
 

@@ -12,7 +12,8 @@ from aiomailbox.operators.core.callables import (
     is_async_callable,
 )
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.state import KeyedStateStore, OperatorStateStore
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.store import KeyedStateStore
 
 
 class FunctionStateContext:
@@ -57,8 +58,9 @@ class CheckpointedFunction(Protocol):
         Flink, ``CheckpointedFunction``.
 
     Example:
-        >>> from aiomailbox.operators import ProcessFunction, ProcessOperator
-        >>> from aiomailbox.state import ListStateDescriptor
+        >>> from aiomailbox.operators.functions.process import ProcessFunction
+        >>> from aiomailbox.operators.functions.process import ProcessOperator
+        >>> from aiomailbox.state.descriptors import ListStateDescriptor
         >>> from aiomailbox.testing import OneInputHarness
         >>> class Pairs(ProcessFunction):
         ...     def initialize_state(self, context):

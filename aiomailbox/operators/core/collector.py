@@ -7,9 +7,10 @@ from types import CoroutineType, GeneratorType
 from typing import Any, Final, Generic
 
 from aiomailbox.errors import OverdraftCeilingError
-from aiomailbox.memory import DEFAULT_OVERDRAFT_CEILING
+from aiomailbox.memory.options import DEFAULT_OVERDRAFT_CEILING
 from aiomailbox.operators.core.contract import Output, Pending, in_turn, then
-from aiomailbox.records import MIN_TIMESTAMP, RUN_LENGTH_MAX, ListRun, OutputTag
+from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.typevars import OutT, ValueT
 
 # The results that may be held until a function returns, which cannot be paused.

@@ -9,22 +9,20 @@ from typing import Any, Protocol
 
 from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
-from aiomailbox.eventtime import (
-    AlignmentConfig,
-    AlignmentGroup,
-    InternalTimerService,
-    ProcessingTimeService,
-    Triggerable,
-)
-from aiomailbox.journal import SubtaskJournal
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.metrics import MetricGroup
+from aiomailbox.eventtime.alignment import AlignmentGroup
+from aiomailbox.eventtime.processing_time import ProcessingTimeService
+from aiomailbox.eventtime.strategy import AlignmentConfig
+from aiomailbox.eventtime.timers import InternalTimerService, Triggerable
+from aiomailbox.journal.subtask import SubtaskJournal
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.repeated import RepeatedWarnings
-from aiomailbox.policies import RateLimit
-from aiomailbox.records import Run
-from aiomailbox.state import KeyedStateStore, OperatorStateStore
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.run import Run
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.store import KeyedStateStore
 
 
 class Limiter(Protocol):

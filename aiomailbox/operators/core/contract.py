@@ -26,15 +26,15 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.interruption import RunInterruption
 from aiomailbox.operators.core.locate import user_location
 from aiomailbox.operators.core.open_calls import OpenCalls
-from aiomailbox.operators.snapshots import OperatorSnapshot
-from aiomailbox.records import (
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.elements import (
     MIN_TIMESTAMP,
     LatencyMarker,
     OutputTag,
-    Run,
     WatermarkStatus,
 )
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.records.run import Run
+from aiomailbox.state.rescale import OperatorStateSnapshot
 
 Pending = Awaitable[None] | None
 

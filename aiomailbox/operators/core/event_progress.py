@@ -6,16 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from aiomailbox.errors import TimestampError, add_note
-from aiomailbox.eventtime import (
-    RelativeClock,
-    TimerHandle,
-    TimestampAssigner,
-    WatermarkStrategy,
-)
+from aiomailbox.eventtime.assigner import TimestampAssigner
+from aiomailbox.eventtime.idleness import RelativeClock
+from aiomailbox.eventtime.processing_time import TimerHandle
+from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Operator, Output, Pending, then
 from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
-from aiomailbox.records import Run, Watermark, WatermarkStatus
+from aiomailbox.records.elements import Watermark, WatermarkStatus
+from aiomailbox.records.run import Run
 
 # Flink's default of pipeline.auto-watermark-interval.
 WATERMARK_INTERVAL_MS: Final = 200

@@ -26,7 +26,8 @@ from aiomailbox.operators.core.on_error import (
     is_closing,
     raise_as,
 )
-from aiomailbox.records import MIN_TIMESTAMP, ListRun, OutputTag
+from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.run import ListRun
 
 
 class RecordFailures:

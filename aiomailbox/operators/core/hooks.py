@@ -18,7 +18,7 @@ from aiomailbox.errors import (
     add_note,
     named_operator,
 )
-from aiomailbox.mailbox import current_task_or_none
+from aiomailbox.mailbox.ownership import current_task_or_none
 from aiomailbox.operators.core.callables import describe
 from aiomailbox.operators.core.locate import is_own_line, user_location
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from aiomailbox.mailbox import MailboxExecutor, SliceWatch
-from aiomailbox.records import Run
+from aiomailbox.mailbox.budget import SliceWatch
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.records.run import Run
 
 __all__ = ["RunInterruption"]
 

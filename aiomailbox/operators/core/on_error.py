@@ -12,7 +12,7 @@ from aiomailbox.errors import (
     StopTask,
     WrongTypeError,
 )
-from aiomailbox.records import OutputTag
+from aiomailbox.records.elements import OutputTag
 
 # What a function may raise for a record. A GeneratorExit of its own, from a generator
 # that it uses, is a failure like others.

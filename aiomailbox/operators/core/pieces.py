@@ -13,10 +13,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from aiomailbox.eventtime import Piece
+from aiomailbox.eventtime.timers import Piece
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Output, Pending
-from aiomailbox.records import RUN_LENGTH_MAX
+from aiomailbox.records.run import RUN_LENGTH_MAX
 
 __all__ = ["Pieces", "done_after", "in_pieces"]
 

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import safe_repr
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag
 
 __all__ = ["LateRecords", "RepeatedWarnings"]
 

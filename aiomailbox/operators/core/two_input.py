@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.eventtime import InputWatermarks
+from aiomailbox.eventtime.combined import InputWatermarks
 from aiomailbox.operators.core.contract import Input, Operator, Pending, _each, then
-from aiomailbox.records import LatencyMarker, Run, Watermark, WatermarkStatus
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
+from aiomailbox.records.run import Run
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 
 class TwoInputOperator(Operator):

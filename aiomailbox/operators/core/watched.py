@@ -10,7 +10,8 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Input, Operator, Output, Pending
 from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.records import ListRun, OutputTag, Run
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.run import ListRun, Run
 
 __all__ = [
     "WatchedInput",

@@ -17,7 +17,8 @@ from aiomailbox.operators.functions.calls import (
     check_process_method,
 )
 from aiomailbox.operators.functions.process_context import ProcessContext
-from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import Run
 
 __all__ = ["ElementOperator", "FunctionOperator"]
 

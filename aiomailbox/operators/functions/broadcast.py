@@ -27,8 +27,8 @@ from aiomailbox.operators.functions.keyed_context import KeyedProcessContext
 from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.functions.rich import RichFunction
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.records import Run
-from aiomailbox.state import MapStateDescriptor
+from aiomailbox.records.run import Run
+from aiomailbox.state.descriptors import MapStateDescriptor
 from aiomailbox.typevars import (
     ContextT,
     FirstT,
@@ -193,7 +193,7 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         Flink, ``CoBroadcastWithKeyedOperator``.
 
     Example:
-        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> from aiomailbox.testing import TwoInputHarness
         >>> rules = MapStateDescriptor("rules", str, int)
         >>> seen = ValueStateDescriptor("seen", int, default=0)

@@ -6,20 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from aiomailbox.errors import StateError
-from aiomailbox.eventtime import InternalTimerService
+from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.functions.keyed_context import KeyedProcessContext
 from aiomailbox.operators.functions.process_context import ProcessContext
-from aiomailbox.state import (
-    KeyedStateStore,
-    MapState,
-    MapStateDescriptor,
-    OperatorStateStore,
-    ReadOnlyBroadcastState,
-    StateDescriptor,
-)
+from aiomailbox.state.descriptors import MapStateDescriptor, StateDescriptor
+from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
+from aiomailbox.state.store import KeyedStateStore, MapState
 from aiomailbox.typevars import KeyT, MapKeyT, ValueT
 
 

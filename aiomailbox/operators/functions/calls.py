@@ -19,7 +19,8 @@ from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.interruption import RunInterruption
 from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.functions.process_context import ProcessContext
-from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import Run
 
 __all__ = [
     "ElementCalls",

@@ -20,7 +20,7 @@ from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.functions.rich import RichFunction
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import StageKind
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 from aiomailbox.typevars import ContextT, FirstT, OutT, SecondT
 
 

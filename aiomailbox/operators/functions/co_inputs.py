@@ -10,7 +10,8 @@ from aiomailbox.operators.core.input_selection import InputSelection
 from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
 from aiomailbox.operators.core.two_input import TwoInputOperator
 from aiomailbox.operators.functions.base import ElementOperator
-from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import Run
 
 
 class CoFunctionOperator(ElementOperator, TwoInputOperator):

@@ -8,13 +8,13 @@ from typing import Any, Final, TypeVar
 
 from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.operators.core.callables import describe
-from aiomailbox.state import (
+from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
-    check_same_state,
 )
+from aiomailbox.state.registry import check_same_state
 
 # Lists and maps may also be state without keys; these may not.
 _KEYED_ONLY: Final = (
@@ -107,7 +107,7 @@ def has_on_timer(function: object) -> bool:
     """Say whether the user wrote ``on_timer``, rather than inheriting ours.
 
     Example:
-        >>> from aiomailbox.operators import KeyedProcessFunction
+        >>> from aiomailbox.operators.functions.keyed import KeyedProcessFunction
         >>> has_on_timer(KeyedProcessFunction())
         False
     """

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Generic
 
-from aiomailbox.eventtime import Timer
+from aiomailbox.eventtime.timer_queue import Timer
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.on_error import OnError, fail
@@ -23,7 +23,8 @@ from aiomailbox.operators.functions.process_context import ProcessContext
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records import MIN_TIMESTAMP, Run
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import Run
 from aiomailbox.typevars import InT, KeyT, OutT
 
 
@@ -40,7 +41,7 @@ class KeyedProcessFunction(
         Flink, ``KeyedProcessFunction``.
 
     Example:
-        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> from aiomailbox.testing import OneInputHarness
         >>> class Count(KeyedProcessFunction):
         ...     def open(self, context):

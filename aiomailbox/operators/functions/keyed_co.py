@@ -57,7 +57,7 @@ class KeyedCoProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         Flink, ``KeyedCoProcessOperator``.
 
     Example:
-        >>> from aiomailbox.state import ValueStateDescriptor
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> from aiomailbox.testing import TwoInputHarness
         >>> class Latest(KeyedCoProcessFunction):
         ...     def open(self, context):

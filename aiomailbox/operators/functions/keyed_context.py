@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Generic, NoReturn, cast
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import StateError, UsageError
-from aiomailbox.eventtime import InternalTimerService
+from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.functions.process_context import ProcessContext
-from aiomailbox.state import VOID, KeyedStateStore
+from aiomailbox.state.descriptors import VOID
+from aiomailbox.state.store import KeyedStateStore
 from aiomailbox.typevars import KeyT
 
 

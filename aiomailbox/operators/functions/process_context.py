@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import StateError, WrongTypeError
-from aiomailbox.mailbox import MailboxExecutor
-from aiomailbox.metrics import MetricGroup
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.misnamed import Context
-from aiomailbox.records import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
 from aiomailbox.typevars import ValueT
 
 

@@ -6,14 +6,14 @@ from bisect import bisect_left, bisect_right
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.eventtime import Timer
+from aiomailbox.eventtime.timer_queue import Timer
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.grown import grown, values_of
 from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.joins.function import Pair, pair
 from aiomailbox.operators.joins.keyed_join import JoinSide, KeyedJoinOperator
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.records import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
 
 
 class AsOfJoinOperator(KeyedJoinOperator):

@@ -25,7 +25,7 @@ from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.functions.process_context import ProcessContext
-from aiomailbox.records import MIN_TIMESTAMP
+from aiomailbox.records.elements import MIN_TIMESTAMP
 from aiomailbox.typevars import FirstT, OutT, SecondT
 
 # The records of two sides with their event times; `MIN_TIMESTAMP` where there is none.

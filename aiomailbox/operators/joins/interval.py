@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.eventtime import Timer
+from aiomailbox.eventtime.timer_queue import Timer
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.grown import Grown, grown, values_of
 from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.joins.function import Pair
 from aiomailbox.operators.joins.keyed_join import JoinSide, KeyedJoinOperator
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.records import OutputTag
+from aiomailbox.records.elements import OutputTag
 
 # Up to this many times of a narrow interval are looked up instead of searched for.
 _LOOK_UPS_MAX = 8
@@ -42,7 +42,7 @@ class IntervalJoinOperator(KeyedJoinOperator):
         Flink, ``IntervalJoinOperator``.
 
     Example:
-        >>> from aiomailbox.operators import pair
+        >>> from aiomailbox.operators.joins.function import pair
         >>> from aiomailbox.testing import TwoInputHarness
         >>> operator = IntervalJoinOperator(str.lower, str.lower, -1, 1, pair)
         >>> with TwoInputHarness(operator, keyed=True) as harness:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiomailbox.errors import TimestampError
-from aiomailbox.eventtime import Timer
+from aiomailbox.eventtime.timer_queue import Timer
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.on_error import OnError
 from aiomailbox.operators.core.repeated import LateRecords
@@ -23,8 +23,10 @@ from aiomailbox.operators.joins.function import (
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records import MIN_TIMESTAMP, OutputTag, Run
-from aiomailbox.state import MapState, MapStateDescriptor
+from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.run import Run
+from aiomailbox.state.descriptors import MapStateDescriptor
+from aiomailbox.state.store import MapState
 
 _NO_TIME = MIN_TIMESTAMP
 

@@ -17,7 +17,7 @@ from aiomailbox.operators.core.on_error import USER_ERRORS
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.joins.function import pair
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.policies import Cache
+from aiomailbox.policies.cache import Cache
 
 __all__ = ["LookupJoinOperator"]
 

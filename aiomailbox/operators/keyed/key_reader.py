@@ -8,13 +8,13 @@ from types import CoroutineType
 from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import KeyTypeError, RecordTypeError, add_note
-from aiomailbox.keygroups import KeyGroupAssigner
-from aiomailbox.metrics import HotKeys
+from aiomailbox.keygroups.assigner import KeyGroupAssigner
+from aiomailbox.metrics.hot_keys import HotKeys
 from aiomailbox.operators.core.callables import describe, refuse_coroutine
 from aiomailbox.operators.core.contract import Operator
 from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
 from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
-from aiomailbox.records import map_all
+from aiomailbox.records.mapping import map_all
 
 # Keys of these types are good whatever their value is.
 _ALWAYS_PLACED: Final = frozenset({str, bytes, bool})
@@ -73,7 +73,7 @@ class KeyReader:
         One call of the key function per record, and one look at the type.
 
     Example:
-        >>> from aiomailbox.operators import MapOperator
+        >>> from aiomailbox.operators.stateless.operators import MapOperator
         >>> from aiomailbox.testing import OneInputHarness
         >>> operator = OneInputHarness(MapOperator(str)).operator
         >>> KeyReader(str.lower, operator).read(["A", "b"])

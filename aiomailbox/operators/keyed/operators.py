@@ -37,8 +37,9 @@ from aiomailbox.operators.core.on_error import (
 from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records import ListRun, Run
-from aiomailbox.state import AccumulatorDescriptor, AggregateFunction
+from aiomailbox.records.run import ListRun, Run
+from aiomailbox.state.descriptors import AccumulatorDescriptor
+from aiomailbox.state.functions import AggregateFunction
 
 _RETURN_ONE: Final = "Return the reduced record."
 
@@ -292,7 +293,7 @@ class KeyedAggregateOperator(RollingOperator):
         WrongTypeError: If ``aggregate`` lacks a method.
 
     Example:
-        >>> from aiomailbox.operators import sum_
+        >>> from aiomailbox.operators.aggregates.functions import sum_
         >>> from aiomailbox.testing import OneInputHarness
         >>> operator = KeyedAggregateOperator("user", sum_("amount"))
         >>> with OneInputHarness(operator, keyed=True) as harness:

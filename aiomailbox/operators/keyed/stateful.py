@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol
 
-from aiomailbox.eventtime import (
+from aiomailbox.eventtime.timers import (
     InternalTimerService,
     LoadedTimers,
     Results,
@@ -15,12 +15,9 @@ from aiomailbox.eventtime import (
 )
 from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.pieces import Pieces
-from aiomailbox.operators.snapshots import OperatorSnapshot
-from aiomailbox.state import (
-    KeyedStateSnapshot,
-    OperatorStateSnapshot,
-    RedistributionMode,
-)
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 
 # Steps of about half a microsecond, and how long to wait before and between them.
 _SETTLE_STEPS: Final = 2048

@@ -13,8 +13,8 @@ from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.hooks import call_hook, naming_hook
 from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
 from aiomailbox.operators.sinks.sink import Sink, SinkWriter
-from aiomailbox.records import Run
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.records.run import Run
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 
 class SinkOperator(Operator):

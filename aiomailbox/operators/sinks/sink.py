@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Pending
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 
 
 class SinkWriter(Protocol):

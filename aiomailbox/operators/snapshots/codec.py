@@ -22,21 +22,21 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.eventtime import TimerSnapshot
+from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.operators.snapshots.description import (
     SnapshotDescription,
     StateDescription,
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.state import (
-    FetchFile,
+from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
+from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     RedistributionMode,
-    StateSchema,
 )
-from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
+from aiomailbox.state.schema import StateSchema
 from aiomailbox.state.serializers import ObjectSerializer, serializer_of
+from aiomailbox.state.snapshot import FetchFile
 from aiomailbox.state.snapshot_codec import (
     Contents,
     KeyedPart,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from aiomailbox.records import MIN_TIMESTAMP, Watermark, WatermarkStatus
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["HeldElement", "HeldRecord", "held_elements", "with_held_elements"]
 

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from aiomailbox.eventtime import TimerSnapshot
-from aiomailbox.keygroups import key_group_range
+from aiomailbox.eventtime.timers import TimerSnapshot
+from aiomailbox.keygroups.assignment import key_group_range
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records import MIN_TIMESTAMP
-from aiomailbox.state import (
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     redistribute_operator_state,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from aiomailbox.eventtime import TimerSnapshot
-from aiomailbox.records import MIN_TIMESTAMP
-from aiomailbox.state import KeyedStateSnapshot, OperatorStateSnapshot
+from aiomailbox.eventtime.timers import TimerSnapshot
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 
 __all__ = ["OperatorSnapshot"]
 

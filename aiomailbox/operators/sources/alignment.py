@@ -7,15 +7,12 @@ from typing import Any, Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.eventtime import (
-    AlignedReader,
-    AlignmentConfig,
-    AlignmentGroup,
-    RelativeClock,
-    TimerHandle,
-)
+from aiomailbox.eventtime.alignment import AlignedReader, AlignmentGroup
+from aiomailbox.eventtime.idleness import RelativeClock
+from aiomailbox.eventtime.processing_time import TimerHandle
+from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.records import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 # How long the first run is, which tells how fast event time moves.
 _FIRST_RUN: Final = 64

@@ -11,8 +11,8 @@ from typing import Any
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import AioMailboxError, IllegalStateError, add_note
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.metrics import MetricGroup
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.contract import Input, Operator, Pending, in_turn, then
 from aiomailbox.operators.core.event_progress import (
     WATERMARK_INTERVAL_MS,
@@ -32,15 +32,10 @@ from aiomailbox.operators.sources.source import (
     is_replayable,
 )
 from aiomailbox.operators.sources.split_outputs import SplitOutputs, SplitProgress
-from aiomailbox.records import (
-    COLUMN_RUN_LENGTH_MAX,
-    MIN_TIMESTAMP,
-    RUN_LENGTH_MAX,
-    LatencyMarker,
-    Run,
-    StopMode,
-)
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.records.elements import MIN_TIMESTAMP, LatencyMarker
+from aiomailbox.records.events import StopMode
+from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, Run
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 
 @dataclass(slots=True)

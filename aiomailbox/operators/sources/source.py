@@ -15,10 +15,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError, named_operator
-from aiomailbox.metrics import MetricGroup
+from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 
 
 class Split(Protocol):

@@ -5,23 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from aiomailbox.errors import OverdraftCeilingError
-from aiomailbox.eventtime import (
-    OutputGuard,
-    RelativeClock,
-    WatermarkGenerator,
-    WatermarkOutput,
-    WatermarkOutputMultiplexer,
-    WatermarkStrategy,
-    follow_run,
-)
+from aiomailbox.eventtime.generators import WatermarkGenerator, follow_run
+from aiomailbox.eventtime.idleness import RelativeClock
+from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
+from aiomailbox.eventtime.output import OutputGuard, WatermarkOutput
+from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.core.collector import RESULTS_MAX
-from aiomailbox.records import (
-    MAX_TIMESTAMP,
-    RUN_LENGTH_MAX,
-    Run,
-    Watermark,
-    WatermarkStatus,
-)
+from aiomailbox.records.elements import MAX_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 
 _NO_SPLIT: Final = ""
 

@@ -27,7 +27,7 @@ from aiomailbox.operators.core.on_error import (
 from aiomailbox.operators.core.watched import noted
 from aiomailbox.operators.stateless.fused_source import StageKind
 from aiomailbox.operators.stateless.pieces import next_piece_length
-from aiomailbox.records import ListRun, Run
+from aiomailbox.records.run import ListRun, Run
 
 
 class AsyncStatelessOperator(Operator):

@@ -21,7 +21,7 @@ from aiomailbox.operators.stateless.fused_source import (
     last_change,
 )
 from aiomailbox.operators.stateless.pieces import next_piece_length
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 # About a millisecond of emitting: then the event loop gets its turn.
 _RECORDS_PER_TURN: Final = 4 * RUN_LENGTH_MAX

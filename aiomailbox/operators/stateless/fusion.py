@@ -9,7 +9,8 @@ from aiomailbox.operators.core.contract import Operator, Output, Pending
 from aiomailbox.operators.stateless.fused_loop import FusedLoop
 from aiomailbox.operators.stateless.fused_source import is_compilable
 from aiomailbox.operators.stateless.operators import StatelessOperator
-from aiomailbox.records import LatencyMarker, Run
+from aiomailbox.records.elements import LatencyMarker
+from aiomailbox.records.run import Run
 
 
 class FusedOperator(Operator):

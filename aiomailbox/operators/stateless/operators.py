@@ -23,7 +23,7 @@ from aiomailbox.operators.stateless.thread_operator import (
     ThreadOperator,
     check_run_in,
 )
-from aiomailbox.records import ListRun, Run
+from aiomailbox.records.run import ListRun, Run
 
 
 class StatelessOperator(Operator):

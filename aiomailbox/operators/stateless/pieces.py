@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.records import RUN_LENGTH_MAX
+from aiomailbox.records.run import RUN_LENGTH_MAX
 
 
 def next_piece_length(length: int, emitted: int, *, fitted: bool) -> int:

@@ -34,7 +34,7 @@ from aiomailbox.operators.core.on_error import (
 from aiomailbox.operators.core.open_calls import OpenCall, OpenCalls
 from aiomailbox.operators.core.watched import watched_function
 from aiomailbox.operators.stateless.fused_source import StageKind
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.threads import ThreadTurns
 
 __all__ = ["ThreadOperator", "check_run_in"]

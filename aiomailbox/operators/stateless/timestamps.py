@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from aiomailbox.eventtime import (
+from aiomailbox.eventtime.assigner import TimestampAssigner
+from aiomailbox.eventtime.generators import (
     NoWatermarks,
-    OutputGuard,
-    TimestampAssigner,
-    WatermarkStrategy,
     check_before_end_of_time,
     follow_run,
 )
+from aiomailbox.eventtime.output import OutputGuard
+from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.event_progress import (
     WATERMARK_INTERVAL_MS,
@@ -30,14 +30,9 @@ from aiomailbox.operators.core.on_error import (
     check_on_error,
     fail,
 )
-from aiomailbox.records import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    ListRun,
-    Run,
-    WatermarkStatus,
-)
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, WatermarkStatus
+from aiomailbox.records.run import ListRun, Run
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 
 class TimestampsAndWatermarksOperator(Operator):

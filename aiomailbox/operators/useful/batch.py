@@ -7,17 +7,12 @@ from typing import Any
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime import TimerHandle
+from aiomailbox.eventtime.processing_time import TimerHandle
 from aiomailbox.operators.core.contract import Operator, Pending, then
-from aiomailbox.policies import check_count
-from aiomailbox.records import (
-    MAX_TIMESTAMP,
-    MIN_TIMESTAMP,
-    ListRun,
-    Run,
-    WatermarkStatus,
-)
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.policies.arguments import check_count
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, WatermarkStatus
+from aiomailbox.records.run import ListRun, Run
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["BatchOperator"]
 

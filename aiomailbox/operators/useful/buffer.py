@@ -8,16 +8,11 @@ from typing import Any, Final, Literal
 
 from aiomailbox.errors import BufferFullError, InvalidArgumentError, RejectedMailError
 from aiomailbox.operators.core.contract import Operator, Pending
-from aiomailbox.operators.snapshots import held_elements, with_held_elements
-from aiomailbox.policies import check_count
-from aiomailbox.records import (
-    MIN_TIMESTAMP,
-    ListRun,
-    Run,
-    Watermark,
-    WatermarkStatus,
-)
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.operators.snapshots.in_flight import held_elements, with_held_elements
+from aiomailbox.policies.arguments import check_count
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.run import ListRun, Run
+from aiomailbox.state.rescale import OperatorStateSnapshot
 
 __all__ = ["BufferOperator", "BufferPolicy"]
 

@@ -11,8 +11,8 @@ from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records import ListRun, Run, take_records
-from aiomailbox.state import StateTtlConfig, ValueStateDescriptor
+from aiomailbox.records.run import ListRun, Run, take_records
+from aiomailbox.state.descriptors import StateTtlConfig, ValueStateDescriptor
 
 __all__ = ["DeduplicateOperator"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.two_input import TwoInputOperator
-from aiomailbox.records import ListRun, Run
-from aiomailbox.state import MapStateDescriptor
+from aiomailbox.records.run import ListRun, Run
+from aiomailbox.state.descriptors import MapStateDescriptor
 
 __all__ = ["WithLatestOperator"]
 

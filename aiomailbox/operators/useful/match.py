@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from aiomailbox.durations import event_datetime
 from aiomailbox.errors import TimestampError, WrongTypeError
-from aiomailbox.eventtime import Timer
+from aiomailbox.eventtime.timer_queue import Timer
 from aiomailbox.operators.core.contract import Pending, then
 from aiomailbox.operators.core.failures import RecordFailures
 from aiomailbox.operators.core.grown import grown, values_of
@@ -29,9 +29,10 @@ from aiomailbox.operators.useful.pattern import (
     advance,
     unexpired,
 )
-from aiomailbox.policies import check_count
-from aiomailbox.records import MIN_TIMESTAMP, Run
-from aiomailbox.state import MapStateDescriptor, ValueStateDescriptor
+from aiomailbox.policies.arguments import check_count
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import Run
+from aiomailbox.state.descriptors import MapStateDescriptor, ValueStateDescriptor
 
 __all__ = ["MatchOperator"]
 
@@ -65,7 +66,7 @@ class MatchOperator(StatefulOperator):
         Flink CEP, ``CepOperator``.
 
     Example:
-        >>> from aiomailbox.operators import pattern
+        >>> from aiomailbox.operators.useful.pattern import pattern
         >>> from aiomailbox.testing import OneInputHarness
         >>> rising = pattern("low", where=str.islower).next("high", where=str.isupper)
         >>> operator = MatchOperator(str.lower, rising)

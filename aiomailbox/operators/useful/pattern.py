@@ -11,8 +11,8 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.callables import check_sync_function
 from aiomailbox.operators.core.grown import Grown, grown
-from aiomailbox.policies import check_count
-from aiomailbox.state import kept_in_state
+from aiomailbox.policies.arguments import check_count
+from aiomailbox.state.state_classes import kept_in_state
 
 __all__ = [
     "Match",

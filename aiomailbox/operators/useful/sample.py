@@ -6,9 +6,9 @@ from random import Random
 
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.contract import Operator, Output, Pending
-from aiomailbox.policies import check_number
-from aiomailbox.records import Run, take_records
-from aiomailbox.state import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.policies.arguments import check_number
+from aiomailbox.records.run import Run, take_records
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
 __all__ = ["SampleOperator"]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aiomailbox.eventtime import AlignmentConfig, AlignmentGroup, AlignmentGroups
-from aiomailbox.records import MAX_TIMESTAMP
+from aiomailbox.eventtime.alignment import AlignmentGroup, AlignmentGroups
+from aiomailbox.eventtime.strategy import AlignmentConfig
+from aiomailbox.records.elements import MAX_TIMESTAMP
 from aiomailbox.runtime.peers.messages import AlignmentLimit, AlignmentReport
 
 __all__ = [

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiomailbox.clock import SystemClock
-from aiomailbox.exchange import PartitionRegistry
-from aiomailbox.graph import JobGraph
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.logs import library_log
-from aiomailbox.metrics import MetricGroup
+from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.limiter import LimiterService, limits_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from aiomailbox.records import ElementCodec
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run_form import RunForm
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.peers.record_types import record_classes
@@ -27,7 +27,7 @@ def serializer_and_forms(
     forms: list[RunForm[Any]] = []
     if has_arrow:
         # Its import takes long, and few jobs need it.
-        from aiomailbox.columnar import ArrowForm
+        from aiomailbox.columnar.arrow_form import ArrowForm
 
         forms.append(ArrowForm(serializer, classes))
     return serializer, forms

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from aiomailbox.errors import CorruptStreamError, HandshakeError
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.policies import RateLimit
-from aiomailbox.records import ByteReader
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.host import AttemptEvents
 from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups

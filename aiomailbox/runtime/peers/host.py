@@ -15,14 +15,15 @@ from typing import Any, Final
 import anyio
 
 from aiomailbox.availability import Availability
-from aiomailbox.checkpoint import RestoredTasks
+from aiomailbox.checkpoint.restored import RestoredTasks
 from aiomailbox.errors import (
     InvalidArgumentError,
     WorkerDiedError,
 )
 from aiomailbox.ids import SubtaskId
-from aiomailbox.policies import NoRestart, RateLimit
-from aiomailbox.records import CheckpointBarrier, StopMode
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.restart import NoRestart
+from aiomailbox.records.events import CheckpointBarrier, StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.host import AttemptEvents
@@ -52,7 +53,7 @@ from aiomailbox.runtime.peers.workers import Starter, Worker
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.supervision import outlast
-from aiomailbox.task import StreamTask
+from aiomailbox.task.stream_task import StreamTask
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["PeersHost"]

@@ -17,8 +17,8 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
 )
-from aiomailbox.operators import Limiter
-from aiomailbox.policies import RateLimit
+from aiomailbox.operators.core.context import Limiter
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.peers.messages import Granted, Lease, LimitText, Pause
 from aiomailbox.runtime.services import Limiters
 

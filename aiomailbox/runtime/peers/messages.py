@@ -13,14 +13,14 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from aiomailbox.checkpoint import TaskHandle
+from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER, MAGIC, frame
 from aiomailbox.ids import SubtaskId
-from aiomailbox.records import CheckpointBarrier
+from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.runtime.held_loop import HeldLoop
 from aiomailbox.runtime.views import TaskView
-from aiomailbox.task import TaskStatistics
+from aiomailbox.task.checkpointing import TaskStatistics
 
 __all__ = [
     "COMMITTABLES_BYTES_MAX",

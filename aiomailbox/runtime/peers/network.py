@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aiomailbox.exchange import (
-    BUFFER_SIZE_BYTES,
-    BlockingOutput,
-    InputChannel,
-    InputGate,
-    MixedResultPartition,
-    OutputPartition,
-)
+from aiomailbox.exchange.blocking.output import BlockingOutput
+from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
+from aiomailbox.exchange.core.output import OutputPartition
+from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.input.channel import InputChannel
+from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.debloating import DebloatingGate
@@ -20,17 +18,15 @@ from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.handshake import WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
-from aiomailbox.graph import Edge, JobGraph
+from aiomailbox.graph.job_graph import Edge, JobGraph
 from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.logs import silenced
-from aiomailbox.memory import (
-    DEFAULT_SEGMENT_SIZE_BYTES,
-    DebloatOptions,
-    LocalBufferPool,
-    NetworkBufferPool,
-)
-from aiomailbox.records import ElementCodec
+from aiomailbox.memory.debloat import DebloatOptions
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.segment import DEFAULT_SEGMENT_SIZE_BYTES
 from aiomailbox.records.codec import CodecTable
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.runtime.builder import ChannelFactory
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets

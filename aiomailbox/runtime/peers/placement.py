@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import TaskId
 
 __all__ = ["PARENT", "Placement", "peer_name", "place", "worker_of_slot"]

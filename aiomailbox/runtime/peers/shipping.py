@@ -15,15 +15,16 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from aiomailbox.errors import MissingExtraError, NotShippableError
-from aiomailbox.graph import Edge, JobGraph, JobVertex, Node, Transformation
+from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
+from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import OperatorId
-from aiomailbox.policies import RateLimit
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.modules import ModulesByValue
 from aiomailbox.runtime.peers.placement import PARENT, Placement
 from aiomailbox.runtime.peers.record_types import RecordTypes
 from aiomailbox.runtime.peers.unpicklable import why_unpicklable
-from aiomailbox.state import state_name_hints
+from aiomailbox.state.state_classes import state_name_hints
 
 __all__ = ["Shipment", "pack", "pickled", "unpack"]
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection
 import anyio
 
 from aiomailbox.availability import Availability
-from aiomailbox.checkpoint import TaskHandle
+from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.ids import SubtaskId
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.local_tasks import LocalTasks
@@ -24,7 +24,8 @@ from aiomailbox.runtime.peers.messages import (
     TaskEnded,
     TaskRunning,
 )
-from aiomailbox.task import StreamTask, TaskStatistics
+from aiomailbox.task.checkpointing import TaskStatistics
+from aiomailbox.task.stream_task import StreamTask
 
 __all__ = ["WorkerAttempt"]
 

@@ -14,11 +14,11 @@ from typing import Any, Final
 from aiomailbox.availability import Availability
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import InvalidArgumentError, WorkerDiedError, WrongTypeError
-from aiomailbox.exchange import PartitionRegistry
+from aiomailbox.exchange.input.registry import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.policies import RateLimit
-from aiomailbox.records import StopMode
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.events import StopMode
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder

@@ -9,8 +9,8 @@ from typing import Literal
 
 from aiomailbox.clock import Clock, SystemClock, clock_of
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
-from aiomailbox.graph import JobGraph
-from aiomailbox.policies import check_count
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.master import JobMaster

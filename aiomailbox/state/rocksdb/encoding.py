@@ -11,7 +11,7 @@ import struct
 from operator import add
 from typing import Any, Final
 
-from aiomailbox.keygroups import KeyGroupAssigner, normalized_key
+from aiomailbox.keygroups.assigner import KeyGroupAssigner, normalized_key
 from aiomailbox.state.object_codec import ObjectCodec
 
 __all__ = ["KeyCodec", "prefix_end"]

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
-from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.entries import Entries
 from aiomailbox.state.registry import check_max_parallelism
 from aiomailbox.state.rocksdb.cache import CacheLimit

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.entries import Entries
 from aiomailbox.state.rocksdb.cache import CacheLimit, ContentCache
 from aiomailbox.state.rocksdb.database import Database

@@ -6,21 +6,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from aiomailbox.checkpoint import TaskHandle
+from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.clock import Clock
-from aiomailbox.graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
-from aiomailbox.runtime import (
-    AttemptEvents,
-    AttemptPlan,
-    EmbeddedHost,
-    JobConfig,
-    JobMaster,
-    JobServices,
-    PullHandover,
-    new_embedded_job,
-)
-from aiomailbox.task import TaskStatistics
+from aiomailbox.runtime.attempt_plan import AttemptPlan
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.deployment import new_embedded_job
+from aiomailbox.runtime.handover import PullHandover
+from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
+from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.task.checkpointing import TaskStatistics
 from aiomailbox.testing.simulation.world import Life
 
 __all__ = ["SimulatedDeployment"]

@@ -13,22 +13,20 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from aiomailbox.api import StreamExecutionEnvironment
-from aiomailbox.checkpoint import (
-    MEMORY_THRESHOLD,
-    CheckpointingMode,
-)
+from aiomailbox.api.environment import StreamExecutionEnvironment
+from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
 from aiomailbox.errors import (
     CheckpointFailedError,
     JobCancelledError,
     JobFailedError,
 )
-from aiomailbox.exchange import BUFFER_SIZE_BYTES
+from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.policies import restart
-from aiomailbox.records import StopMode
-from aiomailbox.runtime import JobConfig, JobMaster
-from aiomailbox.state import StateBackend
-from aiomailbox.task import TaskState
+from aiomailbox.records.events import StopMode
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.master import JobMaster
+from aiomailbox.state.backends import StateBackend
+from aiomailbox.task.lifecycle import TaskState
 from aiomailbox.testing.clock import DEFAULT_START
 from aiomailbox.testing.scripted_source import InjectedFailureError
 from aiomailbox.testing.simulation.deployment import SimulatedDeployment

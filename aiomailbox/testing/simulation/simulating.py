@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from aiomailbox.checkpoint import CheckpointingMode
+from aiomailbox.checkpoint.settings import CheckpointingMode
 from aiomailbox.errors import (
     AioMailboxError,
     InvalidArgumentError,
     MissingExtraError,
     UsageError,
 )
-from aiomailbox.state import StateBackend
+from aiomailbox.state.backends import StateBackend
 from aiomailbox.testing.simulation.calls import Calls
 from aiomailbox.testing.simulation.faults import Faults
 from aiomailbox.testing.simulation.world import World

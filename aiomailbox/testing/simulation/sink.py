@@ -5,14 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aiomailbox.operators import (
-    Committer,
-    CommitterContext,
-    Guarantee,
-    RuntimeContext,
-    SinkWriter,
-)
-from aiomailbox.records import Run
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.records.run import Run
 from aiomailbox.testing.simulation.world import Life
 
 __all__ = ["SimulatedSink"]

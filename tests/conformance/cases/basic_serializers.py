@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from aiomailbox.records import (
+from aiomailbox.records.basic_serializers import (
     BOOLEAN_SERIALIZER,
     BYTE_SERIALIZER,
     BYTES_SERIALIZER,
@@ -15,12 +15,14 @@ from aiomailbox.records import (
     LONG_SERIALIZER,
     SHORT_SERIALIZER,
     STRING_SERIALIZER,
-    ByteReader,
+    SingletonSerializer,
+)
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.composite_serializers import (
     ListSerializer,
     MapSerializer,
     NullableSerializer,
     SerializedTimer,
-    SingletonSerializer,
     TimerSerializer,
     TimeWindowSerializer,
 )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.keygroups import default_max_parallelism
+from aiomailbox.keygroups.assignment import default_max_parallelism
 
 FILE = "default_max_parallelism"
 

@@ -8,7 +8,8 @@ import pytest
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.event_buffer import event_data_type
-from aiomailbox.records import (
+from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,
@@ -25,8 +26,6 @@ from aiomailbox.records import (
     StopMode,
     SubtaskConnection,
     WatermarkEvent,
-    decode_event,
-    encode_event,
 )
 
 FILE = "events"

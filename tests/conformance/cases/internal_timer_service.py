@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.eventtime import (
-    InternalTimerService,
-    ManualProcessingTimeService,
-    Timer,
-)
-from aiomailbox.keygroups import KeyGroupRange
+from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
+from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.eventtime.timers import InternalTimerService
+from aiomailbox.keygroups.assignment import KeyGroupRange
 
 FILE = "internal_timer_service"
 MODULE = "aiomailbox.eventtime"

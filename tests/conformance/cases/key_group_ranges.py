@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.keygroups import key_group_range, operator_index
+from aiomailbox.keygroups.assignment import key_group_range, operator_index
 
 FILE = "key_group_ranges"
 

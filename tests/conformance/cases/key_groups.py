@@ -5,14 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from aiomailbox.keygroups import (
-    hash_code,
-    int32_hash_code,
-    key_group,
-    key_group_of_hash,
-    murmur_hash,
-    operator_index,
-)
+from aiomailbox.keygroups.assignment import key_group, key_group_of_hash, operator_index
+from aiomailbox.keygroups.hashing import hash_code, int32_hash_code, murmur_hash
 
 FILE = "key_groups"
 

@@ -8,7 +8,7 @@ from aiomailbox.exchange.remote import messages
 from aiomailbox.exchange.remote.bodies import error_body
 from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.wire import encode_message, frame
-from aiomailbox.memory import DataType
+from aiomailbox.memory.data_type import DataType
 
 FILE = "netty_messages"
 

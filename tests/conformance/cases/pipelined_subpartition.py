@@ -7,8 +7,8 @@ from typing import Any
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.bytes_partition import BytesResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.records import decode_event, encode_event
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.event_codec import decode_event, encode_event
 from aiomailbox.records.framing import frame_record
 
 FILE = "pipelined_subpartition"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.eventtime import StatusWatermarkValve
-from aiomailbox.records import Watermark, WatermarkStatus
+from aiomailbox.eventtime.valve import StatusWatermarkValve
+from aiomailbox.records.elements import Watermark, WatermarkStatus
 
 FILE = "status_watermark_valve"
 MODULE = "aiomailbox.eventtime"

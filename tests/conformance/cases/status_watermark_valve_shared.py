@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.eventtime import StatusWatermarkValve
+from aiomailbox.eventtime.valve import StatusWatermarkValve
 
 FILE = "status_watermark_valve_shared"
 MODULE = "aiomailbox.eventtime"

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.records import (
-    LONG_SERIALIZER,
-    STRING_SERIALIZER,
-    ElementCodec,
+from aiomailbox.records.basic_serializers import LONG_SERIALIZER, STRING_SERIALIZER
+from aiomailbox.records.composite_serializers import TupleSerializer
+from aiomailbox.records.element_codec import ElementCodec, StreamElement
+from aiomailbox.records.elements import (
     InternalWatermark,
     LatencyMarker,
     RecordAttributes,
-    StreamElement,
     StreamRecord,
-    TupleSerializer,
     Watermark,
     WatermarkStatus,
 )

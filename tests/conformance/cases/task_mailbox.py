@@ -6,7 +6,9 @@ import asyncio
 from typing import Any
 
 from aiomailbox.errors import MailboxClosedError
-from aiomailbox.mailbox import Mail, MailboxState, MailOptions, TaskMailbox
+from aiomailbox.mailbox.lifecycle import MailboxState
+from aiomailbox.mailbox.mail import Mail, MailOptions
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 FILE = "task_mailbox"
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError
-from aiomailbox.windowing import (
-    EventTimeSessionWindows,
+from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     WindowAssigner,
 )
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
 
 FILE = "window_assign"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.windowing import TimeWindow, merge_windows
+from aiomailbox.windowing.time_window import TimeWindow, merge_windows
 
 FILE = "window_merge"
 

@@ -9,25 +9,21 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from aiomailbox.records import MAX_TIMESTAMP, OutputTag, StreamRecord
+from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, StreamRecord
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    ContinuousEventTimeTrigger,
-    CountEvictor,
-    CountTrigger,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    Evictor,
+from aiomailbox.windowing.assigners import (
     GlobalWindows,
-    ProcessWindowFunction,
-    PurgingTrigger,
     SlidingEventTimeWindows,
-    TimeEvictor,
-    Trigger,
     TumblingEventTimeWindows,
     WindowAssigner,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
+from aiomailbox.windowing.evictors import CountEvictor, Evictor, TimeEvictor
+from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.trigger import Trigger
+from aiomailbox.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger
 
 FILE = "window_operator"
 LATE = OutputTag("late")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.windowing import window_start
+from aiomailbox.windowing.time_window import window_start
 
 FILE = "window_start"
 

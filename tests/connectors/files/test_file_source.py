@@ -27,10 +27,10 @@ from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 import aiomailbox as am
-from aiomailbox.connectors.files import FileSource, FileSplit, FilesSeen
-from aiomailbox.connectors.files.enumerator import FileEnumerator
+from aiomailbox.connectors.files.enumerator import FileEnumerator, FileSplit, FilesSeen
 from aiomailbox.connectors.files.formats import FileFormat
 from aiomailbox.connectors.files.places import find_files
+from aiomailbox.connectors.files.source import FileSource
 from aiomailbox.errors import (
     DamagedFileError,
     InvalidArgumentError,

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import local_session, ship_library
+from aiomailbox.connectors.spark.library import ship_library
+from aiomailbox.connectors.spark.session import local_session
 
 
 def main(python: str) -> None:

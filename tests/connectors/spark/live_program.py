@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import local_session
+from aiomailbox.connectors.spark.session import local_session
 
 ROWS = 600
 # The row at which a checkpoint is asked for.

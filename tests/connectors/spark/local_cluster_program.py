@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pyspark
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import local_session
+from aiomailbox.connectors.spark.session import local_session
 
 
 class Seen(NamedTuple):

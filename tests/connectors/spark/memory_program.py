@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import local_session
+from aiomailbox.connectors.spark.session import local_session
 
 PARTITIONS = 40
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from aiomailbox.connectors.spark import local_session, register_format
+from aiomailbox.connectors.spark.format import register_format
+from aiomailbox.connectors.spark.session import local_session
 
 
 def slowly(place: Path, waits_behind: int) -> Callable[[Iterator[Any]], Iterator[Any]]:

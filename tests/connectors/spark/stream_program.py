@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import SparkStreamSource, local_session, streaming
-from aiomailbox.storage import GrowingDirectory
+from aiomailbox.connectors.spark import streaming
+from aiomailbox.connectors.spark.session import local_session
+from aiomailbox.connectors.spark.streaming import SparkStreamSource
+from aiomailbox.storage.growing_directory import GrowingDirectory
 
 DIED = 77
 

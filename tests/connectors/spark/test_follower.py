@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import register_format
+from aiomailbox.connectors.spark.format import register_format
 from aiomailbox.errors import SinkError
-from aiomailbox.storage import Disk
+from aiomailbox.storage.disk import Disk
 from tests.connectors.sinks_by_hand import Program
 from tests.connectors.spark.killing import run_until_killed
 

@@ -13,7 +13,9 @@ import pytest
 from pyarrow import parquet
 
 import aiomailbox as am
-from aiomailbox.storage import SparkLog, StagedDirectory, staging_directory
+from aiomailbox.storage.spark_log import SparkLog
+from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.workplace import staging_directory
 
 pytestmark = pytest.mark.spark
 

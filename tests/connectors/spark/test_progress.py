@@ -10,8 +10,8 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.api.job_progress import progress_of
-from aiomailbox.connectors.spark import SparkSource
 from aiomailbox.connectors.spark.progress import ReadProgress
+from aiomailbox.connectors.spark.source import SparkSource
 
 
 def test_partitions_to_come_are_taken_to_be_as_long_as_those_before() -> None:

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import SparkSource
 from aiomailbox.connectors.spark.result import spark_schema
+from aiomailbox.connectors.spark.source import SparkSource
 
 pytestmark = pytest.mark.spark
 

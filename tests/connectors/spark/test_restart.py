@@ -9,7 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import SparkSource, reading
+from aiomailbox.connectors.spark import reading
+from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.errors import SourceChangedError
 from tests.connectors.spark.killing import run_until_killed
 from tests.connectors.spark.live_program import (

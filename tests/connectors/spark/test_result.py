@@ -9,7 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from aiomailbox.connectors.spark import SparkSource, dataframe_from_records
+from aiomailbox.connectors.spark.result import dataframe_from_records
+from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 
 pytestmark = pytest.mark.spark

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import dataframe_from_runs
+from aiomailbox.connectors.spark.segments import dataframe_from_runs
 from aiomailbox.errors import InvalidArgumentError, TargetExistsError
-from aiomailbox.records import ListRun
+from aiomailbox.records.run import ListRun
 
 pytestmark = pytest.mark.spark
 

@@ -16,12 +16,10 @@ import msgspec
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import (
-    SparkSource,
-    SparkStreamSource,
-    SparkTableSink,
-    register_format,
-)
+from aiomailbox.connectors.spark.format import register_format
+from aiomailbox.connectors.spark.source import SparkSource
+from aiomailbox.connectors.spark.streaming import SparkStreamSource
+from aiomailbox.connectors.spark.table_sink import SparkTableSink
 from aiomailbox.errors import (
     InvalidArgumentError,
     SparkJobError,
@@ -29,7 +27,7 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators import InputStatus
+from aiomailbox.operators.sources.source import InputStatus
 from tests.connectors.conftest import FakeReaderContext
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import SparkSource
+from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.errors import (
     DamagedFileError,
     InvalidArgumentError,

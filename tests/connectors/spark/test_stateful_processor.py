@@ -18,7 +18,7 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.state import HeapStateBackend, RocksDBStateBackend
+from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.testing import OneInputHarness
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import SparkStreamSource
+from aiomailbox.connectors.spark.streaming import SparkStreamSource
 from aiomailbox.errors import InvalidArgumentError, SourceChangedError
 
 pytestmark = pytest.mark.spark

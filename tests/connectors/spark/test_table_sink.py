@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import SparkTableSink, dataframe_from_state
-from aiomailbox.connectors.spark.table_sink import _Table
+from aiomailbox.connectors.spark.segments import dataframe_from_state
+from aiomailbox.connectors.spark.table_sink import SparkTableSink, _Table
 from aiomailbox.errors import (
     InvalidArgumentError,
     SinkError,
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators import Guarantee
+from aiomailbox.operators.sinks.guarantee import Guarantee
 from tests.connectors.sinks_by_hand import Program
 
 pytestmark = [pytest.mark.spark, pytest.mark.real_time]

@@ -32,8 +32,8 @@ from aiomailbox.errors import (
     StorageClaimedError,
     WrongTypeError,
 )
-from aiomailbox.operators import CommitterContext
-from aiomailbox.records import ListRun
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing import TestRuntimeContext
 from tests.connectors.sinks_by_hand import Program, finish, release
 

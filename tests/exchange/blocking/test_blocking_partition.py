@@ -21,20 +21,21 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     PartitionStorageError,
 )
-from aiomailbox.exchange import BlockingResultPartition
 from aiomailbox.exchange.blocking import file as blocking_file
 from aiomailbox.exchange.blocking.file import FRAME_OVERHEAD_BYTES, BlockingFile
+from aiomailbox.exchange.blocking.partition import BlockingResultPartition
 from aiomailbox.exchange.core.views import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import DataType, NetworkBufferPool
-from aiomailbox.records import (
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.events import (
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfPartition,
     RuntimeEvent,
     StopMode,
     WatermarkEvent,
-    decode_event,
 )
 from aiomailbox.records.framing import frame_record
 from aiomailbox.records.spanning import RecordDeserializer

@@ -6,15 +6,11 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import BufferRecycledError
-from aiomailbox.exchange import ObjectBuffer
-from aiomailbox.memory import LocalBufferPool
-from aiomailbox.records import (
-    Alignment,
-    CheckpointBarrier,
-    EndOfPartition,
-    ListRun,
-    Watermark,
-)
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.events import Alignment, CheckpointBarrier, EndOfPartition
+from aiomailbox.records.run import ListRun
 
 Data = Callable[..., ObjectBuffer]
 

@@ -12,14 +12,12 @@ from aiomailbox.exchange.frames.event_buffer import event_consumer
 from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import (
-    BufferBuilder,
-    DataType,
-    LocalBufferPool,
-    MemorySegment,
-    NetworkBufferPool,
-)
-from aiomailbox.records import (
+from aiomailbox.memory.builder import BufferBuilder
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.records import CancelCheckpoint
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.events import CancelCheckpoint
 from aiomailbox.records.framing import frame_record
 
 EVENT = CancelCheckpoint(1)

@@ -7,28 +7,25 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
-from aiomailbox.exchange import (
-    BroadcastPartitioner,
-    InputGate,
-    LocalInputChannel,
-    PartitionRegistry,
-    RecordWriter,
-    RescalePartitioner,
-)
 from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.input.channel import LocalInputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.partitioner import BroadcastPartitioner, RescalePartitioner
+from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.records import (
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.events import (
     CheckpointBarrier,
-    ElementCodec,
     EndOfData,
     EndOfPartition,
-    ListRun,
     StopMode,
-    Watermark,
-    decode_event,
 )
+from aiomailbox.records.run import ListRun
 from aiomailbox.records.spanning import RecordDeserializer
 from aiomailbox.records.values import PythonSerializer
 

@@ -12,16 +12,19 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
 )
-from aiomailbox.exchange import InputChannel, InputGate, ObjectBuffer, PolledBuffer
-from aiomailbox.records import (
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import PolledBuffer
+from aiomailbox.exchange.input.channel import InputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.records.events import (
     Alignment,
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
-    ListRun,
     RuntimeEvent,
     StopMode,
 )
+from aiomailbox.records.run import ListRun
 
 Wire = Callable[..., Any]
 

@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange import InputGate
+from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.exchange.remote.debloating import GateDebloating
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import DebloatOptions, NetworkBufferPool
-from aiomailbox.records import ElementCodec
+from aiomailbox.memory.debloat import DebloatOptions
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.testing import ManualClock
 

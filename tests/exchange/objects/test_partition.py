@@ -12,18 +12,17 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     OverdraftCeilingError,
 )
-from aiomailbox.exchange import ObjectBuffer
-from aiomailbox.records import (
-    RUN_LENGTH_MAX,
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
-    ListRun,
     StopMode,
-    Watermark,
 )
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 
 Wire = Callable[..., Any]
 

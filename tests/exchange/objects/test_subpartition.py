@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange import ObjectBuffer, PipelinedSubpartition, SubpartitionView
-from aiomailbox.memory import LocalBufferPool
-from aiomailbox.records import (
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.objects.view import SubpartitionView
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfPartition,
-    ListRun,
     SnapshotType,
 )
+from aiomailbox.records.run import ListRun
 
 Data = Callable[..., ObjectBuffer]
 

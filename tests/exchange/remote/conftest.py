@@ -21,7 +21,9 @@ from aiomailbox.exchange.remote.handshake import WorkerIdentity
 from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import BufferConsumer, MemorySegment, NetworkBuffer
+from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.builder import BufferConsumer
+from aiomailbox.memory.segment import MemorySegment
 from aiomailbox.testing import RecordingLog
 
 SEGMENT_BYTES = 32 * 1024

@@ -16,7 +16,7 @@ from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
 from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.records import CheckpointBarrier
+from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.testing import RecordingLog, virtual_time_loop_factory
 
 JOB = b"j" * 16

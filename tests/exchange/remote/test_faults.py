@@ -25,7 +25,7 @@ from aiomailbox.exchange.remote.security import Security
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.exchange.remote.wire import MAGIC, encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import DataType
+from aiomailbox.memory.data_type import DataType
 
 pytestmark = pytest.mark.real_time
 

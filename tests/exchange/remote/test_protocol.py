@@ -29,8 +29,8 @@ from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.wire import encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import DataType
-from aiomailbox.records import CheckpointBarrier
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.testing import RecordingLog, virtual_time_loop_factory
 
 JOB = b"j" * 16

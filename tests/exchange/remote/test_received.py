@@ -12,19 +12,17 @@ from aiomailbox.exchange.remote.received import (
     QUEUED_EVENTS_MAX,
     ReceivedBuffers,
 )
-from aiomailbox.memory import (
-    DataType,
-    MemorySegment,
-    NetworkBuffer,
-    NetworkBufferPool,
-)
-from aiomailbox.records import (
+from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.events import (
     Alignment,
     CheckpointBarrier,
     EndOfData,
     EventAnnouncement,
     RuntimeEvent,
-    decode_event,
 )
 
 ALIGNED = CheckpointBarrier(7, 0)

@@ -22,7 +22,7 @@ from aiomailbox.errors import (
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.server import DataServer
-from aiomailbox.records import CheckpointBarrier
+from aiomailbox.records.events import CheckpointBarrier
 
 pytestmark = pytest.mark.real_time
 

@@ -10,16 +10,22 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import PartitionNotFoundError, RemoteFailureError
-from aiomailbox.exchange import InputGate, LocalInputChannel, PartitionRegistry
 from aiomailbox.exchange.core.views import BytesView
 from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.input.channel import LocalInputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.registry import PartitionRegistry
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory import DataType, MemorySegment, NetworkBuffer, NetworkBufferPool
-from aiomailbox.records import ElementCodec, ListRun
+from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.run import ListRun
 from aiomailbox.records.values import PythonSerializer
 
 ADDRESS = PeerAddress("127.0.0.1", 1)

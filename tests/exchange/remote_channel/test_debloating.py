@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from aiomailbox.exchange.remote.debloating import DebloatingGate, GateDebloating
-from aiomailbox.memory import DebloatOptions
-from aiomailbox.records import ListRun
+from aiomailbox.memory.debloat import DebloatOptions
+from aiomailbox.records.run import ListRun
 
 OPTIONS = DebloatOptions(samples=1, size_bytes_min=64, size_bytes_max=1024)
 

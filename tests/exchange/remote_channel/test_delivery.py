@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from aiomailbox.records import (
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.events import (
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
-    ListRun,
     StopMode,
-    Watermark,
 )
+from aiomailbox.records.run import ListRun
 
 _SIZES = st.one_of(st.integers(0, 200), st.sampled_from([5_000, 200 * 1024]))
 _EMISSION = st.one_of(

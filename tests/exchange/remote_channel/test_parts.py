@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.records import (
-    RUN_LENGTH_MAX,
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.events import (
     Alignment,
-    ByteReader,
     CheckpointBarrier,
-    ElementCodec,
     EndOfData,
     EndOfPartition,
-    ListRun,
     StopMode,
-    Watermark,
 )
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.records.spanning import RecordDeserializer
 
 UNALIGNED = CheckpointBarrier(7, 0, Alignment.UNALIGNED)

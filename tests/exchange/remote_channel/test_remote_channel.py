@@ -15,20 +15,18 @@ from aiomailbox.errors import (
     StopTask,
 )
 from aiomailbox.exchange.remote.gate_buffers import GateBuffers
-from aiomailbox.memory import NetworkBufferPool
-from aiomailbox.records import (
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
+from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
     EventAnnouncement,
-    LatencyMarker,
-    ListRun,
     StopMode,
-    Watermark,
-    WatermarkStatus,
 )
+from aiomailbox.records.run import ListRun
 
 ALIGNED = CheckpointBarrier(7, 0)
 TIMEOUTABLE = CheckpointBarrier(7, 0, aligned_timeout_ms=100)

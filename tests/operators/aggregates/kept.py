@@ -17,36 +17,29 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from aiomailbox.columnar import (
-    ArrowRun,
-    ClassForm,
-    ColumnarAggregateOperator,
-    RowMaker,
-    columnar_windows,
-)
-from aiomailbox.operators import (
-    KeyedAggregateOperator,
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.forms import ClassForm
+from aiomailbox.columnar.rolling import ColumnarAggregateOperator
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.window_forms import columnar_windows
+from aiomailbox.operators.aggregates.functions import aggregates, count, mean, sum_
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.functions.keyed import (
     KeyedProcessFunction,
     KeyedProcessOperator,
-    OperatorSnapshot,
-    aggregates,
-    count,
-    decode_snapshot,
-    encode_snapshot,
-    field_or_function,
-    mean,
-    sum_,
 )
-from aiomailbox.state import AggregatingStateDescriptor, StateTtlConfig
+from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.descriptors import AggregatingStateDescriptor, StateTtlConfig
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    CountTrigger,
-    EventTimeSessionWindows,
-    PurgingTrigger,
+from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.triggers import CountTrigger, PurgingTrigger
 
 KEPT_BY_0_1: Final = Path(__file__).parent / "kept_by_0_1.json"
 

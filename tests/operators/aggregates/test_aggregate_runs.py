@@ -9,18 +9,16 @@ from unittest.mock import ANY
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.operators import (
+from aiomailbox.operators.aggregates.functions import (
     Aggregate,
-    KeyedAggregateOperator,
-    OnError,
     aggregates,
     count,
-    fail,
     max_,
     mean,
-    skip,
     sum_,
 )
+from aiomailbox.operators.core.on_error import OnError, fail, skip
+from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
 from aiomailbox.testing import OneInputHarness
 
 RECORDS = st.lists(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
-from aiomailbox.operators import (
+from aiomailbox.operators.aggregates.functions import (
     Aggregate,
     aggregates,
     collect_list,

@@ -15,28 +15,28 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.columnar import needs_rows
+from aiomailbox.columnar.cells import needs_rows
 from aiomailbox.errors import CorruptStreamError, JobFailedError, StateError
-from aiomailbox.operators import (
-    KeyedAggregateOperator,
-    KeyedReduceOperator,
+from aiomailbox.operators.aggregates.distinct import count_distinct
+from aiomailbox.operators.aggregates.first_last import first, last
+from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
     count,
-    count_distinct,
-    decode_snapshot,
-    encode_snapshot,
-    first,
-    last,
     max_,
     mean,
     min_,
-    quantile,
     sum_,
-    top_n,
 )
-from aiomailbox.state import HeapStateBackend, RocksDBStateBackend
+from aiomailbox.operators.aggregates.quantile import quantile
+from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.keyed.operators import (
+    KeyedAggregateOperator,
+    KeyedReduceOperator,
+)
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.state.accumulators import AccumulatorSchema, conversion
+from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.testing import OneInputHarness
 from tests.operators.aggregates.kept import (
     AFTER,

@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators import (
+from aiomailbox.operators.aggregates.commutative import commutative, is_commutative
+from aiomailbox.operators.aggregates.functions import (
     Aggregate,
     aggregates,
     collect_list,
-    commutative,
     count,
-    is_commutative,
     max_,
     mean,
     min_,
-    quantile,
     sum_,
-    top_n,
 )
+from aiomailbox.operators.aggregates.quantile import quantile
+from aiomailbox.operators.aggregates.top_n import top_n
 
 
 class Last:

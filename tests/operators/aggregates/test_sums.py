@@ -18,17 +18,18 @@ from hypothesis import given, strategies as st
 
 import aiomailbox as am
 from aiomailbox.errors import RecordTypeError, UserFunctionError
-from aiomailbox.operators import KeyedAggregateOperator, mean, sum_
-from aiomailbox.records import MAX_TIMESTAMP
+from aiomailbox.operators.aggregates.functions import mean, sum_
+from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
+from aiomailbox.records.elements import MAX_TIMESTAMP
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing import (
-    EventTimeTrigger,
-    PanedAggregateOperator,
+from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.panes import PanedAggregateOperator
 from aiomailbox.windowing.running_merge import RunningMerge
+from aiomailbox.windowing.triggers import EventTimeTrigger
 
 # What cancels out, what is too small to be seen beside it, and what rounds.
 FLOATS = st.one_of(

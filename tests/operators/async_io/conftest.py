@@ -11,11 +11,14 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import clock_of
-from aiomailbox.mailbox import MailboxController, MailboxProcessor
-from aiomailbox.operators import Operator, OperatorSnapshot, Pending
-from aiomailbox.operators.async_io import AsyncMapOperator
-from aiomailbox.policies import RateLimit
-from aiomailbox.records import ListRun, StreamRecord, Watermark
+from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.core.contract import Operator, Pending
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.run import ListRun
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.harness import RecordingOutput

@@ -18,9 +18,12 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import dead_letter, skip
-from aiomailbox.policies import Batch, Cache, RateLimit, Retry
-from aiomailbox.records import OutputTag
+from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.retry import Retry
+from aiomailbox.records.elements import OutputTag
 
 FAILED = OutputTag("failed")
 STEADY = Retry(attempts=3, initial=10, multiplier=1, jitter=0)

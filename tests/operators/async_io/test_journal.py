@@ -22,11 +22,15 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.journal import JobJournal, Journals
-from aiomailbox.operators import current_call, dead_letter, skip
-from aiomailbox.operators.async_io import AsyncMapOperator
-from aiomailbox.policies import Batch, Cache, Retry
-from aiomailbox.records import OutputTag
+from aiomailbox.journal.job import JobJournal
+from aiomailbox.journal.journals import Journals
+from aiomailbox.operators.async_io.identity import current_call
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache
+from aiomailbox.policies.retry import Retry
+from aiomailbox.records.elements import OutputTag
 
 FAILED = OutputTag("failed")
 ORDERS: list[dict[str, Any]] = [

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
-from aiomailbox.operators import OperatorSnapshot
-from aiomailbox.operators.async_io import AsyncMapOperator
-from aiomailbox.policies import Batch, Cache, RateLimit
-from aiomailbox.records import StreamRecord, WatermarkStatus
-from aiomailbox.state import OperatorStateSnapshot
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.elements import StreamRecord, WatermarkStatus
+from aiomailbox.state.rescale import OperatorStateSnapshot
 
 
 async def tick() -> None:

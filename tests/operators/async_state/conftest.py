@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import clock_of
-from aiomailbox.mailbox import MailboxController, MailboxProcessor
-from aiomailbox.operators import KeyedAsyncProcessOperator, OperatorSnapshot, Pending
-from aiomailbox.records import ListRun, StreamRecord, Watermark
+from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.harness import RecordingOutput
 

@@ -10,18 +10,15 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.operators import (
-    KeyedAsyncProcessFunction,
+from aiomailbox.operators.async_state.function import KeyedAsyncProcessFunction
+from aiomailbox.operators.functions.keyed import (
     KeyedProcessFunction,
     KeyedProcessOperator,
-    redistribute,
 )
-from aiomailbox.records import StreamRecord, Watermark
-from aiomailbox.state import (
-    ListStateDescriptor,
-    RocksDBStateBackend,
-    ValueStateDescriptor,
-)
+from aiomailbox.operators.snapshots.redistribution import redistribute
+from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.state.backends import RocksDBStateBackend
+from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness
 
 COUNT = ValueStateDescriptor("count", default=0)

@@ -16,25 +16,21 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import (
-    KeyedAsyncProcessFunction,
-    KeyedAsyncProcessOperator,
-    dead_letter,
-    skip,
-)
-from aiomailbox.policies import Retry
-from aiomailbox.records import MIN_TIMESTAMP, OutputTag
-from aiomailbox.state import (
+from aiomailbox.operators.async_state.function import KeyedAsyncProcessFunction
+from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
+from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.policies.retry import Retry
+from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend
+from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
-    HeapStateBackend,
     ListStateDescriptor,
     MapStateDescriptor,
-    OperatorStateSnapshot,
     ReducingStateDescriptor,
-    RocksDBStateBackend,
     StateTtlConfig,
     ValueStateDescriptor,
 )
+from aiomailbox.state.rescale import OperatorStateSnapshot
 
 SEEN = ValueStateDescriptor("seen", default=0)
 

@@ -9,33 +9,33 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import UserFunctionError, WrongTypeError
-from aiomailbox.keygroups import key_group
-from aiomailbox.operators import (
+from aiomailbox.keygroups.assignment import key_group
+from aiomailbox.operators.core.checkpointed import CheckpointedFunction
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
-    CheckpointedFunction,
-    CoProcessFunction,
-    CoProcessOperator,
-    KeyedCoProcessFunction,
-    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.functions.co import CoProcessFunction, CoProcessOperator
+from aiomailbox.operators.functions.keyed import (
     KeyedProcessFunction,
     KeyedProcessOperator,
-    Operator,
-    OperatorSnapshot,
-    ProcessFunction,
-    ProcessOperator,
 )
-from aiomailbox.state import (
+from aiomailbox.operators.functions.keyed_co import (
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
 from aiomailbox.testing import OneInputHarness, OperatorHarness, redistributed
-from aiomailbox.windowing import (
-    ProcessWindowFunction,
-    TumblingEventTimeWindows,
-    window_operator,
-)
+from aiomailbox.windowing.assigners import TumblingEventTimeWindows
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.functions import ProcessWindowFunction
 
 RULES = MapStateDescriptor("rules", str, int)
 

@@ -8,9 +8,13 @@ import traceback
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators import MapOperator, StageKind
 from aiomailbox.operators.core.generated import SOURCES_MAX, compiled
-from aiomailbox.operators.stateless.fused_source import LoopShape, compile_loop
+from aiomailbox.operators.stateless.fused_source import (
+    LoopShape,
+    StageKind,
+    compile_loop,
+)
+from aiomailbox.operators.stateless.operators import MapOperator
 from aiomailbox.testing import OneInputHarness
 
 

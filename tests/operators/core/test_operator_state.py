@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.operators import (
+from aiomailbox.operators.functions.keyed import (
     KeyedProcessFunction,
     KeyedProcessOperator,
-    ProcessFunction,
-    ProcessOperator,
 )
-from aiomailbox.state import (
-    ListStateDescriptor,
-    RedistributionMode,
-    redistribute_operator_state,
-)
+from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
+from aiomailbox.state.descriptors import ListStateDescriptor
+from aiomailbox.state.rescale import RedistributionMode, redistribute_operator_state
 from aiomailbox.testing import OneInputHarness
 
 

@@ -9,23 +9,25 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.operators import (
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
-    CoProcessFunction,
-    CoProcessOperator,
-    FunctionLife,
     KeyedBroadcastProcessFunction,
     KeyedBroadcastProcessOperator,
-    KeyedCoProcessFunction,
-    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.functions.co import CoProcessFunction, CoProcessOperator
+from aiomailbox.operators.functions.keyed import (
     KeyedProcessFunction,
     KeyedProcessOperator,
-    Operator,
-    ProcessFunction,
-    ProcessOperator,
 )
-from aiomailbox.state import MapStateDescriptor
+from aiomailbox.operators.functions.keyed_co import (
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
+from aiomailbox.state.descriptors import MapStateDescriptor
 from aiomailbox.testing import OneInputHarness, OperatorHarness
 
 RULES = MapStateDescriptor("rules")

@@ -14,15 +14,15 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import (
+from aiomailbox.operators.core.on_error import skip
+from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
     KeyedBroadcastProcessFunction,
     KeyedBroadcastProcessOperator,
-    skip,
 )
-from aiomailbox.records import OutputTag, StreamRecord, Watermark
-from aiomailbox.state import (
+from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,

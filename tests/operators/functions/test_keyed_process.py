@@ -15,16 +15,18 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import (
-    KeyedCoProcessFunction,
-    KeyedCoProcessOperator,
+from aiomailbox.operators.core.on_error import skip
+from aiomailbox.operators.functions.keyed import (
     KeyedProcessFunction,
     KeyedProcessOperator,
-    TimeDomain,
-    skip,
 )
-from aiomailbox.records import OutputTag, StreamRecord, Watermark
-from aiomailbox.state import ListStateDescriptor, ValueStateDescriptor
+from aiomailbox.operators.functions.keyed_co import (
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.functions.keyed_context import TimeDomain
+from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness, TwoInputHarness
 
 SEEN = ListStateDescriptor("seen")

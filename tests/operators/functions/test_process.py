@@ -3,17 +3,20 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import StateError, UserFunctionError, WrongTypeError
-from aiomailbox.operators import (
+from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.operators.functions.co import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessFunction,
     CoProcessOperator,
-    ProcessFunction,
-    ProcessOperator,
-    dead_letter,
-    skip,
 )
-from aiomailbox.records import OutputTag, StreamRecord, Watermark, WatermarkStatus
+from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
+from aiomailbox.records.elements import (
+    OutputTag,
+    StreamRecord,
+    Watermark,
+    WatermarkStatus,
+)
 from aiomailbox.testing import OneInputHarness, TwoInputHarness
 
 ODD = OutputTag("odd")

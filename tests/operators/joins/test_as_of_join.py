@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import TimestampError, WrongTypeError
-from aiomailbox.operators import AsOfJoinOperator, ProcessJoinFunction
-from aiomailbox.records import OutputTag, StreamRecord, Watermark
+from aiomailbox.operators.joins.as_of import AsOfJoinOperator
+from aiomailbox.operators.joins.function import ProcessJoinFunction
+from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import TwoInputHarness
 
 LATE = OutputTag("late")

@@ -17,8 +17,10 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import IntervalJoinOperator, ProcessJoinFunction, skip
-from aiomailbox.records import OutputTag, StreamRecord, Watermark
+from aiomailbox.operators.core.on_error import skip
+from aiomailbox.operators.joins.function import ProcessJoinFunction
+from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import TwoInputHarness, redistributed
 
 Pairs = list[tuple[int, int]]

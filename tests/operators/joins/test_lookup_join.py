@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
-from aiomailbox.operators import AsyncMapOperator, LookupJoinOperator, dead_letter, skip
-from aiomailbox.policies import Batch, Cache
-from aiomailbox.records import OutputTag, StreamRecord, Watermark
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.operators.joins.lookup import LookupJoinOperator
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache
+from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness
 
 COUNTRIES = {"oslo": "Norway", "rome": "Italy"}

@@ -8,22 +8,23 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.operators import (
-    KeyedAggregateOperator,
-    KeyedReduceOperator,
+from aiomailbox.operators.aggregates.commutative import commutative
+from aiomailbox.operators.aggregates.distinct import count_distinct
+from aiomailbox.operators.aggregates.first_last import first, last
+from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
-    commutative,
     count,
-    count_distinct,
-    first,
-    last,
     mean,
-    quantile,
-    skip,
     sum_,
-    top_n,
-    undoable,
+)
+from aiomailbox.operators.aggregates.quantile import quantile
+from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.aggregates.undoing import undoable
+from aiomailbox.operators.core.on_error import skip
+from aiomailbox.operators.keyed.operators import (
+    KeyedAggregateOperator,
+    KeyedReduceOperator,
 )
 from aiomailbox.testing import OneInputHarness
 

@@ -16,18 +16,15 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import (
+from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
+from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,
-    MapOperator,
-    OperatorSnapshot,
-    aggregates,
-    count,
-    dead_letter,
-    skip,
-    sum_,
 )
-from aiomailbox.records import OutputTag, StreamRecord, Watermark
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.stateless.operators import MapOperator
+from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness, redistributed
 
 

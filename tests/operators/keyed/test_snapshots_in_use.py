@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.operators import (
+from aiomailbox.operators.functions.keyed import (
     KeyedProcessFunction,
     KeyedProcessOperator,
-    KeyedReduceOperator,
-    decode_snapshot,
-    encode_snapshot,
 )
-from aiomailbox.state import RocksDBStateBackend, ValueStateDescriptor
+from aiomailbox.operators.keyed.operators import KeyedReduceOperator
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.state.backends import RocksDBStateBackend
+from aiomailbox.state.descriptors import ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness
 
 LAST = ValueStateDescriptor("last", default=0)

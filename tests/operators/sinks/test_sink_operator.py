@@ -11,8 +11,9 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import SinkOperator, dead_letter, skip
-from aiomailbox.records import OutputTag
+from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.records.elements import OutputTag
 from aiomailbox.testing import OneInputHarness
 
 

@@ -8,70 +8,75 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from aiomailbox.columnar import (
-    AsyncColumnOperator,
-    ColumnarAggregateOperator,
-    ColumnarIntervalJoin,
-    ColumnarKeyCheck,
-    ColumnarPanedOperator,
-    ColumnarSessionOperator,
+from aiomailbox.columnar.aligned import (
     ColumnarSlidingOperator,
     ColumnarTumblingOperator,
-    ColumnarWindowJoin,
-    MapBatchesOperator,
-    columnar_windows,
 )
+from aiomailbox.columnar.async_column import AsyncColumnOperator
+from aiomailbox.columnar.interval_join import ColumnarIntervalJoin
+from aiomailbox.columnar.key_check import ColumnarKeyCheck
+from aiomailbox.columnar.map_batches import MapBatchesOperator
+from aiomailbox.columnar.paned import ColumnarPanedOperator
+from aiomailbox.columnar.rolling import ColumnarAggregateOperator
+from aiomailbox.columnar.sessions import ColumnarSessionOperator
+from aiomailbox.columnar.window_forms import columnar_windows
+from aiomailbox.columnar.window_join import ColumnarWindowJoin
 from aiomailbox.connectors.spark.transform_with_state import TransformWithStateOperator
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.operators import (
-    AsOfJoinOperator,
-    AsyncStatelessOperator,
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
+    KeyedBroadcastProcessFunction,
+    KeyedBroadcastProcessOperator,
+)
+from aiomailbox.operators.functions.co import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessFunction,
     CoProcessOperator,
-    FilterOperator,
-    FlatMapOperator,
-    FusedOperator,
-    IntervalJoinOperator,
-    KeyedAggregateOperator,
-    KeyedAsyncProcessOperator,
-    KeyedBroadcastProcessFunction,
-    KeyedBroadcastProcessOperator,
-    KeyedCoProcessFunction,
-    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.functions.keyed import (
     KeyedProcessFunction,
     KeyedProcessOperator,
+)
+from aiomailbox.operators.functions.keyed_co import (
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
+)
+from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
+from aiomailbox.operators.joins.as_of import AsOfJoinOperator
+from aiomailbox.operators.joins.function import pair
+from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.joins.lookup import LookupJoinOperator
+from aiomailbox.operators.keyed.operators import (
+    KeyedAggregateOperator,
     KeyedReduceOperator,
-    LookupJoinOperator,
+)
+from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.fusion import FusedOperator
+from aiomailbox.operators.stateless.operators import (
+    FilterOperator,
+    FlatMapOperator,
     MapOperator,
-    MatchOperator,
-    Operator,
-    ProcessFunction,
-    ProcessOperator,
-    SinkOperator,
-    SourceOperator,
-    StageKind,
-    ThreadOperator,
-    TimestampsAndWatermarksOperator,
-    aggregates,
-    count,
-    field_or_function,
-    pair,
-    pattern,
-    sum_,
 )
-from aiomailbox.operators.async_io import AsyncMapOperator
-from aiomailbox.operators.useful import (
-    BatchOperator,
-    BufferOperator,
-    DeduplicateOperator,
-    SampleOperator,
-    WithLatestOperator,
-)
-from aiomailbox.state import (
+from aiomailbox.operators.stateless.thread_operator import ThreadOperator
+from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
+from aiomailbox.operators.useful.batch import BatchOperator
+from aiomailbox.operators.useful.buffer import BufferOperator
+from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
+from aiomailbox.operators.useful.latest import WithLatestOperator
+from aiomailbox.operators.useful.match import MatchOperator
+from aiomailbox.operators.useful.pattern import pattern
+from aiomailbox.operators.useful.sample import SampleOperator
+from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     StateTtlConfig,
@@ -84,21 +89,20 @@ from aiomailbox.testing import (
     TwoInputHarness,
 )
 from aiomailbox.testing.scripted_source import ScriptSplit
-from aiomailbox.windowing import (
-    ContinuousEventTimeTrigger,
-    CountEvictor,
-    CountTrigger,
-    EventTimeSessionWindows,
-    EventTimeTrigger,
-    ProcessWindowFunction,
-    SidedKey,
+from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
-    WindowJoinOperator,
     WindowStagger,
-    window_operator,
 )
+from aiomailbox.windowing.build import window_operator
+from aiomailbox.windowing.co_group import SidedKey
+from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
+from aiomailbox.windowing.evictors import CountEvictor
+from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.triggers import CountTrigger, EventTimeTrigger
+from aiomailbox.windowing.window_join import WindowJoinOperator
 
 Step = tuple[Any, ...]
 

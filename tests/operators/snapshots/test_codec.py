@@ -10,26 +10,22 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import StateError
-from aiomailbox.eventtime import TimerSnapshot
-from aiomailbox.keygroups import KeyGroupRange
-from aiomailbox.operators import (
-    OperatorSnapshot,
+from aiomailbox.eventtime.timers import TimerSnapshot
+from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.operators.snapshots.codec import (
     decode_snapshot,
     encode_snapshot,
-    redistribute,
     snapshot_chunks,
 )
-from aiomailbox.state import (
-    HeapStateStore,
-    KeyedStateSnapshot,
-    ListStateDescriptor,
-    OperatorStateSnapshot,
-    OperatorStateStore,
-    PickleSerializer,
-    RedistributionMode,
-    ValueStateDescriptor,
-)
+from aiomailbox.operators.snapshots.redistribution import redistribute
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS
+from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.serializers import PickleSerializer
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.testing import ManualClock
 
 COUNT = ValueStateDescriptor("count", list)

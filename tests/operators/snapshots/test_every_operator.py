@@ -19,20 +19,19 @@ import pyarrow as pa
 import pytest
 
 import aiomailbox
-from aiomailbox.columnar import ArrowRun, ClassForm, RowMaker
-from aiomailbox.keygroups import key_group, key_group_range
-from aiomailbox.operators import (
-    KeyedAsyncProcessOperator,
-    Operator,
-    OperatorSnapshot,
-    SourceOperator,
-    decode_snapshot,
-    encode_snapshot,
-    redistribute,
-)
-from aiomailbox.operators.async_io import AsyncMapOperator
-from aiomailbox.records import StreamRecord
-from aiomailbox.state import HeapStateBackend, RocksDBStateBackend
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.forms import ClassForm
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.keygroups.assignment import key_group, key_group_range
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
+from aiomailbox.operators.snapshots.redistribution import redistribute
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.records.elements import StreamRecord
+from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.testing import OperatorHarness
 from tests.operators.snapshots.cases import CLASSES, Case, Row, Step, cases
 

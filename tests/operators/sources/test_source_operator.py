@@ -10,16 +10,17 @@ from aiomailbox.errors import (
     TimestampError,
     UserFunctionError,
 )
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.operators import InputStatus, SourceMode, SourceOperator
-from aiomailbox.records import (
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.operators.sources.operator import SourceMode, SourceOperator
+from aiomailbox.operators.sources.source import InputStatus
+from aiomailbox.records.elements import (
     MAX_TIMESTAMP,
-    ListRun,
-    StopMode,
     StreamRecord,
     Watermark,
     WatermarkStatus,
 )
+from aiomailbox.records.events import StopMode
+from aiomailbox.records.run import ListRun
 from aiomailbox.testing import (
     CRASH,
     PAUSE,

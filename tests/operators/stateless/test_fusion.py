@@ -11,21 +11,22 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import RecordTypeError, StopTask, UserFunctionError
-from aiomailbox.operators import (
-    DeadLetter,
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.on_error import DeadLetter, dead_letter, skip
+from aiomailbox.operators.stateless.fused_source import (
+    LoopShape,
+    StageKind,
+    loop_source,
+)
+from aiomailbox.operators.stateless.fusion import FusedOperator, fused
+from aiomailbox.operators.stateless.operators import (
     FilterOperator,
     FlatMapOperator,
-    FusedOperator,
     MapOperator,
-    Operator,
-    StageKind,
-    dead_letter,
-    fused,
-    skip,
     stateless,
 )
-from aiomailbox.operators.stateless.fused_source import LoopShape, loop_source
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, OutputTag, StreamRecord
+from aiomailbox.records.elements import OutputTag, StreamRecord
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.harness import OneInputHarness, RecordingOutput
 

@@ -10,8 +10,11 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.operators import StageKind, ThreadOperator, dead_letter, skip
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, OutputTag, StreamRecord
+from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.thread_operator import ThreadOperator
+from aiomailbox.records.elements import OutputTag, StreamRecord
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.testing import OneInputHarness
 
 FAILED = OutputTag("failed")

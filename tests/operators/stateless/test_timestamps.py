@@ -3,9 +3,14 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.eventtime import WatermarkStrategy
-from aiomailbox.operators import TimestampsAndWatermarksOperator
-from aiomailbox.records import MAX_TIMESTAMP, StreamRecord, Watermark, WatermarkStatus
+from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
+from aiomailbox.records.elements import (
+    MAX_TIMESTAMP,
+    StreamRecord,
+    Watermark,
+    WatermarkStatus,
+)
 from aiomailbox.testing import OneInputHarness
 
 BY_VALUE = WatermarkStrategy.for_bounded_out_of_orderness(

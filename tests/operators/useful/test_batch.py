@@ -8,8 +8,13 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators import BatchOperator
-from aiomailbox.records import MAX_TIMESTAMP, StreamRecord, Watermark, WatermarkStatus
+from aiomailbox.operators.useful.batch import BatchOperator
+from aiomailbox.records.elements import (
+    MAX_TIMESTAMP,
+    StreamRecord,
+    Watermark,
+    WatermarkStatus,
+)
 from aiomailbox.testing import OneInputHarness
 
 

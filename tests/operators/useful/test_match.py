@@ -15,8 +15,10 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators import Match, MatchOperator, Pattern, dead_letter, pattern
-from aiomailbox.records import OutputTag
+from aiomailbox.operators.core.on_error import dead_letter
+from aiomailbox.operators.useful.match import MatchOperator
+from aiomailbox.operators.useful.pattern import Match, Pattern, pattern
+from aiomailbox.records.elements import OutputTag
 from aiomailbox.testing import OneInputHarness
 
 Row = tuple[int, str]

@@ -13,10 +13,11 @@ from aiomailbox.errors import (
     RemoteFailureError,
     UserFunctionError,
 )
-from aiomailbox.eventtime import AlignmentConfig
-from aiomailbox.graph import Transformation, build_job_graph
+from aiomailbox.eventtime.strategy import AlignmentConfig
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.operators import Operator
+from aiomailbox.operators.core.contract import Operator
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.alignment import (

@@ -9,7 +9,7 @@ import pytest
 
 from aiomailbox.clock import clock_of
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.policies import RateLimit
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
 from aiomailbox.runtime.peers.messages import Granted, Lease, Pause

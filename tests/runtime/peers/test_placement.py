@@ -6,8 +6,9 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from aiomailbox.graph import Origin, Transformation, build_job_graph
-from aiomailbox.operators import Operator
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.operators.core.contract import Operator
 from aiomailbox.runtime.exchange_plan import producer_targets
 from aiomailbox.runtime.peers.network import producers_of
 from aiomailbox.runtime.peers.placement import PARENT, place, worker_of_slot

@@ -13,10 +13,12 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import NotShippableError
-from aiomailbox.exchange import KeyGroupPartitioner
-from aiomailbox.graph import Origin, Transformation, build_job_graph
-from aiomailbox.operators import Operator, StatelessOperator
-from aiomailbox.policies import RateLimit
+from aiomailbox.exchange.partitioner import KeyGroupPartitioner
+from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.stateless.operators import StatelessOperator
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.modules import is_importable
 from aiomailbox.runtime.peers.placement import place

@@ -21,7 +21,7 @@ from aiomailbox.connectors.collection import (
     RangeSplit,
     SplitReader,
 )
-from aiomailbox.records import ListRun
+from aiomailbox.records.run import ListRun
 
 ROOT = Path(__file__).parents[3]
 

@@ -30,7 +30,8 @@ class ParquetReader:
     def __init__(self, path: str, as_batches: bool) -> None:
         import pyarrow.parquet as pq
 
-        from aiomailbox.columnar import DictForm, RowMaker
+        from aiomailbox.columnar.forms import DictForm
+        from aiomailbox.columnar.rows import RowMaker
 
         self.availability = Availability()
         self.as_batches = as_batches
@@ -51,8 +52,8 @@ class ParquetReader:
         self.availability.set_available()
 
     def poll_next(self, output: Any) -> am.InputStatus:
-        from aiomailbox.columnar import ArrowRun
-        from aiomailbox.records import ListRun
+        from aiomailbox.columnar.arrow_run import ArrowRun
+        from aiomailbox.records.run import ListRun
 
         split = self.split
         if split is None:

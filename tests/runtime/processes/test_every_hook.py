@@ -23,7 +23,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.availability import Availability
-from aiomailbox.records import ListRun
+from aiomailbox.records.run import ListRun
 
 
 class Broken(Exception):  # noqa: N818 -- short in the names of cases

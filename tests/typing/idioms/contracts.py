@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, assert_type
 
 import aiomailbox as am
-from aiomailbox.records import Run
+from aiomailbox.records.run import Run
 from tests.typing.idioms.streams import Order
 
 FIRST = am.ValueStateDescriptor("first", int)

@@ -8,7 +8,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import Applied, local_session
+from aiomailbox.connectors.spark.inside.applied import Applied
+from aiomailbox.connectors.spark.session import local_session
 from tests.typing.idioms.streams import Order, totals
 
 

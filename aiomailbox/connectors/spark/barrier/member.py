@@ -48,7 +48,7 @@ from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.wire import FRAME_HEADER
 from aiomailbox.logs import library_log
-from aiomailbox.policies import RateLimit
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.declared import state_classes
 from aiomailbox.runtime.peers.assembly import assemble
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX

@@ -26,7 +26,8 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.checkpoint import LATEST, CheckpointSettings, Retention
+from aiomailbox.checkpoint.settings import CheckpointSettings, Retention
+from aiomailbox.checkpoint.store import LATEST
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.parquet import ParquetSink
 from aiomailbox.connectors.spark.barrier.credentials import new_credentials
@@ -58,19 +59,17 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.graph import JobGraph, Origin, Transformation, reachable
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
-from aiomailbox.operators import MapOperator, SinkOperator
-from aiomailbox.policies import (
-    FixedDelayRestart,
-    NoRestart,
-    RateLimit,
-    RestartStrategy,
-)
-from aiomailbox.records import OutputTag
-from aiomailbox.runtime import JobSnapshot
+from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.stateless.operators import MapOperator
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.policies.restart import FixedDelayRestart, NoRestart, RestartStrategy
+from aiomailbox.records.elements import OutputTag
 from aiomailbox.runtime.config import IfFinished, JobConfig
 from aiomailbox.runtime.failure_place import job_failure
+from aiomailbox.runtime.job_snapshot import JobSnapshot
 from aiomailbox.runtime.peers.errors_as_text import error_from_text
 from aiomailbox.runtime.peers.placement import Placement
 from aiomailbox.runtime.peers.shipping import Shipment, pack

@@ -26,15 +26,15 @@ from aiomailbox.connectors.spark.frame_source import (
     FrameSource,
 )
 from aiomailbox.errors import IllegalStateError, SourceChangedError
-from aiomailbox.operators import (
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sources.source import (
     EnumeratorContext,
     InputStatus,
-    Pending,
     ReaderContext,
     ReaderOutput,
     StaticEnumerator,
 )
-from aiomailbox.state import kept_in_state
+from aiomailbox.state.state_classes import kept_in_state
 
 __all__ = ["INPUT", "BarrierInput", "PartitionFeeds", "PartitionPosition", "Wrapping"]
 

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.runtime import JobMaster, JobObserver, JobSnapshot
+from aiomailbox.runtime.job_snapshot import JobSnapshot
+from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.observer import JobObserver
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["showing", "watching"]

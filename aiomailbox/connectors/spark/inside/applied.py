@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.checkpoint import job_directory
+from aiomailbox.checkpoint.layout import job_directory
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.spark.frame_source import makes_watermarks, waits_for_end
 from aiomailbox.connectors.spark.inside.frames import (
@@ -38,23 +38,15 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.graph import (
-    JobGraph,
-    JobVertex,
-    Origin,
-    Transformation,
-    describe_form,
-    reachable,
-)
-from aiomailbox.operators import SinkOperator
-from aiomailbox.records import OutputTag
-from aiomailbox.runtime import (
-    JobConfig,
-    JobMetrics,
-    JobSnapshot,
-    TaskView,
-    snapshot_after,
-)
+from aiomailbox.graph.columns import describe_form
+from aiomailbox.graph.job_graph import JobGraph, JobVertex
+from aiomailbox.graph.transformation import Origin, Transformation, reachable
+from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.records.elements import OutputTag
+from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot
+from aiomailbox.runtime.observer import snapshot_after
+from aiomailbox.runtime.views import TaskView
 
 __all__ = ["Application", "Applied"]
 

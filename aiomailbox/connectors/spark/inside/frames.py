@@ -24,8 +24,9 @@ from aiomailbox.connectors.spark.inside.stage import StagePart, run_stage
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA
 from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.shipped import shipped
-from aiomailbox.graph import JobGraph, Transformation
-from aiomailbox.policies import RateLimit
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.transformation import Transformation
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.placement import Placement
 from aiomailbox.runtime.peers.shipping import Shipment, pack

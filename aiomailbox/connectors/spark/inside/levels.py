@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from aiomailbox.graph import Edge, JobGraph, JobVertex, consumers_of
+from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex
+from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.ids import VertexId
 
 __all__ = ["JobLevels", "Place", "Target"]

@@ -18,7 +18,7 @@ import msgspec
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.spark.handshake import HANDSHAKE_S, admit, connect_as
 from aiomailbox.errors import HandshakeError, UsageError, WorldError
-from aiomailbox.policies import RateLimit
+from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
 from aiomailbox.runtime.peers.messages import Granted, Lease, Pause

@@ -14,14 +14,12 @@ from typing import NamedTuple
 
 from aiomailbox.connectors.spark.inside.wire import RowKind, WireRow, elements_of
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.exchange import InputChannel, ObjectBuffer, PolledBuffer
-from aiomailbox.records import (
-    MAX_WATERMARK,
-    ElementCodec,
-    EndOfData,
-    EndOfPartition,
-    StopMode,
-)
+from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import PolledBuffer
+from aiomailbox.exchange.input.channel import InputChannel
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import MAX_WATERMARK
+from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode
 
 __all__ = ["ChannelKey", "Demultiplexer", "ShuffleChannel"]
 

@@ -6,8 +6,8 @@ from typing import Final
 
 from aiomailbox.connectors.spark.inside.source import StageInput
 from aiomailbox.errors import UsageError
-from aiomailbox.graph import Origin, Transformation, reachable
-from aiomailbox.operators import Operator
+from aiomailbox.graph.transformation import Origin, Transformation, reachable
+from aiomailbox.operators.core.contract import Operator
 
 __all__ = ["check_applicable", "check_no_sinks", "check_runnable"]
 

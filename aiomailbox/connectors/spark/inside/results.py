@@ -10,17 +10,14 @@ import pyarrow as pa
 
 from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
-from aiomailbox.columnar import ArrowRun, BatchMaker
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.connectors.immediate_writer import ImmediateWriter
 from aiomailbox.connectors.spark.letters import plain_letter
-from aiomailbox.operators import (
-    Committer,
-    CommitterContext,
-    Pending,
-    RuntimeContext,
-    SinkWriter,
-)
-from aiomailbox.records import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 __all__ = ["RESULTS", "ResultSink", "StageResults"]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.graph import Origin
+from aiomailbox.graph.transformation import Origin
 
 __all__ = ["arrow_columns", "declared_class", "output_schema"]
 

@@ -16,19 +16,16 @@ from aiomailbox.connectors.spark.inside.wire import (
     wire_batch,
 )
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange import ChannelStatistics, DataListener
+from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
 from aiomailbox.exchange.core.views import ObjectView
 from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory import LocalBufferPool
-from aiomailbox.records import (
-    Control,
-    ElementCodec,
-    Run,
-    RuntimeEvent,
-    StopMode,
-    Watermark,
-)
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records import Control
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import Watermark
+from aiomailbox.records.events import RuntimeEvent, StopMode
+from aiomailbox.records.run import Run
 
 __all__ = ["RowWriter", "ShuffleOutput"]
 

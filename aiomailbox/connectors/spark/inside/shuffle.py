@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from aiomailbox.keygroups import bit_mix
+from aiomailbox.keygroups.hashing import bit_mix
 
 __all__ = [
     "FALLBACK",

@@ -9,15 +9,15 @@ import pyarrow as pa
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.spark.frame_source import BatchRuns, FrameSource
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.operators import (
+from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.sources.source import (
     EnumeratorContext,
     InputStatus,
-    Pending,
     ReaderContext,
     ReaderOutput,
     StaticEnumerator,
 )
-from aiomailbox.records import RUN_LENGTH_MAX
+from aiomailbox.records.run import RUN_LENGTH_MAX
 
 __all__ = ["BatchFeed", "StageInput"]
 

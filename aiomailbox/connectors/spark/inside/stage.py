@@ -34,21 +34,22 @@ from aiomailbox.connectors.spark.inside.results import RESULTS
 from aiomailbox.connectors.spark.inside.sending import RowWriter, ShuffleOutput
 from aiomailbox.connectors.spark.inside.wire import RowKind, WireRow, rows_of_batch
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.exchange import (
-    InputChannel,
-    InputGate,
-    OutputPartition,
-    PartitionRegistry,
-)
-from aiomailbox.graph import Edge, OperatorFactory
+from aiomailbox.exchange.core.output import OutputPartition
+from aiomailbox.exchange.input.channel import InputChannel
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.graph.job_graph import Edge
+from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
-from aiomailbox.journal import SharedJournals
+from aiomailbox.journal.shared import SharedJournals
 from aiomailbox.logs import library_log
-from aiomailbox.memory import LocalBufferPool, NetworkBufferPool
-from aiomailbox.metrics import MetricGroup
-from aiomailbox.operators import Operator
-from aiomailbox.policies import RateLimit
-from aiomailbox.records import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, ElementCodec
+from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.core.contract import Operator
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import ChannelFactory, TaskBuilder
 from aiomailbox.runtime.exchange_plan import total_segments

@@ -15,7 +15,9 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.records import MIN_TIMESTAMP, Element, ElementCodec
+from aiomailbox.records import Element
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import MIN_TIMESTAMP
 from aiomailbox.records.framing import LENGTH
 
 __all__ = [

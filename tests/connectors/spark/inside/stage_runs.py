@@ -16,15 +16,15 @@ from pyspark.sql.types import LongType, StructField, StructType
 import aiomailbox as am
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
-from aiomailbox.columnar import NamedTupleForm
+from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.connectors.spark.frame_source import FrameRows, frame_operator
 from aiomailbox.connectors.spark.inside.levels import JobLevels
 from aiomailbox.connectors.spark.inside.results import ResultSink
 from aiomailbox.connectors.spark.inside.source import StageInput
 from aiomailbox.connectors.spark.inside.stage import StagePart, run_stage
 from aiomailbox.connectors.spark.types import special_columns
-from aiomailbox.graph import Origin, Transformation
-from aiomailbox.operators import SinkOperator
+from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.operators.sinks.operator import SinkOperator
 from aiomailbox.runtime.peers.placement import Placement
 from aiomailbox.runtime.peers.shipping import Shipment, pack
 

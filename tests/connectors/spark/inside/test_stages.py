@@ -20,10 +20,12 @@ from aiomailbox.connectors.spark.inside.wire import (
     wire_batch,
 )
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.exchange import InputGate
 from aiomailbox.exchange.frames.encoder import FrameEncoder
-from aiomailbox.graph import JobGraph
-from aiomailbox.records import MAX_WATERMARK, ElementCodec, ListRun, Watermark
+from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.elements import MAX_WATERMARK, Watermark
+from aiomailbox.records.run import ListRun
 from aiomailbox.records.values import PythonSerializer
 
 CODEC = ElementCodec(PythonSerializer())
