@@ -26,8 +26,8 @@ from aiomailbox.checkpoint.savepoint import Savepoint
 from aiomailbox.checkpoint.settings import CheckpointingMode, Retention
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
-from aiomailbox.connectors.function_sink import FunctionSink
 from aiomailbox.connectors.inbox import Answers, Inbox, Subscription
+from aiomailbox.connectors.sinks import FunctionSink
 from aiomailbox.durations import days, hours, millis, minutes, seconds
 from aiomailbox.errors import (
     AioMailboxError,
@@ -97,7 +97,7 @@ from aiomailbox.errors import (
     YieldDepthError,
 )
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.mailbox.default_action import MailboxController, MailboxDefaultAction
+from aiomailbox.mailbox.control import MailboxController, MailboxDefaultAction
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import Mail, MailOptions
 from aiomailbox.mailbox.processor import MailboxProcessor
@@ -105,7 +105,6 @@ from aiomailbox.mailbox.task_mailbox import TaskMailbox
 from aiomailbox.metrics.declared import Merge, Metric, MetricKind
 from aiomailbox.metrics.histogram import HistogramValue
 from aiomailbox.observe.running import run
-from aiomailbox.operators.aggregates.commutative import commutative
 from aiomailbox.operators.aggregates.distinct import count_distinct
 from aiomailbox.operators.aggregates.first_last import first, last
 from aiomailbox.operators.aggregates.functions import (
@@ -117,50 +116,52 @@ from aiomailbox.operators.aggregates.functions import (
     min_,
     sum_,
 )
+from aiomailbox.operators.aggregates.promises import commutative
 from aiomailbox.operators.aggregates.quantile import quantile
 from aiomailbox.operators.aggregates.top_n import top_n
 from aiomailbox.operators.async_io.identity import AsyncCall, current_call
-from aiomailbox.operators.async_state.context import KeyedAsyncContext
-from aiomailbox.operators.async_state.function import KeyedAsyncProcessFunction
-from aiomailbox.operators.core.blocked import BlockCause
-from aiomailbox.operators.core.checkpointed import (
-    CheckpointedFunction,
-    FunctionStateContext,
+from aiomailbox.operators.async_state.function import (
+    KeyedAsyncContext,
+    KeyedAsyncProcessFunction,
 )
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.input_selection import InputSelection
-from aiomailbox.operators.core.on_error import (
+from aiomailbox.operators.core.failures import (
     DeadLetter,
     OnError,
     dead_letter,
     fail,
     skip,
 )
+from aiomailbox.operators.core.operator import BlockCause, InputSelection
+from aiomailbox.operators.core.user_code import (
+    CheckpointedFunction,
+    FunctionStateContext,
+)
 from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
 )
-from aiomailbox.operators.functions.broadcast_context import (
+from aiomailbox.operators.functions.contexts import (
     BroadcastContext,
     KeyedBroadcastContext,
-    KeyedReadOnlyContext,
-    ReadOnlyContext,
-)
-from aiomailbox.operators.functions.co import CoProcessFunction
-from aiomailbox.operators.functions.keyed import KeyedProcessFunction
-from aiomailbox.operators.functions.keyed_co import KeyedCoProcessFunction
-from aiomailbox.operators.functions.keyed_context import (
     KeyedProcessContext,
+    KeyedReadOnlyContext,
+    ProcessContext,
+    ReadOnlyContext,
     TimerService,
 )
-from aiomailbox.operators.functions.process import ProcessFunction
-from aiomailbox.operators.functions.process_context import ProcessContext
-from aiomailbox.operators.joins.function import ProcessJoinContext, ProcessJoinFunction
-from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.functions.process import (
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ProcessFunction,
+)
+from aiomailbox.operators.joins.keyed import ProcessJoinContext, ProcessJoinFunction
 from aiomailbox.operators.sinks.sink import (
     Committer,
     CommitterContext,
+    Guarantee,
     Sink,
     SinkWriter,
 )
@@ -173,7 +174,7 @@ from aiomailbox.operators.sources.source import (
     SplitEnumerator,
     StaticEnumerator,
 )
-from aiomailbox.operators.useful.pattern import Match, Pattern, pattern
+from aiomailbox.operators.useful.patterns import Match, Pattern, pattern
 from aiomailbox.policies import restart
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
@@ -182,8 +183,12 @@ from aiomailbox.policies.retry import Retry
 from aiomailbox.records.elements import OutputTag
 from aiomailbox.records.questions import Answer, Question
 from aiomailbox.records.run import ListRun
-from aiomailbox.runtime.backpressure import BackpressureReport, VertexPressure
-from aiomailbox.runtime.bottleneck import BackpressureLevel, TaskPressure
+from aiomailbox.runtime.backpressure import (
+    BackpressureLevel,
+    BackpressureReport,
+    TaskPressure,
+    VertexPressure,
+)
 from aiomailbox.runtime.checkpoint_views import CheckpointView, CompletedCheckpoint
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.diagnosis import Bottleneck
@@ -196,11 +201,12 @@ from aiomailbox.runtime.job_snapshot import (
     OperatorSummary,
 )
 from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.master import JobResult
 from aiomailbox.runtime.processes.deployment import Processes
-from aiomailbox.runtime.stalls import Stall
 from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.state.descriptors import (
+    AggregateFunction,
     AggregatingStateDescriptor,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -211,7 +217,6 @@ from aiomailbox.state.descriptors import (
     TtlUpdate,
     ValueStateDescriptor,
 )
-from aiomailbox.state.functions import AggregateFunction
 from aiomailbox.state.operator_state import ReadOnlyBroadcastState
 from aiomailbox.state.serializers import ObjectSerializer, PickleSerializer
 from aiomailbox.state.store import (
@@ -223,16 +228,14 @@ from aiomailbox.state.store import (
     ValueState,
 )
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     GlobalWindows,
+    ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
-)
-from aiomailbox.windowing.continuous import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
 )
 from aiomailbox.windowing.evictors import (
     CountEvictor,
@@ -240,26 +243,26 @@ from aiomailbox.windowing.evictors import (
     Evictor,
     TimeEvictor,
 )
-from aiomailbox.windowing.explain import explain_window
-from aiomailbox.windowing.failures import FailedWindow
 from aiomailbox.windowing.functions import (
     ProcessWindowContext,
     ProcessWindowFunction,
     WindowState,
 )
-from aiomailbox.windowing.sessions import (
-    EventTimeSessionWindows,
-    ProcessingTimeSessionWindows,
-)
+from aiomailbox.windowing.operator import FailedWindow
+from aiomailbox.windowing.spec import explain_window
 from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow
-from aiomailbox.windowing.trigger import Trigger, TriggerContext, TriggerResult
 from aiomailbox.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
     NeverTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
+    Trigger,
+    TriggerContext,
+    TriggerResult,
 )
 
 # All that `__getattr__` gives, for checkers and editors.

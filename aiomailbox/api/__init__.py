@@ -6,6 +6,7 @@ from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.interval import IntervalJoin, IntervalJoined
 from aiomailbox.api.job import (
     JobClient,
+    LatestSnapshot,
     OperatorWatermark,
     held_jobs,
     latest_job,
@@ -16,7 +17,6 @@ from aiomailbox.api.job_progress import (
     progress,
     progress_of,
 )
-from aiomailbox.api.latest_snapshot import LatestSnapshot
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
 from aiomailbox.api.sessions import Session

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from aiomailbox.operators.core.callables import is_async_callable
+from aiomailbox.operators.core.user_code import is_async_callable
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from aiomailbox.api.build import described_key, function_info, own_copy
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.errors import UsageError, WrongTypeError
 from aiomailbox.graph.transformation import OperatorFactory
-from aiomailbox.operators.core.on_error import OnError, fail
+from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,

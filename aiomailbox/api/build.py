@@ -10,12 +10,20 @@ from functools import partial
 from typing import Any, Final, TypeVar, cast
 
 from aiomailbox.api.growing import state_without_ttl
-from aiomailbox.connectors.function_sink import FunctionSink
+from aiomailbox.connectors.sinks import FunctionSink
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import FunctionInfo, Origin, Transformation
 from aiomailbox.operators.aggregates.functions import fields_read
-from aiomailbox.operators.core.callables import (
+from aiomailbox.operators.core.failures import OnError, check_on_error
+from aiomailbox.operators.core.fields import (
+    FieldSelector,
+    FieldsSelector,
+    RecordFields,
+    field_or_function,
+)
+from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.user_code import (
     check_function,
     describe,
     is_async_callable,
@@ -23,18 +31,9 @@ from aiomailbox.operators.core.callables import (
     refuse_generator,
     shortened,
 )
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.on_error import OnError, check_on_error
-from aiomailbox.operators.core.record_fields import RecordFields
-from aiomailbox.operators.core.selectors import (
-    FieldSelector,
-    FieldsSelector,
-    field_or_function,
-)
 from aiomailbox.operators.keyed.key_reader import KeyCheck
-from aiomailbox.operators.sinks.operator import SinkOperator
-from aiomailbox.operators.sinks.sink import Sink
-from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.sinks.sink import Sink, SinkOperator
+from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
 from aiomailbox.policies.cache import Cache
 

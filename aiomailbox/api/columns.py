@@ -14,11 +14,10 @@ from aiomailbox.graph.columns import rows_from
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.operators.aggregates.functions import with_expressions
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.core.callables import describe
-from aiomailbox.operators.core.on_error import OnError, check_on_error
-from aiomailbox.operators.core.record_fields import RecordFields
-from aiomailbox.operators.core.rows_note import RowsNote, noting
-from aiomailbox.operators.core.selectors import Expression, is_expression
+from aiomailbox.operators.core.failures import OnError, check_on_error
+from aiomailbox.operators.core.fields import Expression, RecordFields, is_expression
+from aiomailbox.operators.core.operator import RowsNote, noting
+from aiomailbox.operators.core.user_code import describe
 
 __all__ = [
     "Expression",

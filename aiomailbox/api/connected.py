@@ -15,15 +15,13 @@ from aiomailbox.api.build import (
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.errors import UsageError, WrongTypeError
 from aiomailbox.graph.transformation import OperatorFactory, Origin
-from aiomailbox.operators.core.callables import check_function
-from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
-from aiomailbox.operators.functions.co import (
+from aiomailbox.operators.core.failures import OnError, check_on_error, fail
+from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.functions.process import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessFunction,
     CoProcessOperator,
-)
-from aiomailbox.operators.functions.keyed_co import (
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
 )

@@ -24,7 +24,7 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import check_blocking
 from aiomailbox.graph.svg import describe_svg
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
-from aiomailbox.operators.core.locate import caller_location
+from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import Deployment, Embedded

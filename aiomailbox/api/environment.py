@@ -20,9 +20,6 @@ from os import PathLike
 from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overload
 
-from aiomailbox.api.background import in_background
-from aiomailbox.api.block import JobBlock
-from aiomailbox.api.body import Body
 from aiomailbox.api.build import (
     check_count,
     check_max_parallelism,
@@ -33,7 +30,14 @@ from aiomailbox.api.build import (
 )
 from aiomailbox.api.columns import rows_for_times
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.api.job import JobClient, inboxes_kept_open, running_job
+from aiomailbox.api.job import (
+    Body,
+    JobBlock,
+    JobClient,
+    in_background,
+    inboxes_kept_open,
+    running_job,
+)
 from aiomailbox.api.job_progress import progress as showing_progress
 from aiomailbox.api.misnamed import Hinting, no_such_method
 from aiomailbox.api.stream import DataStream

@@ -13,9 +13,9 @@ from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
-from aiomailbox.operators.core.on_error import OnError, fail
-from aiomailbox.operators.joins.function import ProcessJoinFunction, pair
+from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.joins.keyed import ProcessJoinFunction, pair
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records.elements import OutputTag
 

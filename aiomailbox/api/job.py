@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import html
+import warnings
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from os import PathLike
-from typing import Any, Final, Literal, NamedTuple, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeVar
 from weakref import WeakSet, ref
 
-from aiomailbox.api.body import Body
-from aiomailbox.api.pull import looking_on
 from aiomailbox.api.stream import DataStream
-from aiomailbox.api.verbs import verb
+from aiomailbox.api.verbs import folded, looking_on, verb
 from aiomailbox.connectors.inbox import (
     Answers,
     Inbox,
@@ -28,6 +28,8 @@ from aiomailbox.errors import (
     AsyncTimeoutError,
     IllegalStateError,
     InvalidArgumentError,
+    JobCancelledError,
+    JobFailedError,
     UsageError,
 )
 from aiomailbox.graph.job_graph import JobGraph
@@ -45,13 +47,95 @@ from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot
 from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.runtime.observer import JobObserver
+from aiomailbox.runtime.stuck_watch import await_tree
 from aiomailbox.runtime.views import record_totals
+from aiomailbox.supervision import outlast
+
+# The body of a block in which a job runs: what becomes of it when the job fails.
+#
+# Concept:
+#     asyncio, ``TaskGroup``: the body is cancelled once, and that is taken back at the end.
+
+
+class Body:
+    """The running asyncio task, for as long as it is in the block.
+
+    Args:
+        is_cancelled: Whether a failure of the job cancels it.
+
+    Attributes:
+        loop: The event loop on which it and the job run.
+    """
+
+    def __init__(self, *, is_cancelled: bool) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "a block is entered by an asyncio task"
+        self.loop: asyncio.AbstractEventLoop = task.get_loop()
+        self._task: asyncio.Task[Any] = task
+        self._cancels_before = task.cancelling()
+        # It is to be cancelled, and nothing is in the way.
+        self._may_cancel = is_cancelled
+        self._has_failed = False
+        self._is_cancelled = False
+        self._waits = 0
+
+    def on_failed(self) -> None:
+        """Be notified that the job has failed."""
+        self._has_failed = True
+        self._interrupt()
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Leave it alone while it waits for something that raises the job's failure."""
+        if asyncio.current_task() is not self._task:
+            yield
+            return
+        self._waits += 1
+        try:
+            yield
+        except JobFailedError:
+            self._may_cancel = False
+            raise
+        finally:
+            self._waits -= 1
+            self._interrupt()
+
+    async def leave(self) -> bool:
+        """Take the cancellation back, and say whether it was the only one.
+
+        The body is not cancelled any more from now on.
+
+        Raises:
+            asyncio.CancelledError: If it was cancelled from outside, too.
+        """
+        self._may_cancel = False
+        if not self._is_cancelled:
+            return False
+        self._is_cancelled = False
+        met: asyncio.CancelledError | None = None
+        try:
+            # One that is not delivered yet must not hit what comes after the block.
+            await asyncio.sleep(0)
+        except asyncio.CancelledError as error:
+            met = error
+        is_only = self._task.uncancel() <= self._cancels_before
+        if met is not None and not is_only:
+            raise met
+        return is_only
+
+    def _interrupt(self) -> None:
+        if self._has_failed and self._may_cancel and not self._waits:
+            self._may_cancel = False
+            self._is_cancelled = self._task.cancel("the job of the block has failed")
+
 
 T = TypeVar("T")
 
 
 # The last ones of this program; a page may show them.
 _started: deque[ref[JobClient]] = deque(maxlen=16)
+
+
 # All that are still referenced: by whoever has started them, as long as they run.
 _held: WeakSet[JobClient] = WeakSet()
 
@@ -555,3 +639,178 @@ class JobClient:
 
     def __repr__(self) -> str:
         return f"<JobClient {self.name!r} {self.state.value}>"
+
+
+# A remote job of which only the snapshots arrive here.
+
+
+class LatestSnapshot:
+    """The latest snapshot of a remote job, which is shown like a job of this program.
+
+    It is called with each snapshot, as `Pipeline.run_on` does for a job inside Spark, and
+    passed to `progress`, to a dashboard or to an exporter in place of a job. Such a job
+    cannot be stopped from here.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> seen = am.observe.LatestSnapshot()
+        >>> page = am.observe.dashboard(seen)
+        >>> seen.snapshot() is None  # await pipeline.run_on(df, path, on_snapshot=seen)
+        True
+    """
+
+    def __init__(self) -> None:
+        self._last: JobSnapshot | None = None
+
+    def __call__(self, snapshot: JobSnapshot) -> None:
+        """Replace the previous snapshot."""
+        self._last = snapshot
+
+    def snapshot(self) -> JobSnapshot | None:
+        """Return the latest snapshot; None before the first."""
+        return self._last
+
+    def await_tree(self) -> str:
+        """Return what the tasks of the job waited for at that time, as text."""
+        seen = self._last
+        if seen is None:
+            return "no snapshot of the job has arrived yet"
+        return await_tree(seen.job, seen.state, seen.tasks)
+
+
+# The block of ``async with env.start(...)``: it says so where it is used otherwise.
+
+
+_INSTEAD = (
+    "write `async with env.start(...) as job:`, or `job = await env.execute_async(...)` "
+    "for a job without a block"
+)
+
+
+class JobBlock(AbstractAsyncContextManager[JobClient]):
+    """A job that runs as long as a block does.
+
+    Args:
+        block: Starts the job when it is entered, and ends it when it is left.
+    """
+
+    __slots__ = ("_block", "_has_begun")
+
+    def __init__(self, block: AbstractAsyncContextManager[JobClient]) -> None:
+        self._has_begun = False
+        self._block = block
+
+    async def __aenter__(self) -> JobClient:
+        self._has_begun = True
+        with folded:
+            return await self._block.__aenter__()
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        with folded:
+            return await self._block.__aexit__(kind, error, traceback)
+
+    def __del__(self) -> None:
+        if not self._has_begun:
+            message = f"a job was made and never started: {_INSTEAD}"
+            warnings.warn(message, RuntimeWarning, stacklevel=2, source=self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say where the job is.
+
+            Raises:
+                AttributeError: Always.
+            """
+            # A notebook that shows it asks for `_repr_html_` and others.
+            if not name.startswith("_"):
+                self._has_begun = True
+            message = f"env.start() gives a block, which has no {name!r}: {_INSTEAD}"
+            raise AttributeError(message, name=name, obj=self)
+
+        def __await__(self) -> NoReturn:
+            """Say what can be awaited.
+
+            Raises:
+                UsageError: Always.
+            """
+            self._has_begun = True
+            message = f"env.start() gives a block, which cannot be awaited: {_INSTEAD}"
+            raise UsageError(message)
+
+        def __enter__(self) -> NoReturn:
+            """Say which kind of block it is.
+
+            Raises:
+                UsageError: Always.
+            """
+            self._has_begun = True
+            message = f"the block of a job is entered with `async with`: {_INSTEAD}"
+            raise UsageError(message)
+
+        def __exit__(self, *_: object) -> None:
+            """Be there, for `with` to look at."""
+
+
+# Jobs that no block of the program encloses, as in the cells of a notebook.
+
+
+# An event loop holds its tasks weakly.
+_running: set[asyncio.Task[None]] = set()
+
+
+async def in_background(block: AbstractAsyncContextManager[JobClient]) -> JobClient:
+    """Return a job that runs in a block, which is left when the job has ended.
+
+    The job's log and `JobClient.result` report how it ended. It is cancelled
+    with the event loop, as asyncio's tasks are.
+
+    Args:
+        block: What starts the job when it is entered, and cleans up when it is left.
+    """
+    loop = asyncio.get_running_loop()
+    started: asyncio.Future[JobClient] = loop.create_future()
+    task = loop.create_task(_keep(block, started), name="a job in the background")
+    _running.add(task)
+    task.add_done_callback(_running.discard)
+    try:
+        return await asyncio.shield(started)
+    except asyncio.CancelledError:
+        task.cancel()
+        await outlast(task)
+        raise
+
+
+async def _keep(
+    block: AbstractAsyncContextManager[JobClient], started: asyncio.Future[JobClient]
+) -> None:
+    try:
+        async with block as job:
+            started.set_result(job)
+            try:
+                # Nobody waits for it here: it may wait for records as long as it likes.
+                await job._job.wait()
+            except asyncio.CancelledError:
+                # Not by `JobClient.cancel`, which the result reports.
+                job._job.services.log.warning(
+                    "the event loop ended before the job did: the job is cancelled",
+                    remedy="write `await job.result()` to wait for its end, or "
+                    "`await job.cancel()` to cancel it",
+                )
+                raise
+    except BaseException as error:
+        if started.done():
+            # The job's log and its result report how it ended.
+            if not isinstance(error, (JobFailedError, JobCancelledError)):
+                raise
+        elif isinstance(error, asyncio.CancelledError):
+            started.cancel()
+            raise
+        else:
+            # Also that a job failed: one that has to end before this one can start.
+            started.set_exception(error)

@@ -16,9 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TextIO
 
-from aiomailbox.api.job import JobClient
-from aiomailbox.api.latest_snapshot import LatestSnapshot
-from aiomailbox.api.notebook import displayed, is_notebook
+from aiomailbox.api.job import JobClient, LatestSnapshot
+from aiomailbox.api.showing import displayed, is_notebook
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.runtime.job_snapshot import JobSnapshot, OperatorSummary

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
-from aiomailbox.operators.core.misnamed import no_such_name, snake_case
+from aiomailbox.operators.core.failures import no_such_name, snake_case
 
 __all__ = [
     "OF_WINDOWS",

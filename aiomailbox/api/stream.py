@@ -62,17 +62,17 @@ from aiomailbox.api.connected import ConnectedStreams
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.interval import IntervalJoin, join_info
 from aiomailbox.api.misnamed import no_such_verb
-from aiomailbox.api.pull import (
+from aiomailbox.api.sessions import Session, SessionMaker
+from aiomailbox.api.showing import show_records
+from aiomailbox.api.typed import RecordTypeCheck
+from aiomailbox.api.verbs import (
     Pulled,
     count_results,
     looking_on,
     pull_runs,
     pull_values,
+    verb,
 )
-from aiomailbox.api.sessions import Session, SessionMaker
-from aiomailbox.api.showing import show_records
-from aiomailbox.api.typed import RecordTypeCheck
-from aiomailbox.api.verbs import verb
 from aiomailbox.api.window_joins import (
     CoGroupedWindows,
     JoinedStreams,
@@ -103,52 +103,52 @@ from aiomailbox.graph.transformation import (
     Transformation,
 )
 from aiomailbox.logs import library_log
-from aiomailbox.operators.async_state.context import KeyedAsyncContext
-from aiomailbox.operators.async_state.function import KeyedAsyncProcessFunction
+from aiomailbox.operators.async_state.function import (
+    KeyedAsyncContext,
+    KeyedAsyncProcessFunction,
+)
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
-from aiomailbox.operators.core.callables import check_function
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.on_error import (
+from aiomailbox.operators.core.failures import (
     ErrorAction,
     OnError,
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.record_fields import RecordFields
-from aiomailbox.operators.core.rows_note import noting
-from aiomailbox.operators.functions.keyed import (
+from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.operator import noting
+from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
+    ProcessFunction,
+    ProcessOperator,
 )
-from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
 from aiomailbox.operators.joins.as_of import AsOfJoinOperator
-from aiomailbox.operators.joins.function import ProcessJoinFunction, pair
+from aiomailbox.operators.joins.keyed import ProcessJoinFunction, pair
 from aiomailbox.operators.joins.lookup import LookupJoinOperator
 from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,
 )
 from aiomailbox.operators.sinks.sink import Sink
-from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
 from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
 from aiomailbox.operators.useful.batch import BatchOperator
 from aiomailbox.operators.useful.buffer import BufferOperator, BufferPolicy
 from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
 from aiomailbox.operators.useful.latest import WithLatestOperator
-from aiomailbox.operators.useful.match import MatchOperator
-from aiomailbox.operators.useful.pattern import Match, Pattern
+from aiomailbox.operators.useful.patterns import Match, MatchOperator, Pattern
 from aiomailbox.operators.useful.sample import SampleOperator
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.elements import OutputTag
-from aiomailbox.state.descriptors import MapStateDescriptor
-from aiomailbox.state.functions import AggregateFunction
-from aiomailbox.windowing.assigners import WindowAssigner
+from aiomailbox.state.descriptors import AggregateFunction, MapStateDescriptor
+from aiomailbox.windowing.assigners import EventTimeSessionWindows, WindowAssigner
 from aiomailbox.windowing.co_group import SidedKey, mark_first, mark_second
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.window_join import WindowJoinOperator
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar, overloa
 from aiomailbox.api.columns import Expression
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
-from aiomailbox.operators.core.on_error import OnError
-from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.failures import OnError
+from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.windowing.assigners import WindowAssigner
 from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction, SidedKey
 from aiomailbox.windowing.evictors import Evictor
-from aiomailbox.windowing.trigger import Trigger
+from aiomailbox.windowing.triggers import Trigger
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.

@@ -16,16 +16,16 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
-from aiomailbox.operators.core.callables import (
+from aiomailbox.operators.core.failures import OnError, check_on_error
+from aiomailbox.operators.core.operator import noting
+from aiomailbox.operators.core.user_code import (
     check_function,
     check_methods,
     describe,
     is_async_callable,
 )
-from aiomailbox.operators.core.on_error import OnError, check_on_error
-from aiomailbox.operators.core.rows_note import noting
 from aiomailbox.records.elements import OutputTag
-from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import WindowT
 from aiomailbox.windowing.assigners import (
     GlobalWindows,
@@ -37,8 +37,7 @@ from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction
 from aiomailbox.windowing.evictors import Evictor
 from aiomailbox.windowing.functions import ProcessWindowFunction
-from aiomailbox.windowing.trigger import Trigger
-from aiomailbox.windowing.triggers import PurgingTrigger
+from aiomailbox.windowing.triggers import PurgingTrigger, Trigger
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.

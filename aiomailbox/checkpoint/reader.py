@@ -32,7 +32,7 @@ from aiomailbox.records.record_classes import class_name, saved_names
 from aiomailbox.state.serializers import ObjectSerializer, PickleSerializer
 from aiomailbox.state.snapshot import FetchFile
 from aiomailbox.storage.contract import Storage
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 
 __all__ = ["CheckpointFiles", "RestoredCommittables", "RestoredJob"]
 

@@ -18,11 +18,10 @@ from aiomailbox.graph.channels import channel_name, is_channel_of, producer_of_c
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.wiring import consumers_of
 from aiomailbox.ids import OperatorId, VertexId
-from aiomailbox.operators.snapshots.redistribution import redistribute
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 
 __all__ = [
     "JobSnapshot",

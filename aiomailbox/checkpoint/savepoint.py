@@ -15,15 +15,16 @@ from aiomailbox.checkpoint.metadata import CheckpointMetadata, OperatorInfo
 from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import MissingExtraError, NoCheckpointError, StateError
 from aiomailbox.ids import OperatorId
-from aiomailbox.operators.snapshots.codec import decode_state, describe_snapshot
-from aiomailbox.operators.snapshots.description import (
+from aiomailbox.operators.snapshots.codec import (
     SnapshotDescription,
     StateDescription,
+    decode_state,
+    describe_snapshot,
 )
 from aiomailbox.records.record_classes import present_name
 from aiomailbox.state.rescale import RedistributionMode
-from aiomailbox.state.schema import ClassSchema
-from aiomailbox.state.state_classes import (
+from aiomailbox.state.serializers import (
+    ClassSchema,
     check_state_names,
     declared_classes,
     is_known_class,

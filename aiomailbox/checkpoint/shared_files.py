@@ -19,7 +19,7 @@ from aiomailbox.checkpoint.handles import SharedFile
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.state.snapshot import StateFile
 from aiomailbox.storage.contract import Storage
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 
 __all__ = ["SHARED", "SharedFilesWriter", "remove_unused", "shared_digest"]
 

@@ -26,10 +26,9 @@ from aiomailbox.operators.snapshots.codec import (
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.record_classes import RecordClass
 from aiomailbox.state.rescale import OperatorStateSnapshot
-from aiomailbox.state.serializers import ObjectSerializer
+from aiomailbox.state.serializers import ObjectSerializer, kept_taken_apart
 from aiomailbox.state.snapshot import FetchFile
-from aiomailbox.state.state_classes import kept_taken_apart
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 
 __all__ = [
     "FilesBeside",
@@ -49,7 +48,7 @@ _WHOLE: Final = 1 << 22
 
 def _batch_class() -> RecordClass:
     # Its import takes long, and few jobs need it.
-    from aiomailbox.columnar.batch_class import batch_class
+    from aiomailbox.columnar.forms import batch_class
 
     return batch_class()
 

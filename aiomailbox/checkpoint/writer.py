@@ -21,7 +21,7 @@ from aiomailbox.state.rescale import RedistributionMode
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import PRIVATE
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 
 __all__ = ["CheckpointWriter"]
 

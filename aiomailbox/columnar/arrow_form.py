@@ -21,10 +21,11 @@ from aiomailbox.columnar.forms import (
     DictForm,
     NamedTupleForm,
     RecordForm,
+    TupleForm,
+    ValueForm,
     record_form,
 )
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, types_in
-from aiomailbox.columnar.result_forms import TupleForm, ValueForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import AioMailboxError, CorruptStreamError, WrongTypeError
 from aiomailbox.records.basic_serializers import INT_SERIALIZER

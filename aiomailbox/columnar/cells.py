@@ -14,20 +14,21 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.groups import Groups, distinct
-from aiomailbox.columnar.pieces import (
+from aiomailbox.columnar.accumulators import (
     PIECES,
     Added,
     Piece,
+    Values,
     copies_of,
     reshaped,
     resized,
+    selectors_of,
 )
+from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.keys import Groups, distinct
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.columnar.values import Values, selectors_of
 from aiomailbox.operators.aggregates.functions import Aggregate
-from aiomailbox.operators.core.selectors import ExpressionSelector, FieldSelector
+from aiomailbox.operators.core.fields import ExpressionSelector, FieldSelector
 
 __all__ = ["Cells", "FrozenCells", "needs_rows"]
 

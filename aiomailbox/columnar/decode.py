@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.forms import RecordForm
-from aiomailbox.columnar.plain import cast_plain, is_any_list
+from aiomailbox.columnar.types import cast_plain, is_any_list
 from aiomailbox.errors import UnsupportedColumnError
 
 __all__ = [

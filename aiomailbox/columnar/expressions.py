@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.arrow_run import ArrowRun, as_bools
 from aiomailbox.columnar.decode import column_decoder, decoded
 from aiomailbox.columnar.evaluator import (
     EVALUATION_ERRORS,
@@ -17,15 +20,249 @@ from aiomailbox.columnar.evaluator import (
     check_expression,
     record_groups,
 )
-from aiomailbox.columnar.projection import Projection
-from aiomailbox.columnar.projector import Projector, row_form
-from aiomailbox.errors import UnsupportedColumnError
-from aiomailbox.operators.core.contract import Operator, Pending, in_turn, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error, fail
+from aiomailbox.columnar.forms import (
+    DictForm,
+    NamedTupleForm,
+    RecordForm,
+    changed_form,
+    record_shape,
+)
+from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.errors import RecordTypeError, UnsupportedColumnError
+from aiomailbox.operators.aggregates.functions import with_expressions
+from aiomailbox.operators.core.failures import (
+    OnError,
+    RecordFailures,
+    check_on_error,
+    fail,
+)
+from aiomailbox.operators.core.fields import ExpressionSelector
+from aiomailbox.operators.core.operator import Operator, Pending, in_turn, then
 from aiomailbox.records.run import ListRun, Run
 
-__all__ = ["ExpressionFilter", "ProjectionOperator"]
+# Which columns come out of select, with_columns, drop and rename.
+
+
+# New names in order, each with the field that it is, or the number of an expression.
+Plan = list[tuple[str, str | int]]
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Makes records of other fields from those of a stream.
+
+    Attributes:
+        expressions: What is computed.
+    """
+
+    expressions: dict[str, pc.Expression] = field(default_factory=dict)
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return what records with fields of these names become.
+
+        Raises:
+            RecordTypeError: If there is no field that is named.
+        """
+        raise TypeError(f"{type(self).__name__} defines no plan")
+
+    def computed(self) -> Plan:
+        """Return the fields that are computed."""
+        return [(name, index) for index, name in enumerate(self.expressions)]
+
+
+@dataclass(frozen=True)
+class Select(Projection):
+    """Keeps some fields, and renames or computes others.
+
+    Attributes:
+        names: The fields to keep.
+        named: New names in order, each with the name of a field, or None for the next of
+            what is computed; None for all that is computed.
+        parameter: Where the fields to keep were named, for errors.
+    """
+
+    names: tuple[str, ...] = ()
+    named: Mapping[str, str | None] | None = None
+    parameter: str = "names"
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return the fields that are named, then those that are renamed or computed."""
+        named = dict.fromkeys(self.expressions) if self.named is None else self.named
+        renamed = [old for old in named.values() if old is not None]
+        _check_names([*self.names, *renamed], names, self.parameter)
+        numbers = dict(self.computed())
+        kept: Plan = [(name, name) for name in self.names]
+        return kept + [(name, old or numbers[name]) for name, old in named.items()]
+
+
+@dataclass(frozen=True)
+class WithColumns(Projection):
+    """Keeps all fields, and computes some, which stand where they stood before."""
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return all fields, and behind them those that are new."""
+        numbers = dict(self.computed())
+        kept: Plan = [(name, numbers.pop(name, name)) for name in names]
+        return kept + list(numbers.items())
+
+
+@dataclass(frozen=True)
+class Drop(Projection):
+    """Keeps all fields but some."""
+
+    names: tuple[str, ...] = ()
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return the other fields."""
+        _check_names(self.names, names)
+        left: Plan = [(name, name) for name in names if name not in self.names]
+        if not left:
+            raise RecordTypeError("names", "no field is left", "Keep at least one.")
+        return left
+
+
+@dataclass(frozen=True)
+class Rename(Projection):
+    """Gives fields other names."""
+
+    names: Mapping[str, str] = field(default_factory=dict)
+
+    def plan(self, names: Sequence[str]) -> Plan:
+        """Return all fields, in their order."""
+        _check_names(list(self.names), names)
+        renamed = [self.names.get(name, name) for name in names]
+        twice = next((name for name in renamed if renamed.count(name) > 1), None)
+        if twice is not None:
+            raise RecordTypeError(
+                "names",
+                f"there would be two fields {twice!r}",
+                "Rename the other one, too, or drop it before.",
+            )
+        return list(zip(renamed, names, strict=True))
+
+
+def form_for(
+    form: RecordForm,
+    plan: Plan,
+    schema: pa.Schema,
+    computed: RecordForm | None = None,
+) -> RecordForm:
+    """Return what records become: dicts stay dicts, all others are NamedTuples.
+
+    Args:
+        form: What they were.
+        plan: The fields that they get.
+        schema: The columns of these fields.
+        computed: What structs inside of those become that are computed; None for what
+            records become.
+    """
+    inner = {}
+    for name, origin in plan:
+        if pa.types.is_nested(schema.field(name).type):
+            nested = form.nested(origin) if isinstance(origin, str) else computed
+            if nested is not None:
+                inner[name] = nested
+    return changed_form(form, inner)
+
+
+def _check_names(
+    asked: Sequence[str], names: Sequence[str], parameter: str = "names"
+) -> None:
+    for name in asked:
+        if name not in names:
+            raise RecordTypeError(
+                parameter,
+                f"there is no field {name!r}",
+                f"The fields are: {', '.join(names)}.",
+            )
+
+
+# Makes runs of other fields, from columns and from rows.
+
+
+class Projector:
+    """Makes what a projection says of the runs of one stream.
+
+    Args:
+        projection: Which fields.
+        form: What the records become; None for dicts of dicts, NamedTuples of others.
+        computed: What structs inside of what is computed become; None for the same.
+
+    Example:
+        >>> from aiomailbox.columnar.expressions import Select
+        >>> run = ListRun([{"city": "Oslo", "visits": 3}])
+        >>> Projector(Select(names=("city",))).rows(run, []).values
+        [{'city': 'Oslo'}]
+    """
+
+    def __init__(
+        self,
+        projection: Projection,
+        form: RecordForm | None = None,
+        computed: RecordForm | None = None,
+    ) -> None:
+        self._projection = projection
+        self._form = form
+        self._computed = computed
+        self._from: RowMaker | None = None
+        self._maker: RowMaker | None = None
+
+    def columns(self, run: ArrowRun, computed: list[pa.Array]) -> ArrowRun:
+        """Return columns with the fields of the projection.
+
+        Args:
+            run: The records.
+            computed: A column for each expression of the projection.
+
+        Raises:
+            RecordTypeError: If there is no field that is named.
+        """
+        plan = self._projection.plan(run.schema.names)
+        batch = pa.RecordBatch.from_arrays(
+            [
+                run.column(origin) if isinstance(origin, str) else computed[origin]
+                for _, origin in plan
+            ],
+            names=[name for name, _ in plan],
+        )
+        return ArrowRun(
+            batch, self._maker_for(run, plan, batch.schema), run.event_times
+        )
+
+    def rows(self, run: Run, computed: list[list[Any]]) -> ListRun:
+        """Return rows with the fields of the projection; those of a run of one kind.
+
+        Raises:
+            RecordTypeError: If there is no field that is named.
+        """
+        values = run.values
+        form = self._form or row_form(run)
+        shape = record_shape(values[0])
+        plan = self._projection.plan(shape.names)
+        build = form.builder(tuple(name for name, _ in plan))
+        kept = shape.picked([each for _, each in plan if isinstance(each, str)], values)
+        columns = [
+            kept[origin] if isinstance(origin, str) else computed[origin]
+            for _, origin in plan
+        ]
+        return ListRun(build(columns, len(values)), run.timestamps)
+
+    def _maker_for(self, run: ArrowRun, plan: Plan, schema: pa.Schema) -> RowMaker:
+        maker, source = self._maker, run.row_maker
+        if maker is None or source is not self._from or maker.schema != schema:
+            special: dict[tuple[str, ...], Any] = {}
+            for name, origin in plan:
+                if isinstance(origin, str):
+                    special |= source.special_of(origin, name)
+            form = self._form or form_for(source.form, plan, schema, self._computed)
+            maker = RowMaker(schema, form, special)
+            self._maker, self._from = maker, source
+        return maker
+
+
+def row_form(run: Run) -> RecordForm:
+    """Return what rows become whose fields change: dicts of dicts, else NamedTuples."""
+    return DictForm() if isinstance(run.values[0], dict) else NamedTupleForm()
 
 
 class ExpressionOperator(Operator):
@@ -136,7 +373,7 @@ class ProjectionOperator(ExpressionOperator):
         on_error: What to do with a record for which an expression cannot be computed.
 
     Example:
-        >>> from aiomailbox.columnar.projection import Select
+        >>> from aiomailbox.columnar.expressions import Select
         >>> from aiomailbox.testing import OneInputHarness
         >>> total = pc.field("price") * pc.field("count")
         >>> operator = ProjectionOperator(Select({"total": total}, ("price",)))
@@ -173,3 +410,119 @@ def _record_of(run: Run) -> Any:
         if not isinstance(run, ArrowRun):
             raise
         return run.batch
+
+
+# Expressions that say which records count in an aggregate, on columns and on rows.
+
+
+class RunCondition:
+    """Evaluates an expression for whole runs, and knows what came out for each record.
+
+    Args:
+        expression: Of Boolean values.
+
+    Example:
+        >>> import pyarrow.compute as pc
+        >>> condition, record = RunCondition(pc.field("n") > 1), {"n": 2}
+        >>> condition.begin(ListRun([record, {"n": 1}]))
+        >>> condition(record), condition({"n": None})
+        (True, None)
+    """
+
+    def __init__(self, expression: Any) -> None:
+        self._evaluator = Evaluator([check_expression(expression, "where")])
+        self._run: Run = ListRun([])
+        # By the identity of the run's records, which the run keeps alive.
+        self._known: dict[int, Any] | None = {}
+
+    def begin(self, run: Run) -> None:
+        """Be notified that the records of a run are asked for next."""
+        self._run, self._known = run, None
+
+    def __call__(self, record: Any) -> Any:
+        """Return whether it is true for a record; None if it is neither true nor false.
+
+        Raises:
+            ArrowException: If it cannot be computed for the record.
+            RecordTypeError: If the record has no such fields.
+        """
+        known = self._known
+        if known is None:
+            values, found = self._run.values, self._of_run(self._run)
+            known = self._known = dict(zip(map(id, values), found, strict=True))
+        if id(record) in known:
+            found_one = known[id(record)]
+        else:
+            (found_one,) = self._of_run(ListRun([record]))
+        if isinstance(found_one, Exception):
+            raise found_one
+        return found_one
+
+    def mask(self, run: ArrowRun) -> np.ndarray:
+        """Return for which records of a run it is true, bools of shape ``(n,)``.
+
+        Raises:
+            ArrowException: If it cannot be computed for one of them.
+            RecordTypeError: If they have no such fields.
+        """
+        return as_bools(self._evaluated(run))
+
+    def _of_run(self, run: Run) -> list[Any]:
+        if isinstance(run, ArrowRun):
+            return list(self._found(run))
+        return [
+            found
+            for bounds in record_groups(run.values)
+            for found in self._found(run.slice(*bounds))
+        ]
+
+    def _found(self, run: Run) -> Iterator[Any]:
+        """Yield what it is for each record, or the error; records are of one kind."""
+        try:
+            found = self._evaluated(run).to_pylist()
+        except EVALUATION_ERRORS as error:
+            if len(run) == 1:
+                # Its lines are Arrow's.
+                yield self._named(error.with_traceback(None))
+                return
+            middle = len(run) // 2
+            yield from self._found(run.slice(0, middle))
+            yield from self._found(run.slice(middle, len(run)))
+        else:
+            yield from found
+
+    def _named(self, error: Exception) -> Exception:
+        """Return an error that says which expression is meant."""
+        (expression,) = self._evaluator.expressions
+        is_arrow = isinstance(error, pa.ArrowException)
+        return type(error)(f"{error}, by where={expression}") if is_arrow else error
+
+    def _evaluated(self, run: Run) -> pa.BooleanArray:
+        (found,) = self._evaluator.evaluate(run)
+        return boolean(found, self._evaluator.expressions[0], "where")
+
+
+def conditioned(make: Callable[..., Operator], aggregate: Any) -> Operator:
+    """Return an operator whose aggregate has expressions, with evaluators of its own.
+
+    Args:
+        make: Makes the operator of an ``aggregate``.
+        aggregate: One with expressions; see `with_expressions`.
+    """
+    conditions: list[RunCondition] = []
+
+    def bind(selector: ExpressionSelector) -> ExpressionSelector:
+        conditions.append(RunCondition(selector.expression))
+        return ExpressionSelector(selector.expression, conditions[-1])
+
+    own, _ = with_expressions(aggregate, bind)
+    operator = make(aggregate=own)
+    process = operator.process_run
+
+    def process_run(run: Run) -> Any:
+        for condition in conditions:
+            condition.begin(run)
+        return process(run)
+
+    operator.process_run = process_run  # type: ignore[method-assign] # of this one
+    return operator

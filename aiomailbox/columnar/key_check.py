@@ -9,14 +9,14 @@ import numpy as np
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.errors import KeyTypeError
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
-from aiomailbox.operators.core.contract import Operator, Pending, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import (
+from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     OnError,
+    RecordFailures,
     check_on_error,
     fail,
 )
+from aiomailbox.operators.core.operator import Operator, Pending, then
 from aiomailbox.operators.keyed.key_reader import KeyCheck
 from aiomailbox.records.run import ListRun, Run
 
@@ -37,8 +37,8 @@ class ColumnarKeyCheck(Operator):
         >>> import pyarrow as pa
         >>> from aiomailbox.columnar.forms import NamedTupleForm
         >>> from aiomailbox.columnar.rows import RowMaker
-        >>> from aiomailbox.operators.core.selectors import field_or_function
-        >>> from aiomailbox.operators.core.on_error import skip
+        >>> from aiomailbox.operators.core.fields import field_or_function
+        >>> from aiomailbox.operators.core.failures import skip
         >>> from aiomailbox.testing import OneInputHarness
         >>> batch = pa.record_batch({"user": ["a", None, "b"]})
         >>> run = ArrowRun(batch, RowMaker(batch.schema, NamedTupleForm()))

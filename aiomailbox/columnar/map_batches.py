@@ -14,9 +14,13 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
-from aiomailbox.columnar.plain import cast_plain
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.unify import promoted, unified_schema, without_views
+from aiomailbox.columnar.types import (
+    cast_plain,
+    promoted,
+    unified_schema,
+    without_views,
+)
 from aiomailbox.errors import (
     AioMailboxError,
     InvalidArgumentError,
@@ -26,7 +30,9 @@ from aiomailbox.errors import (
     add_note,
     named_operator,
 )
-from aiomailbox.operators.core.callables import (
+from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
+from aiomailbox.operators.core.operator import Operator, Pending, in_turn
+from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
     check_function,
@@ -34,8 +40,6 @@ from aiomailbox.operators.core.callables import (
     is_async_callable,
     refuse_generator,
 )
-from aiomailbox.operators.core.contract import Operator, Pending, in_turn
-from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
 from aiomailbox.operators.stateless.thread_operator import check_run_in
 from aiomailbox.records.run import Run
 from aiomailbox.threads import run_in_thread

@@ -9,22 +9,23 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from aiomailbox.columnar.accumulators import Values
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cells import Cells, FrozenCells
-from aiomailbox.columnar.columnar_operator import ColumnarOperator
-from aiomailbox.columnar.groups import Groups
-from aiomailbox.columnar.key_types import KeyTypes
-from aiomailbox.columnar.keys import KeySlots
-from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
+from aiomailbox.columnar.keys import Groups, KeySlots
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.columnar.values import Values
-from aiomailbox.operators.core.contract import Output, Pending
-from aiomailbox.operators.core.on_error import OnError, fail
+from aiomailbox.columnar.types import KeyTypes
+from aiomailbox.columnar.windows import (
+    ColumnarOperator,
+    NamedResultsOutput,
+    ResultMaker,
+)
+from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.operator import Output, Pending
 from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
 from aiomailbox.records.run import Run
-from aiomailbox.state.entries import GroupedEntries
-from aiomailbox.state.registry import state_meta
-from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
+from aiomailbox.state.store import state_meta
 
 __all__ = ["ColumnarAggregateOperator"]
 
@@ -45,7 +46,7 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
     Example:
         >>> from aiomailbox.columnar.forms import NamedTupleForm
         >>> from aiomailbox.columnar.rows import RowMaker
-        >>> from aiomailbox.operators.core.selectors import field_or_function
+        >>> from aiomailbox.operators.core.fields import field_or_function
         >>> from aiomailbox.operators.aggregates.functions import sum_
         >>> from aiomailbox.testing import OneInputHarness
         >>> batch = pa.record_batch({"user": ["a", "b", "a"], "amount": [2, 3, 4]})

@@ -11,29 +11,505 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from aiomailbox.columnar.accumulators import Values, reshaped, resized
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cells import Cells
-from aiomailbox.columnar.groups import distinct
+from aiomailbox.columnar.cells import Cells, FrozenCells
+from aiomailbox.columnar.keys import distinct, stable_order
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.columnar.session_cells import KeptSessions, SessionCells
-from aiomailbox.columnar.touching import Touching, find_touching
-from aiomailbox.columnar.values import Values
 from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing
-from aiomailbox.operators.core.contract import Pending, then
+from aiomailbox.operators.aggregates.functions import Aggregate
+from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.records.run import ListRun
-from aiomailbox.state.entries import GroupedEntries
-from aiomailbox.state.snapshot import KeyedStateSnapshot
-from aiomailbox.windowing.open_sessions import FIRED, GONE, OPEN
-from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
+from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
+from aiomailbox.windowing.session_aggregate import (
+    FIRED,
+    GONE,
+    OPEN,
+    SessionAggregateOperator,
+)
+from aiomailbox.windowing.spec import WindowSpec
 from aiomailbox.windowing.time_window import TimeWindow
-from aiomailbox.windowing.window_spec import WindowSpec
 
-__all__ = ["ColumnarSessionOperator"]
+# When places are due, so that a watermark looks only at those that may be soon.
+#
+# Theory of operation: the places that are due until a horizon are near. A watermark
+# goes through these; when it comes to the horizon, all places are gone through once,
+# and those that are due next become near. What is noted may be due later by then, as
+# sessions grow: the caller that takes it notes it again. So what merely grows costs
+# nothing here.
+
+
+# So many places are near, or so small a part of all, if those are more.
+_NEAR_MIN: Final = 1024
+
+
+_NEAR_PART: Final = 32
+
+
+# So many times as many near ones let a nearer horizon be chosen.
+_NEAR_GROWTH: Final = 4
+
+
+_PAST: Final = -(2**63)
+
+
+class Dues:
+    """Places and when each is due at the earliest, as far as that is near.
+
+    Invariants:
+        Of the places that `choose` was given or that were noted since, all that are due
+        until the horizon are near.
+
+    Example:
+        >>> dues = Dues()
+        >>> dues.is_beyond(8)
+        True
+        >>> dues.choose(np.array([0, 1]), np.array([5, 25]), 4)
+        >>> dues.note(np.array([2, 3]), np.array([7, 99]))
+        >>> dues.take(8).tolist(), dues.take(24).tolist(), dues.is_beyond(25)
+        ([0, 2], [], True)
+    """
+
+    __slots__ = ("_horizon", "_near_max", "_places", "_times")
+
+    def __init__(self) -> None:
+        self._horizon = _PAST
+        self._near_max = 0
+        self._places: np.ndarray = np.zeros(0, np.int64)
+        self._times: np.ndarray = np.zeros(0, np.int64)
+
+    def is_beyond(self, now: int) -> bool:
+        """Say whether `choose` must be called before the places due by now are taken."""
+        return now >= self._horizon
+
+    def choose(self, places: np.ndarray, times: np.ndarray, now: int) -> None:
+        """Choose a horizon that is not before ``now``, and which of all places are near.
+
+        Args:
+            places: All, each once, shape ``(n,)``.
+            times: When they are due, milliseconds, shape ``(n,)``.
+            now: The time, milliseconds.
+        """
+        count = max(_NEAR_MIN, len(places) // _NEAR_PART)
+        if len(places) > count:
+            self._horizon = max(now, int(np.partition(times, count)[count]))
+            near = times <= self._horizon
+            places, times = places[near], times[near]
+        else:
+            self._horizon = int(times.max(initial=now))
+        self._places, self._times = places, times
+        self._near_max = _NEAR_GROWTH * max(count, len(places))
+
+    def note(self, places: np.ndarray, times: np.ndarray) -> None:
+        """Let places be due at these times, or earlier if they were noted before.
+
+        Args:
+            places: Which, shape ``(n,)``.
+            times: Milliseconds, shape ``(n,)``.
+        """
+        near = times <= self._horizon
+        if not near.any():
+            return
+        self._places = np.concatenate([self._places, places[near]])
+        self._times = np.concatenate([self._times, times[near]])
+        if len(self._places) > self._near_max:
+            self._horizon = _PAST
+
+    def take(self, now: int) -> np.ndarray:
+        """Return the places that may be due by now, ascending; they are noted no more."""
+        due = self._times <= now
+        found: np.ndarray = distinct(self._places[due])
+        if len(found):
+            self._places, self._times = self._places[~due], self._times[~due]
+        return found
+
+
+# Sessions of all keys as arrays: a place a session, and the sessions of a key linked.
+
+
+_NONE: Final = -1
+
+
+# Neither open nor fired.
+_FREE: Final = 2
+
+
+_PLACES_MIN: Final = 64
+
+
+class KeptSessions(NamedTuple):
+    """Sessions by themselves, in the order of their keys' places and their starts.
+
+    Attributes:
+        slots: The places of their keys; like all that follows of shape ``(n,)``.
+        starts: Where they begin, milliseconds.
+        ends: Where they end.
+        stages: Whether they are open or have fired.
+        accumulators: The accumulators.
+    """
+
+    slots: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    stages: np.ndarray
+    accumulators: list[list[Any]]
+
+
+class SessionCells:
+    """What sessions hold, when they are, and of which key.
+
+    Args:
+        aggregate: What is computed.
+        lateness_ms: How long after their end sessions take late records.
+
+    Attributes:
+        cells: The accumulators, at the places of the sessions.
+        slots: The place of each session's key; anything where there is no session.
+        starts: Where each begins.
+        ends: Where each ends.
+        stages: Whether it is open or has fired, or there is none.
+
+    Invariants:
+        From ``_latest[slot]`` on, ``_earlier`` leads to each session of a key once, the
+        latest first. Sessions only grow, so that none is due before ``_dues`` says.
+    """
+
+    def __init__(self, aggregate: Aggregate[Any, Any], lateness_ms: int) -> None:
+        self._lateness_ms = lateness_ms
+        self._dues = Dues()
+        self.cells: Cells = Cells(aggregate)
+        self.slots: np.ndarray = np.zeros(0, np.int64)
+        self.starts: np.ndarray = np.zeros(0, np.int64)
+        self.ends: np.ndarray = np.zeros(0, np.int64)
+        self.stages: np.ndarray = np.zeros(0, np.int8)
+        self._earlier: np.ndarray = np.zeros(0, np.int64)
+        self._latest: np.ndarray = np.zeros(0, np.int64)
+        # As many as there are places; those up to the count are free.
+        self._free: np.ndarray = np.zeros(0, np.int64)
+        self._free_count = 0
+
+    def __len__(self) -> int:
+        return len(self.stages) - self._free_count
+
+    def of_keys(self, slots: np.ndarray) -> np.ndarray:
+        """Return the sessions of keys, given the places of these, each once."""
+        known = slots[slots < len(self._latest)]
+        found: list[np.ndarray] = []
+        sessions: np.ndarray = self._latest[known]
+        while len(sessions := sessions[sessions != _NONE]):
+            found.append(sessions)
+            sessions = self._earlier[sessions]
+        return np.concatenate(found) if found else sessions
+
+    def latest_of(self, slots: np.ndarray) -> np.ndarray:
+        """Return for the places of keys their latest sessions; negative for none."""
+        missing = int(slots.max()) + 1 - len(self._latest)
+        if missing > 0:
+            more = max(missing, len(self._latest))
+            self._latest = np.concatenate([self._latest, np.full(more, _NONE)])
+        latest: np.ndarray = self._latest.take(slots)
+        return latest
+
+    def free_places(self, count: int) -> np.ndarray:
+        """Return so many places without a session, which `begin` may take."""
+        missing = count - self._free_count
+        if missing > 0:
+            old = len(self.stages)
+            size = max(old + missing, 2 * old, _PLACES_MIN)
+            chosen = np.concatenate([np.arange(old), np.full(size - old, _NONE)])
+            self.cells.reshape(chosen, size)
+            self.slots = reshaped(self.slots, chosen, size, 0)
+            self.starts = reshaped(self.starts, chosen, size, 0)
+            self.ends = reshaped(self.ends, chosen, size, 0)
+            self.stages = reshaped(self.stages, chosen, size, _FREE)
+            self._earlier = reshaped(self._earlier, chosen, size, _NONE)
+            self._free = resized(self._free, size, 0)
+            self._release(np.arange(old, size)[::-1])
+        return self._next_free(count)
+
+    def _next_free(self, count: int) -> np.ndarray:
+        last = self._free_count
+        found: np.ndarray = self._free[last - count : last][::-1].copy()
+        return found
+
+    def _release(self, places: np.ndarray) -> None:
+        """Let places be free."""
+        first = self._free_count
+        self._free_count = last = first + len(places)
+        self._free[first:last] = places
+
+    def begin(
+        self,
+        slots: np.ndarray,
+        starts: np.ndarray,
+        ends: np.ndarray,
+        stages: Any = OPEN,
+    ) -> None:
+        """Let sessions be at the places that `free_places` returned for as many."""
+        if not len(slots):
+            return
+        places = self._next_free(len(slots))
+        self._free_count -= len(slots)
+        others = self.of_keys(distinct(slots))
+        self.slots[places], self.starts[places] = slots, starts
+        self.ends[places], self.stages[places] = ends, stages
+        self._link(np.concatenate([places, others]))
+        self._dues.note(places, self._last(places))
+
+    def take_due(self, now: int) -> np.ndarray:
+        """Return the sessions whose stage is over by now, ascending.
+
+        The caller forgets each, or lets it fire.
+        """
+        if self._dues.is_beyond(now):
+            places = self.all()
+            self._dues.choose(places, self._last(places), now)
+        places = self._dues.take(now)
+        places = places[self.stages[places] != _FREE]
+        last = self._last(places)
+        over = last <= now
+        self._dues.note(places[~over], last[~over])
+        return places[over]
+
+    def fire(self, places: np.ndarray) -> None:
+        """Let sessions have fired and take late records."""
+        self.stages[places] = FIRED
+        self._dues.note(places, self._last(places))
+
+    def _last(self, places: np.ndarray) -> np.ndarray:
+        """Return at which watermarks the stages of sessions are over."""
+        late = np.where(self.stages[places] == FIRED, self._lateness_ms, 0)
+        last: np.ndarray = self.ends[places] - 1 + late
+        return last
+
+    def end(self, places: np.ndarray) -> None:
+        """Forget sessions."""
+        if not len(places):
+            return
+        slots = distinct(self.slots[places])
+        others = self.of_keys(slots)
+        self.cells.clear(places)
+        self.stages[places] = _FREE
+        self._release(places)
+        self._latest[slots] = _NONE
+        self._link(others[self.stages[others] != _FREE])
+
+    def all(self) -> np.ndarray:
+        """Return the places of all sessions."""
+        return np.flatnonzero(self.stages != _FREE)
+
+    def kept(self, places: np.ndarray) -> KeptSessions:
+        """Return what sessions hold."""
+        own = (self.slots, self.starts, self.ends, self.stages)
+        return _sessions_at(places, own, self.cells)
+
+    def frozen(self) -> Callable[[], KeptSessions]:
+        """Return what makes what all sessions hold now, later and in a thread.
+
+        Copies no accumulator.
+        """
+        own = (self.slots, self.starts, self.ends, self.stages)
+        copies = tuple(each.copy() for each in own)
+        cells = self.cells.frozen(len(self.stages))
+        return lambda: _sessions_at(np.flatnonzero(copies[3] != _FREE), copies, cells)
+
+    def keep_slots(self, slots: np.ndarray) -> None:
+        """Keep the places of these keys only; they get new ones, in their order."""
+        places = self.all()
+        self.slots[places] = np.searchsorted(slots, self.slots[places])
+        self._latest = np.full(len(slots), _NONE)
+        self._link(places)
+
+    def _link(self, places: np.ndarray) -> None:
+        """Put the sessions of some keys, all of each, into their order."""
+        if not len(places):
+            return
+        places = places[np.lexsort((self.starts[places], self.slots[places]))]
+        slots = self.slots[places]
+        self.latest_of(slots)
+        follows = slots[1:] == slots[:-1]
+        earlier: np.ndarray = np.full(len(places), _NONE)
+        earlier[1:][follows] = places[:-1][follows]
+        self._earlier[places] = earlier
+        last = np.append(~follows, True)
+        self._latest[slots[last]] = places[last]
+
+
+def _sessions_at(
+    places: np.ndarray, own: tuple[np.ndarray, ...], cells: Cells | FrozenCells
+) -> KeptSessions:
+    """Return what sessions at some places hold.
+
+    Args:
+        places: Where they are.
+        own: The slots, starts, ends and stages of all.
+        cells: The accumulators of all.
+    """
+    slots, starts, ends, stages = own
+    places = places[np.lexsort((starts[places], slots[places]))]
+    return KeptSessions(
+        slots[places],
+        starts[places],
+        ends[places],
+        stages[places],
+        cells.accumulators(places),
+    )
+
+
+# Which intervals of a key touch each other, found for all keys at once.
+
+
+_INT64_MAX: Final = 2**63 - 1
+
+
+class Touching(NamedTuple):
+    """Stretches of time that intervals of a key cover without a hole.
+
+    Attributes:
+        slots: The place of each stretch's key.
+        starts: Where it begins.
+        ends: Where it ends.
+        simple: Whether it has at most one of the other intervals, and each record, when
+            it comes, touches what has come before.
+        of_records: The stretch of each record.
+        of_others: The stretch of each of the other intervals.
+    """
+
+    slots: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+    simple: np.ndarray
+    of_records: np.ndarray
+    of_others: np.ndarray
+
+
+def find_touching(
+    slots: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    other_slots: np.ndarray,
+    other_starts: np.ndarray,
+    other_ends: np.ndarray,
+) -> Touching:
+    """Find the stretches that intervals of records, all of a length, make with others.
+
+    Args:
+        slots: The places of the records' keys; of shape ``(n,)``, ``n >= 1``.
+        starts: Where their intervals begin, in the order in which they come.
+        ends: Where they end; intervals that have a point in common touch, also an end.
+        other_slots: The places of the other intervals' keys.
+        other_starts: Where these begin.
+        other_ends: Where they end. They do not touch each other.
+
+    Raises:
+        RowsNeededError: If the times are too far apart for the arithmetic.
+
+    Example:
+        >>> a = np.array
+        >>> found = find_touching(
+        ...     a([0, 1, 0]), a([5, 5, 40]), a([15, 15, 50]), a([0]), a([12]), a([20])
+        ... )
+        >>> found.starts.tolist(), found.ends.tolist(), found.of_records.tolist()
+        ([5, 40, 5], [20, 50, 15], [0, 2, 1])
+    """
+    count = len(starts)
+    all_slots = np.concatenate([slots, other_slots])
+    all_starts = np.concatenate([starts, other_starts])
+    all_ends = np.concatenate([ends, other_ends])
+    base = int(all_starts.min())
+    # Times of a key are beyond those of the keys before it.
+    beyond = int(all_ends.max()) - base + 1
+    keys = int(all_slots.max()) + 1
+    if max(keys, len(all_starts)) * beyond * 2 > _INT64_MAX:
+        raise RowsNeededError("event times of a run are too far apart")
+    shift = all_slots * beyond - base
+    lows, highs = all_starts + shift, all_ends + shift
+    order = _sorted_places(lows, keys * beyond)
+    lows, highs = lows[order], highs[order]
+    reached = np.maximum.accumulate(highs)
+    begins: np.ndarray = np.ones(len(order), np.bool_)
+    begins[1:] = lows[1:] > reached[:-1]
+    firsts = np.flatnonzero(begins)
+    stretches: np.ndarray = np.empty(len(order), np.int64)
+    stretches[order] = np.cumsum(begins) - 1
+    of_records, of_others = stretches[:count], stretches[count:]
+    shift = shift[order][firsts]
+    found_ends = reached[np.append(firsts[1:], len(order)) - 1] - shift
+    others = np.bincount(of_others, minlength=len(firsts))
+    simple = others <= 1
+    low = np.full(len(firsts), 2 * beyond)
+    high = np.full(len(firsts), -beyond)
+    low[of_others], high[of_others] = other_starts - base, other_ends - base
+    simple[_strays(of_records, starts - base, ends - base, low, high, beyond)] = False
+    return Touching(
+        all_slots[order][firsts],
+        lows[firsts] - shift,
+        found_ends,
+        simple,
+        of_records,
+        of_others,
+    )
+
+
+def _strays(
+    stretches: np.ndarray,
+    starts: np.ndarray,
+    ends: np.ndarray,
+    low: np.ndarray,
+    high: np.ndarray,
+    beyond: int,
+) -> np.ndarray:
+    """Return stretches of which a record touches nothing that has come before.
+
+    Args:
+        stretches: Of the records, in the order in which they come.
+        starts: Where their intervals begin, from 0.
+        ends: Where these end, less than ``beyond``.
+        low: Where what is there of each stretch before begins; twice ``beyond`` for
+            nothing.
+        high: Where that ends.
+        beyond: No time is so late.
+    """
+    order = stable_order(stretches, len(low))
+    mine, starts, ends = stretches[order], starts[order], ends[order]
+    first: np.ndarray = np.ones(len(mine), np.bool_)
+    first[1:] = mine[1:] != mine[:-1]
+    shift = mine * beyond
+    # What a stretch covers up to each record: between its least start and latest end.
+    up, down = ends + shift, beyond - starts + shift
+    firsts = np.flatnonzero(first)
+    before = mine[firsts]
+    up[firsts] = np.maximum(up[firsts], high[before] + shift[firsts])
+    down[firsts] = np.maximum(down[firsts], beyond - low[before] + shift[firsts])
+    highest = np.maximum.accumulate(up) - shift
+    lowest = beyond + shift - np.maximum.accumulate(down)
+    strays = first.copy()
+    strays[1:] = ~first[1:] & ((starts[1:] > highest[:-1]) | (ends[1:] < lowest[:-1]))
+    strays[firsts] = (low[before] < 2 * beyond) & (
+        (starts[firsts] > high[before]) | (ends[firsts] < low[before])
+    )
+    found: np.ndarray = distinct(mine[strays])
+    return found
+
+
+def _sorted_places(numbers: np.ndarray, limit: int) -> np.ndarray:
+    """Return the places of numbers from 0 to a limit, in their order."""
+    count = len(numbers)
+    places: np.ndarray
+    if limit * count > _INT64_MAX:
+        places = np.argsort(numbers, kind="stable")
+        return places
+    # To sort numbers takes a fraction of what it takes to sort places.
+    packed = numbers * count + np.arange(count)
+    packed.sort()
+    places = packed % count
+    return places
+
 
 # What a late record has made of its session: the key, start, end, accumulator.
 _Change = tuple[Any, int, int, list[Any]]

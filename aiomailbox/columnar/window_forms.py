@@ -10,15 +10,15 @@ from aiomailbox.columnar.aligned import (
 )
 from aiomailbox.columnar.paned import ColumnarPanedOperator
 from aiomailbox.columnar.sessions import ColumnarSessionOperator
-from aiomailbox.operators.core.callables import describe
+from aiomailbox.operators.core.user_code import describe
+from aiomailbox.windowing.aggregate import (
+    AggregateWindowsOperator,
+    SlidingAggregateOperator,
+    TumblingAggregateOperator,
+)
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.panes import PanedAggregateOperator
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
-from aiomailbox.windowing.sliding import SlidingAggregateOperator
-from aiomailbox.windowing.tumbling import (
-    AggregateWindowsOperator,
-    TumblingAggregateOperator,
-)
 
 __all__ = ["columnar_windows", "windows_asking"]
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from decimal import Decimal
 from functools import partial
+from types import NoneType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -11,32 +14,326 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
-from aiomailbox.columnar.columnar_operator import ColumnarOperator
-from aiomailbox.columnar.key_types import KeyTypes
-from aiomailbox.columnar.keys import KeySlots, KnownKeys
-from aiomailbox.columnar.results import NamedResultsOutput, ResultMaker
+from aiomailbox.columnar.forms import RecordForm, ResultForm, TupleForm, ValueForm
+from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
+from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.operators.core.contract import Output, Pending, then
-from aiomailbox.operators.core.pieces import done_after
-from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, Run
-from aiomailbox.windowing.tumbling import AggregateWindowsOperator
-from aiomailbox.windowing.window_spec import WindowSpec, key_function
+from aiomailbox.columnar.types import KeyTypes
+from aiomailbox.operators.core.operator import Output, Pending, RowsNote, then
+from aiomailbox.operators.core.slices import done_after, in_pieces
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.records.elements import LatencyMarker, OutputTag, WatermarkStatus
+from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.windowing.aggregate import AggregateWindowsOperator
+from aiomailbox.windowing.spec import WindowSpec, key_function
 
-__all__ = [
-    "ColumnarWindows",
-    "Fired",
-    "Firing",
-    "moments",
-    "rows_firing",
-]
+# What operators on columns have in common: restored state, and the way back to rows.
+
+
+# Beyond it, the arithmetic of times might leave 64 bits.
+_TIME_MAX: Final = 2**61
+
+
+class ColumnarOperator(StatefulOperator):
+    """Lets an operator of rows work on columns as long as it gets any.
+
+    With the first run of rows, or the first value for which only Python has the right
+    result, all becomes rows, for good: to go back and forth would cost more than either.
+    It stands before the operator of rows among the bases of a class.
+
+    Attributes:
+        rows_note: Why it works on rows since it was opened last.
+    """
+
+    takes_columns = True
+
+    # The keys that have a place in its arrays.
+    _slots: KeySlots
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self.rows_note: RowsNote = RowsNote()
+
+    def open(self) -> Pending:
+        """Bind the state, and take over what a restore has put into rows."""
+        return then(super().open(), self._open_columns)
+
+    def _open_columns(self) -> Pending:
+        # What another backend keeps is there because it does not fit into memory.
+        self._is_columnar = isinstance(self.context.keyed_state, HeapStateStore)
+        self.context.metrics.gauge("columnar", lambda: int(self._is_columnar))
+        if not self._is_columnar:
+            self.rows_note.reason = "its state is not kept on the heap"
+            return None
+        self.rows_note.reason = ""
+        self._begin_load()
+        return then(in_pieces(self._load_some), self._loaded)
+
+    def _begin_load(self) -> None:
+        """Note what a restore has put into rows."""
+
+    def _load_next(self, count: int) -> int:
+        """Take about so much out of the state of rows; return how much it was.
+
+        Raises:
+            RowsNeededError: If it has to stay rows.
+        """
+        raise TypeError(f"{type(self).__name__} defines no _load_next")
+
+    def _loaded(self) -> None:
+        """Be notified that all that a restore had put into rows is in columns, or rows."""
+
+    def _give_back(self) -> int:
+        """Give all that is kept to the state of rows; return how much it was."""
+        raise TypeError(f"{type(self).__name__} defines no _give_back")
+
+    def _load_some(self, count: int) -> bool:
+        while count > 0:
+            try:
+                loaded = self._load_next(count)
+            except RowsNeededError as reason:
+                self._go_to_rows(str(reason))
+                return True
+            if not loaded:
+                return True
+            count -= loaded
+        return False
+
+    def _go_to_rows(self, reason: str) -> None:
+        """Give all to the state of rows, and leave columns alone from now on."""
+        self._is_columnar = False
+        self.rows_note.take(reason)
+        had = self._give_back()
+        self._slots.clear()
+        if had:
+            self.context.log.info("works on rows from now on", reason=reason)
+
+    @staticmethod
+    def _timed(run: Run) -> tuple[ArrowRun, np.ndarray]:
+        """Return a run of columns, and its event times.
+
+        Raises:
+            RowsNeededError: If it is none, or has no event times that fit.
+        """
+        times = run.event_times if type(run) is ArrowRun else None
+        if times is None or type(run) is not ArrowRun:
+            raise RowsNeededError("records came as rows, or without event times")
+        lowest, highest = run.span_ms()
+        if lowest < -_TIME_MAX or highest > _TIME_MAX:
+            raise RowsNeededError("an event time is at the limits of 64 bits")
+        return run, times
+
+    def _slots_by(self, selector: Any, run: ArrowRun) -> np.ndarray:
+        """Return the places of the keys of a run, int64 of shape ``(n,)``.
+
+        Args:
+            selector: Reads the keys; a selector of fields.
+            run: The records.
+
+        Raises:
+            RowsNeededError: If only rows say which keys these are.
+        """
+        slots = self._slots.of_batch(
+            run, run.row_maker, selector.fields, selector.is_alone
+        )
+        if slots is None:
+            raise RowsNeededError(KEYS_OF_ROWS)
+        return slots
+
+
+# An operator's output that gets other runs than the operator emits.
+
+
+class ForwardingOutput:
+    """Passes on all but runs; a subclass says by ``emit_run`` what becomes of these.
+
+    Args:
+        output: The output.
+    """
+
+    def __init__(self, output: Output) -> None:
+        self.availability = output.availability
+        self._output = output
+
+    def emit_watermark(self, timestamp_ms: int) -> Pending:
+        """Pass on a watermark."""
+        return self._output.emit_watermark(timestamp_ms)
+
+    def emit_status(self, status: WatermarkStatus) -> Pending:
+        """Pass on a status."""
+        return self._output.emit_status(status)
+
+    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
+        """Pass on a latency marker."""
+        return self._output.emit_latency_marker(marker)
+
+    def emit_side(self, tag: OutputTag, run: Run) -> Pending:
+        """Pass on records to a side output."""
+        return self._output.emit_side(tag, run)
+
+
+# Results of aggregates as columns, and the records that they stand for.
+
+
+_DECIMAL_DIGITS: Final = 38
+
+
+# Types whose values are the same after they have been a column.
+_EXACT: Final = {bool, bytes, float, int, str}
+
+
+# What says that values are no column: too large, of several types, with surrogates.
+_NO_COLUMN: Final = (pa.ArrowException, OverflowError, UnicodeEncodeError)
+
+
+class ResultMaker:
+    """Makes runs of results, all with the same fields.
+
+    Args:
+        names: The fields; None for results that are single values.
+        key_fields: The fields of a key that is a tuple; its column is a struct of them.
+        are_tuples: Whether results are tuples without names; the columns have them.
+
+    Example:
+        >>> import numpy as np
+        >>> maker = ResultMaker(("key", "n"))
+        >>> run = maker.run([pa.array(["a"]), pa.array([2])], np.array([7]))
+        >>> run.values, run.timestamps
+        ([Result(key='a', n=2)], [7])
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...] | None,
+        key_fields: tuple[str, ...] = (),
+        *,
+        are_tuples: bool = False,
+    ) -> None:
+        self._names = ("value",) if names is None else names
+        self._form: RecordForm
+        if names is None:
+            self._form = ValueForm()
+        elif are_tuples:
+            self._form = TupleForm(has_tuples=bool(key_fields))
+        else:
+            self._form = ResultForm(names, bool(key_fields))
+        self._key_fields = key_fields
+        self._are_tuples = are_tuples
+        self._maker: RowMaker | None = None
+
+    def run(self, columns: list[pa.Array], times: Any) -> ArrowRun:
+        """Return results as a run.
+
+        Args:
+            columns: One a field, each of shape ``(n,)``.
+            times: Event times in milliseconds, shape ``(n,)``, or None.
+        """
+        batch = pa.RecordBatch.from_arrays(columns, names=list(self._names))
+        if self._maker is None or not self._maker.schema.equals(batch.schema):
+            self._maker = RowMaker(batch.schema, self._form)
+        return ArrowRun(batch, self._maker, times)
+
+    @property
+    def rows_lack_names(self) -> bool:
+        """Whether rows are tuples, or have one for a key of several fields."""
+        has_key = "key" in self._names
+        return has_key and (self._are_tuples or bool(self._key_fields))
+
+    def run_of_rows(self, run: ListRun) -> ArrowRun | None:
+        """Return results that are rows as columns, None if rows of these were others."""
+        known = None if self._maker is None else self._maker.schema
+        columns: list[pa.Array] = []
+        for index, values in enumerate(zip(*run.values, strict=True)):
+            if self._names[index] == "key" and self._key_fields:
+                try:
+                    columns.append(self.key_column(list(values), None))
+                except _NO_COLUMN:
+                    return None
+                continue
+            kind = None if known is None else known.field(index).type
+            column = _column(list(values), kind)
+            if column is None:
+                return None
+            columns.append(column)
+        return self.run(columns, run.timestamps)
+
+    def key_column(self, keys: list[Any], kinds: list[pa.DataType] | None) -> pa.Array:
+        """Return keys as a column.
+
+        Args:
+            keys: Of the one type that they have.
+            kinds: The type of each of their fields; None to go by the keys.
+        """
+        if not self._key_fields:
+            return pa.array(keys, None if kinds is None else kinds[0])
+        parts = [
+            pa.array(part, None if kinds is None else kinds[place])
+            for place, part in enumerate(zip(*keys, strict=True))
+        ]
+        return pa.StructArray.from_arrays(parts, list(self._key_fields))
+
+
+class NamedResultsOutput(ForwardingOutput):
+    """An operator's output that makes columns of results whose rows lack names.
+
+    Of a tuple, or of one that is a key, expressions and sinks would not know the fields.
+
+    Args:
+        output: The output.
+        maker: Makes the columns.
+    """
+
+    def __init__(self, output: Output, maker: ResultMaker) -> None:
+        super().__init__(output)
+        self._maker = maker
+
+    def emit_run(self, run: Run) -> Pending:
+        """Pass on results, as columns where that is possible."""
+        if type(run) is ListRun and len(run):
+            run = self._maker.run_of_rows(run) or run
+        return self._output.emit_run(run)
+
+
+def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:
+    """Return values as a column, None if the values of that were others."""
+    kinds = set(map(type, values)) - {NoneType}
+    if not kinds:
+        # Without a type until there is a value.
+        return pa.nulls(len(values), known or pa.null())
+    if len(kinds) > 1:
+        return None
+    try:
+        if kinds == {datetime}:
+            zones = {value.tzinfo for value in values if value is not None}
+            if zones not in ({UTC}, {None}):
+                return None
+            return pa.array(values, pa.timestamp("us", "UTC" if UTC in zones else None))
+        column = pa.array(values)
+        if kinds == {Decimal}:
+            # Later values may have more digits before the point.
+            column = column.cast(pa.decimal128(_DECIMAL_DIGITS, column.type.scale))
+    except _NO_COLUMN:
+        return None
+    same = kinds <= _EXACT or repr(column.to_pylist()) == repr(values)
+    return column if same else None
+
 
 # The years 1 to 9999, which datetimes have.
 _DATE_MIN: Final = -62_135_596_800_000
+
+
 _DATE_MAX: Final = 253_402_300_799_999
+
+
 # Keys without a window are forgotten when they are so many more than the others.
 _IDLE_KEYS: Final = 4096
+
+
 # To look whether a cell is used takes this part of what it takes to add a record.
 _LOOKED_AT: Final = 16
+
+
 _WINDOW_FIELDS: Final = ("window_start", "window_end")
 
 

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource, IteratorSource
-from aiomailbox.connectors.function_sink import FunctionSink
 from aiomailbox.connectors.inbox import (
     Answers,
     Inbox,
@@ -19,7 +18,7 @@ from aiomailbox.connectors.inbox import (
     Questions,
     Subscription,
 )
-from aiomailbox.connectors.pull_sink import PullSink
+from aiomailbox.connectors.sinks import FunctionSink, PullSink
 from aiomailbox.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -82,16 +81,16 @@ _BEHIND_AN_EXTRA: Final = {
     "AsyncColumnOperator": ("aiomailbox.columnar.async_column", "spark", "pyarrow"),
     "windows_asking": ("aiomailbox.columnar.window_forms", "spark", "pyarrow"),
     "MapBatchesOperator": ("aiomailbox.columnar.map_batches", "spark", "pyarrow"),
-    "conditioned": ("aiomailbox.columnar.conditions", "spark", "pyarrow"),
+    "conditioned": ("aiomailbox.columnar.expressions", "spark", "pyarrow"),
     "needs_rows": ("aiomailbox.columnar.cells", "spark", "pyarrow"),
-    "Drop": ("aiomailbox.columnar.projection", "spark", "pyarrow"),
-    "Rename": ("aiomailbox.columnar.projection", "spark", "pyarrow"),
-    "Select": ("aiomailbox.columnar.projection", "spark", "pyarrow"),
-    "WithColumns": ("aiomailbox.columnar.projection", "spark", "pyarrow"),
+    "Drop": ("aiomailbox.columnar.expressions", "spark", "pyarrow"),
+    "Rename": ("aiomailbox.columnar.expressions", "spark", "pyarrow"),
+    "Select": ("aiomailbox.columnar.expressions", "spark", "pyarrow"),
+    "WithColumns": ("aiomailbox.columnar.expressions", "spark", "pyarrow"),
     "check_expression": ("aiomailbox.columnar.evaluator", "spark", "pyarrow"),
     "check_reads": ("aiomailbox.columnar.evaluator", "spark", "pyarrow"),
-    "pair_fields": ("aiomailbox.columnar.pairing", "spark", "pyarrow"),
-    "selecting": ("aiomailbox.columnar.pair_selection", "spark", "pyarrow"),
+    "pair_fields": ("aiomailbox.columnar.pairs", "spark", "pyarrow"),
+    "selecting": ("aiomailbox.columnar.pairs", "spark", "pyarrow"),
 }
 
 

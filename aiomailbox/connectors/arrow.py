@@ -12,10 +12,10 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import DictForm, RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.unify import promoted, unified_schema, without_views
+from aiomailbox.columnar.types import promoted, unified_schema, without_views
 from aiomailbox.connectors.collection import RangeSplit, SplitReader, end_of
 from aiomailbox.errors import RecordTypeError, WrongTypeError
-from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,

@@ -16,9 +16,9 @@ from aiomailbox.errors import (
     WrongTypeError,
     named_operator,
 )
-from aiomailbox.operators.core.callables import check_function
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -28,9 +28,9 @@ from aiomailbox.operators.sources.source import (
     StaticEnumerator,
 )
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
-from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.state.serializers import kept_in_state
 from aiomailbox.supervision import end_tasks, frames_of
-from aiomailbox.task.place import place_of
+from aiomailbox.task.stream_task import place_of
 
 __all__ = ["AsyncIterableSource"]
 

@@ -15,8 +15,8 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -27,7 +27,7 @@ from aiomailbox.operators.sources.source import (
     StaticEnumerator,
 )
 from aiomailbox.records.run import ListRun
-from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.state.serializers import kept_in_state
 
 __all__ = [
     "CollectionSource",

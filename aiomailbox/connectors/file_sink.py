@@ -12,10 +12,15 @@ from typing import Any, BinaryIO, Final, Literal
 
 import msgspec
 
-from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommitter
-from aiomailbox.connectors.directory_target import DirectoryTarget, Segments, WriteMode
-from aiomailbox.connectors.refused import refuse
+from aiomailbox.connectors.directory import (
+    DirectoryTarget,
+    GrowingCommitter,
+    Segments,
+    WholeCommitter,
+    WriteMode,
+)
 from aiomailbox.connectors.rows import RowReader, field_names
+from aiomailbox.connectors.sinks import refuse
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
@@ -23,10 +28,9 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.on_error import USER_ERRORS
-from aiomailbox.operators.sinks.guarantee import Guarantee
-from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.operators.core.failures import USER_ERRORS
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
 from aiomailbox.threads import ThreadTurns
 

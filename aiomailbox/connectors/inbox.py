@@ -17,11 +17,11 @@ from weakref import WeakValueDictionary
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
-from aiomailbox.connectors.immediate_writer import ImmediateWriter
+from aiomailbox.connectors.sinks import ImmediateWriter
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext
 from aiomailbox.records.questions import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, Run

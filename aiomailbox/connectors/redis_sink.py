@@ -22,11 +22,10 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.on_error import USER_ERRORS
-from aiomailbox.operators.core.selectors import field_or_function
-from aiomailbox.operators.sinks.guarantee import Guarantee
-from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.operators.core.failures import USER_ERRORS
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
 
 __all__ = ["RedisSink"]

@@ -33,7 +33,7 @@ from aiomailbox.eventtime.processing_time import (
 from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.records.elements import MIN_TIMESTAMP
-from aiomailbox.state.entries import GroupedEntries, SnapshotRows
+from aiomailbox.state.snapshot import GroupedEntries, SnapshotRows
 
 __all__ = [
     "InternalTimerService",

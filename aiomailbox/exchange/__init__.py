@@ -21,17 +21,19 @@ from aiomailbox.exchange.core.contract import (
 from aiomailbox.exchange.core.output import OutputPartition
 from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
 from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
-from aiomailbox.exchange.input.channel import (
+from aiomailbox.exchange.input.gate import (
     ChannelListener,
     InputChannel,
+    InputGate,
     LocalInputChannel,
+    PartitionRegistry,
     retry_delays_ms,
 )
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.input.registry import PartitionRegistry
 from aiomailbox.exchange.objects.partition import ResultPartition
-from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
-from aiomailbox.exchange.objects.view import SubpartitionView
+from aiomailbox.exchange.objects.subpartition import (
+    PipelinedSubpartition,
+    SubpartitionView,
+)
 from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     CustomPartitioner,

@@ -17,7 +17,7 @@ from aiomailbox.graph.job_graph import (
 from aiomailbox.graph.side_outputs import describe_side_outputs
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.graph.wiring import consumers_of
-from aiomailbox.operators.sinks.guarantee import guarantee_of
+from aiomailbox.operators.sinks.sink import guarantee_of
 from aiomailbox.operators.sources.source import describe_replay, is_replayable
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
 

@@ -12,9 +12,8 @@ from enum import Enum
 from typing import Any
 
 from aiomailbox.exchange.partitioner import Partitioner
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.record_fields import RecordFields
-from aiomailbox.operators.core.rows_note import RowsNote
+from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.sinks.sink import Sink
 from aiomailbox.operators.sources.source import Source
 from aiomailbox.policies.rate_limit import RateLimit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final, NamedTuple
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import (
@@ -11,16 +12,187 @@ from aiomailbox.errors import (
     MailboxClosedError,
 )
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
-from aiomailbox.mailbox.period_meter import (
-    PeriodMeter,
-    TimeShares,
-    share_time,
-    window_start,
-)
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
 from aiomailbox.metrics.histogram import Histogram
 
-__all__ = ["LatencyProbe", "MailboxMetrics"]
+# How long something lasted: in all, and within the last seconds.
+#
+# Theory of operation: time is divided into buckets of 0.5 s. A period is added to the
+# buckets that it touches when it ends, so that the clock is read only where a period
+# begins or ends, and no timer is needed. A reader adds up the buckets of the window.
+
+
+# How far back "per second" looks. Flink looks back a minute; here people watch.
+RATE_WINDOW_S: Final = 5.0
+
+
+_BUCKET_S: Final = 0.5
+
+
+# The bucket of the present comes on top of those of the window.
+_BUCKETS: Final = int(RATE_WINDOW_S / _BUCKET_S) + 1
+
+
+def window_start(now_s: float) -> float:
+    """Return where the window that ends now begins: at a bucket's begin.
+
+    Example:
+        >>> window_start(100.0), window_start(100.4)
+        (95.0, 95.0)
+    """
+    return (now_s // _BUCKET_S - (_BUCKETS - 1)) * _BUCKET_S
+
+
+class PeriodMeter:
+    """Adds up the time between marks; a `PeriodTimer`.
+
+    Args:
+        clock: Read at the marks only, and by readers while it measures.
+
+    Example:
+        >>> from aiomailbox.clock import SystemClock
+        >>> meter = PeriodMeter(SystemClock())
+        >>> meter.mark_start()
+        >>> meter.total_ms() >= 0
+        True
+    """
+
+    __slots__ = (
+        "_begin_s",
+        "_buckets",
+        "_clock",
+        "_end_s",
+        "_newest",
+        "_since",
+        "_total_s",
+    )
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._since: float | None = None
+        self._total_s = 0.0
+        # Invariant: bucket number n is at index n % _BUCKETS, for the newest ones.
+        self._buckets = [0.0] * _BUCKETS
+        self._newest = 0
+        # Where the newest bucket begins and ends; empty before the first period.
+        self._begin_s = self._end_s = 0.0
+
+    def mark_start(self) -> None:
+        """Start measuring; again is a no-op."""
+        if self._since is None:
+            self._since = self._clock.monotonic()
+
+    def mark_end(self) -> None:
+        """Stop measuring; again is a no-op."""
+        since = self._since
+        if since is None:
+            return
+        self._since = None
+        now = self._clock.monotonic()
+        lasted = now - since
+        self._total_s += lasted
+        # Most waits are shorter than a bucket and end in the newest one.
+        if self._begin_s <= since and now < self._end_s:
+            self._buckets[self._newest % _BUCKETS] += lasted
+        else:
+            self._spread(since, now)
+
+    @property
+    def running_s(self) -> float | None:
+        """Seconds that the current piece has lasted; None while it does not measure."""
+        since = self._since
+        return None if since is None else self._clock.monotonic() - since
+
+    def total_ms(self) -> float:
+        """Return the milliseconds measured so far, the current piece included."""
+        running = 0.0 if self._since is None else self._clock.monotonic() - self._since
+        return (self._total_s + running) * 1000
+
+    def within_s(self, now_s: float) -> float:
+        """Return the seconds measured since `window_start`, the current piece included.
+
+        Args:
+            now_s: The time of the meter's clock.
+        """
+        newest = int(now_s // _BUCKET_S)
+        oldest = max(newest, self._newest) - (_BUCKETS - 1)
+        known = sum(
+            self._buckets[number % _BUCKETS]
+            for number in range(oldest, self._newest + 1)
+        )
+        if self._since is None:
+            return known
+        return known + max(0.0, now_s - max(self._since, window_start(now_s)))
+
+    def _spread(self, start: float, end: float) -> None:
+        """Add a period to the buckets that it touches; the last one is the newest."""
+        newest = int(end // _BUCKET_S)
+        if newest != self._newest:
+            self._advance(newest)
+        begin = self._begin_s = newest * _BUCKET_S
+        self._end_s = begin + _BUCKET_S
+        for number in range(
+            max(newest - _BUCKETS + 1, int(start // _BUCKET_S)), newest
+        ):
+            piece = (number + 1) * _BUCKET_S - max(start, number * _BUCKET_S)
+            self._buckets[number % _BUCKETS] += piece
+        self._buckets[newest % _BUCKETS] += end - max(start, begin)
+
+    def _advance(self, newest: int) -> None:
+        for number in range(max(self._newest + 1, newest - _BUCKETS + 1), newest + 1):
+            self._buckets[number % _BUCKETS] = 0.0
+        self._newest = newest
+
+
+class TimeShares(NamedTuple):
+    """What a task did with its time lately, milliseconds per second.
+
+    Attributes:
+        busy: Processing, or awaiting something inside of it.
+        idle: Waiting for input.
+        soft_backpressured: Waiting for room in the outputs, between two pieces of work.
+        hard_backpressured: Waiting for room in the middle of a piece of work.
+
+    Invariants:
+        They sum to 1000 while the task runs, and are all 0 before and after.
+
+    Concept:
+        Flink, ``busyTimeMsPerSecond`` and its siblings.
+    """
+
+    busy: float = 0.0
+    idle: float = 0.0
+    soft_backpressured: float = 0.0
+    hard_backpressured: float = 0.0
+
+    @property
+    def backpressured(self) -> float:
+        """Waiting for room, soft and hard."""
+        return self.soft_backpressured + self.hard_backpressured
+
+
+def share_time(
+    elapsed_s: float, idle_s: float, soft_s: float, hard_s: float
+) -> TimeShares:
+    """Return the shares of a stretch of time; what was not waiting is busy.
+
+    Args:
+        elapsed_s: How long the stretch was, seconds.
+        idle_s: Of those, waiting for input.
+        soft_s: Of those, waiting for room between two pieces of work.
+        hard_s: Of those, waiting for room in the middle of one.
+
+    Example:
+        >>> share_time(4.0, 1.0, 1.0, 0.0)
+        TimeShares(busy=500.0, idle=250.0, soft_backpressured=250.0, hard_backpressured=0.0)
+    """
+    if elapsed_s <= 0:
+        return TimeShares()
+    waiting_s = idle_s + soft_s + hard_s
+    # Rounding may let the pieces exceed the whole by a hair.
+    whole_s = max(elapsed_s, waiting_s)
+    idle, soft, hard = (part / whole_s * 1000 for part in (idle_s, soft_s, hard_s))
+    return TimeShares(max(0.0, 1000.0 - (idle + soft + hard)), idle, soft, hard)
 
 
 class LatencyProbe:

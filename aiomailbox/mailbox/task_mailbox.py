@@ -10,20 +10,368 @@ the letter (`MailStorage`), that of `TaskMailbox.drain` included.
 from __future__ import annotations
 
 import asyncio
+import enum
 import inspect
 import threading
+from collections import deque
 from collections.abc import Callable
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
-from aiomailbox.errors import IllegalStateError, MailboxClosedError, WrongTypeError
-from aiomailbox.mailbox.lifecycle import MailboxLifecycle, MailboxState
-from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
-from aiomailbox.mailbox.ownership import Ownership, current_task_or_none
-from aiomailbox.mailbox.parking import Waiter
-from aiomailbox.mailbox.statistics import MailboxStatistics
-from aiomailbox.mailbox.storage import MailStorage
+from aiomailbox.errors import (
+    IllegalStateError,
+    MailboxClosedError,
+    WrongTaskError,
+    WrongTypeError,
+)
+from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
 
-__all__ = ["TaskMailbox"]
+# The life of a mailbox: a table of states and the moves between them.
+
+
+class MailboxState(enum.Enum):
+    """What a mailbox allows.
+
+    Attributes:
+        OPEN: Puts and takes.
+        QUIESCED: Takes only; what is inside stays takeable.
+        CLOSED: Neither.
+
+    Concept:
+        Flink, ``TaskMailbox.State``.
+    """
+
+    OPEN = "open"
+    QUIESCED = "quiesced"
+    CLOSED = "closed"
+
+
+_NEXT: Final = {
+    MailboxState.OPEN: frozenset({MailboxState.QUIESCED, MailboxState.CLOSED}),
+    MailboxState.QUIESCED: frozenset({MailboxState.CLOSED}),
+    MailboxState.CLOSED: frozenset[MailboxState](),
+}
+
+
+class MailboxLifecycle:
+    """The state of one mailbox, which only moves forward.
+
+    Example:
+        >>> life = MailboxLifecycle()
+        >>> life.advance(MailboxState.QUIESCED), life.advance(MailboxState.OPEN)
+        (True, False)
+        >>> life.accepts_mail, life.gives_mail
+        (False, True)
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state: MailboxState = MailboxState.OPEN
+
+    def advance(self, target: MailboxState) -> bool:
+        """Move to ``target`` if the table allows it; say whether it did."""
+        if target not in _NEXT[self.state]:
+            return False
+        self.state = target
+        return True
+
+    @property
+    def accepts_mail(self) -> bool:
+        """Whether mail may be put."""
+        return self.state is MailboxState.OPEN
+
+    @property
+    def gives_mail(self) -> bool:
+        """Whether mail may be taken."""
+        return self.state is not MailboxState.CLOSED
+
+
+# Whose mailbox it is: the runner's, or that of a child it lent its token to.
+#
+# Theory of operation: three kinds of caller exist: the runner's own mail stack, other
+# tasks and callbacks on the same loop, other threads. A thread id cannot tell the first
+# two apart, so ownership is an asyncio task. While a nested mail runs in a child task
+# the child is the holder; the runner waits for it and cannot act anyway.
+
+
+def current_task_or_none() -> asyncio.Task[object] | None:
+    """Return the running task; None in callbacks and outside of any loop."""
+    # `asyncio.current_task()` alone raises where no loop runs, and threads ask this.
+    loop = asyncio._get_running_loop()
+    return None if loop is None else asyncio.current_task(loop)
+
+
+class Ownership:
+    """Which task may take, yield, suspend, quiesce and close.
+
+    Unbound it belongs to its holder. The ownership of a task that has ended is
+    void, so that its supervisor can clean up.
+    """
+
+    __slots__ = ("holder", "loop")
+
+    def __init__(self) -> None:
+        self.holder: asyncio.Task[object] | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self, task: asyncio.Task[object]) -> None:
+        """Give the ownership to ``task``.
+
+        Raises:
+            WrongTaskError: If another task that is still alive has it.
+        """
+        holder = self.holder
+        if holder is not None and holder is not task and not holder.done():
+            raise WrongTaskError("bind_owner", holder.get_name(), task.get_name())
+        self.holder = task
+        self.loop = task.get_loop()
+
+    def is_held_here(self) -> bool:
+        """Whether the caller is the holder (False while unbound)."""
+        holder = self.holder
+        return holder is not None and current_task_or_none() is holder
+
+    def is_on_loop(self) -> bool:
+        """Whether the caller runs on the holder's loop, as whichever task."""
+        loop = asyncio._get_running_loop()
+        return loop is not None and loop is self.loop
+
+    def check(self, operation: str) -> None:
+        """Raise unless the caller may do what belongs to the holder.
+
+        Raises:
+            WrongTaskError: If another, living task is the holder.
+        """
+        holder = self.holder
+        if holder is None:
+            return
+        caller = current_task_or_none()
+        if caller is holder or holder.done():
+            return
+        name = caller.get_name() if caller else threading.current_thread().name
+        raise WrongTaskError(operation, holder.get_name(), name)
+
+    def void(self) -> None:
+        """Take the ownership from a task that does not end."""
+        self.holder = None
+
+    def lend_to_current(self) -> asyncio.Task[object] | None:
+        """Make the running task the holder; return the one to hand back to."""
+        previous = self.holder
+        self.holder = current_task_or_none()
+        return previous
+
+    def hand_back(self, previous: asyncio.Task[object] | None) -> None:
+        """Undo `lend_to_current`."""
+        self.holder = previous
+
+
+# How the owner of a mailbox sleeps and how new mail wakes it.
+#
+# Theory of operation: the owner decides under the mailbox's lock that there is nothing
+# for it, and leaves a `Waiter` there before it releases the lock; a put appends and
+# takes the waiter away under the same lock. So no mail can come unseen between
+# the check and the sleep.
+
+
+class Waiter:
+    """One sleeping owner: what it waits for, and how to wake it from any thread."""
+
+    __slots__ = ("_loop", "_thread", "future", "ignore_deferrable", "priority")
+
+    def __init__(self, priority: int, *, ignore_deferrable: bool) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self.future: asyncio.Future[None] = self._loop.create_future()
+        self.priority: int = priority
+        self.ignore_deferrable: bool = ignore_deferrable
+
+    def wants(self, mail: Mail) -> bool:
+        """Whether this mail is a reason to wake."""
+        priority = mail.declared_priority if self.ignore_deferrable else mail.priority
+        return priority >= self.priority
+
+    def wake(self, _done: object = None) -> bool:
+        """Wake the owner; False if its loop is closed. A second wake does nothing.
+
+        Args:
+            _done: Ignored; lets this be a future's done callback.
+        """
+        if self._loop.is_closed():
+            return False
+        if threading.get_ident() == self._thread:
+            self._complete()
+            return True
+        # Completed from here, the future would be seen only at the loop's next event.
+        try:
+            self._loop.call_soon_threadsafe(self._complete)
+        except RuntimeError:
+            # It has been closed since we looked.
+            return False
+        return True
+
+    def _complete(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+# One look at a mailbox, for people and for metrics.
+
+
+@dataclass(frozen=True, slots=True)
+class MailboxStatistics:
+    """One look at a mailbox; racy when taken from another thread.
+
+    Attributes:
+        name: The mailbox's name.
+        state: Where it is in its life.
+        queued: Mails that the owner has not moved to its batch.
+        batched: Mails in the owner's batch.
+        parked: Whether the owner sleeps until mail comes.
+    """
+
+    name: str
+    state: MailboxState
+    queued: int
+    batched: int
+    parked: bool
+
+    def __str__(self) -> str:
+        name = f"{self.name!r} " if self.name else ""
+        parked = ", parked" if self.parked else ""
+        return (
+            f"{name}{self.state.value}: {self.queued} queued, "
+            f"{self.batched} batched{parked}"
+        )
+
+
+# Where mail lies: the order rules of a mailbox, without locks or tasks.
+#
+# Theory of operation: mail is put into ``queue``. Its owner moves it to ``batch``.
+# Urgent mail is a prefix of both; in the queue it lies newest first, and moving it one
+# by one to the head of the batch turns it into the order it was sent in. Which method
+# is called under which lock is the business of `TaskMailbox`.
+
+
+class MailStorage:
+    """Two deques with Flink's rule of how mail moves between them.
+
+    Attributes:
+        queue: Mail that any thread may put.
+        batch: Mail that only the owner touches.
+        urgent_queued: Whether the head of the queue is urgent.
+
+    Invariants:
+        ``urgent_queued == (bool(queue) and queue[0].urgent)``.
+
+    Concept:
+        Flink, ``TaskMailboxImpl``; verified against its recorded cases.
+
+    Example:
+        >>> from aiomailbox.mailbox.mail import MailOptions
+        >>> storage = MailStorage()
+        >>> storage.enqueue(Mail(print, description="a"))
+        >>> storage.enqueue(Mail(print, description="U", options=MailOptions.URGENT))
+        >>> storage.pull(everything=True)
+        >>> [str(mail) for mail in storage.batch]
+        ['U', 'a']
+    """
+
+    __slots__ = ("batch", "queue", "urgent_queued")
+
+    def __init__(self) -> None:
+        self.queue: deque[Mail] = deque()
+        self.batch: deque[Mail] = deque()
+        self.urgent_queued: bool = False
+
+    def enqueue(self, mail: Mail) -> None:
+        """Put mail into the queue."""
+        if mail.urgent:
+            self.queue.appendleft(mail)
+            self.urgent_queued = True
+        else:
+            self.queue.append(mail)
+
+    @property
+    def urgent_belongs_in_batch(self) -> bool:
+        """Whether the owner's urgent mail skips the queue: no other urgent is near."""
+        batch = self.batch
+        return bool(batch) and not batch[0].urgent and not self.urgent_queued
+
+    @property
+    def has_urgent(self) -> bool:
+        """Whether urgent mail is next, in the queue or in the batch."""
+        batch = self.batch
+        return self.urgent_queued or (bool(batch) and batch[0].urgent)
+
+    def needs_pull(self, *, everything: bool) -> bool:
+        """Whether `pull` would move anything."""
+        batch = self.batch
+        if batch:
+            # A batch whose head is urgent is left alone: urgents stay in order.
+            return self.urgent_queued and not batch[0].urgent
+        return bool(self.queue) if everything else self.urgent_queued
+
+    def pull(self, *, everything: bool) -> None:
+        """Move urgent mail to the head of the batch, and maybe the rest to its tail."""
+        queue, batch = self.queue, self.batch
+        while queue and queue[0].urgent:
+            batch.appendleft(queue.popleft())
+        self.urgent_queued = False
+        if everything:
+            batch.extend(queue)
+            queue.clear()
+
+    def pop_batched(self, priority: int, *, ignore_deferrable: bool) -> Mail | None:
+        """Remove the first eligible mail of the batch, or return None."""
+        return _pop_first(self.batch, priority, ignore_deferrable)
+
+    def pop_queued(self, priority: int, *, ignore_deferrable: bool) -> Mail | None:
+        """Remove the first eligible mail of the queue, or return None."""
+        queue = self.queue
+        mail = _pop_first(queue, priority, ignore_deferrable)
+        self.urgent_queued = bool(queue) and queue[0].urgent
+        return mail
+
+    def has_deferrable(self, priority: int) -> bool:
+        """Whether there is deferrable mail of at least this declared priority."""
+        return any(
+            mail.options is MailOptions.DEFERRABLE
+            and mail.declared_priority >= priority
+            for mails in (self.batch, self.queue)
+            for mail in mails
+        )
+
+    def clear(self) -> list[Mail]:
+        """Remove and return everything, batch before queue, as stored."""
+        mails = [*self.batch, *self.queue]
+        self.batch.clear()
+        self.queue.clear()
+        self.urgent_queued = False
+        return mails
+
+    def discard(self, mail: Mail) -> None:
+        """Remove mail from the queue if it is still there."""
+        if mail in self.queue:
+            self.queue.remove(mail)
+            self.urgent_queued = bool(self.queue) and self.queue[0].urgent
+
+    def __len__(self) -> int:
+        return len(self.batch) + len(self.queue)
+
+
+def _pop_first(
+    mails: deque[Mail], priority: int, ignore_deferrable: bool
+) -> Mail | None:
+    # From the front: priority says which takes see mail, and never changes its order.
+    for index, mail in enumerate(mails):
+        own = mail.declared_priority if ignore_deferrable else mail.priority
+        if own >= priority:
+            del mails[index]
+            return mail
+    return None
+
 
 ResultT = TypeVar("ResultT")
 

@@ -1,6 +1,6 @@
 """What others see of a job: exporters, progress, pages. Each reads its snapshots only."""
 
-from aiomailbox.api.latest_snapshot import LatestSnapshot
+from aiomailbox.api.job import LatestSnapshot
 from aiomailbox.observe.dashboard import dashboard, serving_dashboard
 from aiomailbox.observe.otel import OpenTelemetryExport, opentelemetry
 from aiomailbox.observe.prometheus import PrometheusExport, prometheus

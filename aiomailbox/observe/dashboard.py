@@ -22,8 +22,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from aiomailbox.api.job import JobClient, latest_job
-from aiomailbox.api.latest_snapshot import LatestSnapshot
+from aiomailbox.api.job import JobClient, LatestSnapshot, latest_job
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import (
     AioMailboxError,

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from aiomailbox.api.job import JobClient
-from aiomailbox.api.latest_snapshot import LatestSnapshot
+from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.errors import MissingExtraError
 from aiomailbox.metrics.catalogue import METRICS
 from aiomailbox.metrics.declared import Metric, MetricKind

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
-from aiomailbox.api.job import JobClient
-from aiomailbox.api.latest_snapshot import LatestSnapshot
+from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
 from aiomailbox.metrics.catalogue import METRICS
 from aiomailbox.metrics.declared import Metric, MetricKind, MetricScope

@@ -8,8 +8,7 @@ import threading
 from concurrent.futures import Future, TimeoutError as LateError
 from typing import Final
 
-from aiomailbox.api.job import JobClient
-from aiomailbox.api.latest_snapshot import LatestSnapshot
+from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.clock import SystemClock
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from aiomailbox.api.run import run as run_work
 from aiomailbox.errors import AioMailboxError
 from aiomailbox.observe.dashboard import serving_dashboard
-from aiomailbox.runtime.tracebacks import users_part
+from aiomailbox.runtime.failures import users_part
 
 __all__ = ["run"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.operators.functions.keyed import KeyedProcessOperator
+from aiomailbox.operators.functions.process import KeyedProcessOperator
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 

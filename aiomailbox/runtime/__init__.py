@@ -1,17 +1,14 @@
 """Running jobs: tasks on this loop, job-wide services, the end of it all."""
 
 from aiomailbox.runtime.attempt_plan import AttemptPlan
-from aiomailbox.runtime.await_tree import await_tree
 from aiomailbox.runtime.backpressure import (
+    BackpressureLevel,
     BackpressureReport,
+    TaskPressure,
     VertexPressure,
     backpressure_of,
-    report_backpressure,
-)
-from aiomailbox.runtime.bottleneck import (
-    BackpressureLevel,
-    TaskPressure,
     find_bottleneck,
+    report_backpressure,
 )
 from aiomailbox.runtime.checkpoint_views import (
     CheckpointView,
@@ -22,6 +19,7 @@ from aiomailbox.runtime.config import IfFinished, JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.deployment import Deployment, Embedded, new_embedded_job
 from aiomailbox.runtime.diagnosis import Bottleneck
+from aiomailbox.runtime.failures import users_part
 from aiomailbox.runtime.handover import CountingHandover, PullHandover
 from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.job_snapshot import (
@@ -35,11 +33,11 @@ from aiomailbox.runtime.job_snapshot import (
     VertexSummary,
 )
 from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
+from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.runtime.observer import JobObserver, snapshot_after
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.runtime.stalls import Stall
-from aiomailbox.runtime.tracebacks import users_part
+from aiomailbox.runtime.stuck_watch import await_tree
 from aiomailbox.runtime.views import (
     ChannelView,
     OperatorView,

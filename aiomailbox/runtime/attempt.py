@@ -33,9 +33,9 @@ from aiomailbox.ids import SubtaskId
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.first_error import FirstError
+from aiomailbox.runtime.failures import FirstError
 from aiomailbox.runtime.host import Host
-from aiomailbox.task.checkpointing import TaskStatistics
+from aiomailbox.task.in_flight import TaskStatistics
 
 __all__ = ["Attempt", "AttemptOwner"]
 

@@ -12,8 +12,7 @@ from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
 from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.exchange.blocking.output import BlockingOutput
 from aiomailbox.exchange.core.output import OutputPartition
-from aiomailbox.exchange.input.channel import InputChannel, LocalInputChannel
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.gate import InputChannel, InputGate, LocalInputChannel
 from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.graph.channels import channel_name, why_never_unaligned
@@ -33,9 +32,14 @@ from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.local import PRIVATE
-from aiomailbox.task.channel_state import TaskChannels
-from aiomailbox.task.environment import TaskCheckpointing, TaskEnvironment
-from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
+from aiomailbox.task.environment import (
+    OperatorPlan,
+    OutgoingEdge,
+    TaskCheckpointing,
+    TaskEnvironment,
+    TaskPlan,
+)
+from aiomailbox.task.in_flight import TaskChannels
 from aiomailbox.task.stream_task import StreamTask
 
 ChannelFactory = Callable[[Edge, PartitionId, int], InputChannel]

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.hooks import call_hook, naming_hook
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import call_hook, naming_hook
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext
 from aiomailbox.policies.retry import Retry
 from aiomailbox.runtime.services import JobServices

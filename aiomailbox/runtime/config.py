@@ -17,7 +17,7 @@ from aiomailbox.policies.restart import (
     RestartStrategy,
 )
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
-from aiomailbox.state.state_classes import check_state_names
+from aiomailbox.state.serializers import check_state_names
 
 _HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
 _STALL_THRESHOLD_MS_MIN: Final = 50.0

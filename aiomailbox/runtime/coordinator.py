@@ -69,7 +69,7 @@ from aiomailbox.runtime.checkpoint_views import (
     PendingCheckpoint,
 )
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.task.checkpointing import TaskStatistics
+from aiomailbox.task.in_flight import TaskStatistics
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["CheckpointCoordinator", "CheckpointOwner", "CheckpointTasks"]

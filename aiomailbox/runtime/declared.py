@@ -20,7 +20,7 @@ from aiomailbox.runtime.peers.record_types import (
     RecordTypes,
     is_foreign,
 )
-from aiomailbox.state.state_classes import (
+from aiomailbox.state.serializers import (
     StateNames,
     declared_classes,
     state_name_hints,

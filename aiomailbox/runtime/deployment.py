@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aiomailbox.clock import Clock, clock_of
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import has_blocking
 from aiomailbox.graph.side_outputs import unread_side_outputs

@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
-from aiomailbox.operators.core.blocked import BlockCause
-from aiomailbox.runtime.block_shares import BlockShare
+from aiomailbox.operators.core.operator import BlockCause
+from aiomailbox.runtime.loop_watch import BlockShare
 from aiomailbox.runtime.views import TaskView
 
 __all__ = ["Bottleneck", "OperatorPlace", "blocked_sentence", "find_operator"]

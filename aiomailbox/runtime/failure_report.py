@@ -8,10 +8,8 @@ from typing import Any, Final
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import safe_str
-from aiomailbox.runtime.failure_place import place_of_error
-from aiomailbox.runtime.first_error import is_echo
+from aiomailbox.runtime.failures import is_echo, place_of_error, short_text
 from aiomailbox.runtime.job_snapshot import FailureSummary
-from aiomailbox.runtime.tracebacks import short_text
 
 __all__ = ["FailureReport"]
 

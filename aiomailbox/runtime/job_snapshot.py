@@ -17,10 +17,10 @@ from aiomailbox.metrics.catalogue import DECLARED
 from aiomailbox.metrics.declared import Metric, MetricValue
 from aiomailbox.metrics.hot_keys import HotKey
 from aiomailbox.metrics.totals import KeyTotal
-from aiomailbox.operators.core.open_calls import OpenCalls
+from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.lifecycle import JobState
-from aiomailbox.runtime.stalls import Stall
+from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.views import TaskView
 
 __all__ = [

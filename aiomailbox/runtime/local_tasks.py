@@ -15,8 +15,7 @@ from aiomailbox.mailbox.mail import MAX_PRIORITY
 from aiomailbox.records.events import CheckpointBarrier, StopMode
 from aiomailbox.runtime.loop_watch import watching
 from aiomailbox.runtime.views import TaskView, view_of
-from aiomailbox.task.lifecycle import TaskState
-from aiomailbox.task.stream_task import StreamTask
+from aiomailbox.task.stream_task import StreamTask, TaskState
 
 __all__ = ["LocalTasks", "TaskEvents"]
 

@@ -43,7 +43,6 @@ from aiomailbox.policies.restart import Mistakes, RestartWait
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan
-from aiomailbox.runtime.await_tree import await_tree
 from aiomailbox.runtime.checkpoint_views import (
     CompletedCheckpoint,
     PendingCheckpoint,
@@ -51,9 +50,8 @@ from aiomailbox.runtime.checkpoint_views import (
 from aiomailbox.runtime.committing import JobCommitters
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.failure_place import job_failure, place_of_error
 from aiomailbox.runtime.failure_report import FailureReport
-from aiomailbox.runtime.first_error import FirstError
+from aiomailbox.runtime.failures import FirstError, job_failure, place_of_error, shorten
 from aiomailbox.runtime.host import Host
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
 from aiomailbox.runtime.job_snapshot import FailureSummary
@@ -61,8 +59,7 @@ from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.poison import PoisonWatch
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
-from aiomailbox.runtime.stuck_watch import StuckWatch
-from aiomailbox.runtime.tracebacks import shorten
+from aiomailbox.runtime.stuck_watch import StuckWatch, await_tree
 from aiomailbox.runtime.views import TaskView, record_totals
 from aiomailbox.supervision import (
     Closing,
@@ -71,8 +68,7 @@ from aiomailbox.supervision import (
     frames_of,
     outlast,
 )
-from aiomailbox.task.place import failure_of, place_of
-from aiomailbox.task.stream_task import StreamTask
+from aiomailbox.task.stream_task import StreamTask, failure_of, place_of
 
 # The host has deadlines of its own, which end processes.
 _RELEASE_S: Final = 60.0

@@ -17,15 +17,11 @@ from aiomailbox.metrics.catalogue import DECLARED
 from aiomailbox.metrics.declared import Merge, Metric, MetricKind, MetricValue, merged
 from aiomailbox.metrics.hot_keys import HotKey
 from aiomailbox.metrics.totals import KeyTotal
-from aiomailbox.operators.core.open_calls import OpenCalls
+from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.source import record_count_of
 from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.runtime.builder import unique_names
-from aiomailbox.runtime.diagnosis import (
-    OperatorPlace,
-    blocked_sentence,
-    find_operator,
-)
+from aiomailbox.runtime.diagnosis import OperatorPlace, blocked_sentence, find_operator
 from aiomailbox.runtime.exchange_plan import producer_targets
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
@@ -35,17 +31,40 @@ from aiomailbox.runtime.job_snapshot import (
     VertexSummary,
 )
 from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.master import JobMaster
-from aiomailbox.runtime.planned import planned_operators
-from aiomailbox.runtime.stalls import Stall
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
 
-__all__ = ["JobObserver", "Rates", "snapshot_after"]
+# What is known of a job's operators before any task is there.
+
+
+def planned_operators(graph: JobGraph) -> Iterator[tuple[int, OperatorView]]:
+    """Yield every operator with its vertex, and with the counts that it begins with.
+
+    Args:
+        graph: What is run; sources first.
+    """
+    for vertex in graph.vertices:
+        names = unique_names([node.name for node in vertex.nodes])
+        for node, name in zip(vertex.nodes, names, strict=True):
+            counts: dict[str, MetricValue] = {"num_records_out": 0}
+            if node.in_edges:
+                counts["num_records_in"] = 0
+            yield vertex.id, OperatorView(name, counts)
+
 
 _WINDOW_S: Final = 5.0
+
+
 _SAMPLE_S: Final = 0.5
+
+
 _CALLS_MAX: Final = 20
+
+
 _HOT_KEYS_MAX: Final = 5
+
+
 _UNKNOWN: Final = Metric("", MetricKind.GAUGE, "1", Merge.SUM, "")
 
 

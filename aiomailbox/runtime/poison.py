@@ -15,7 +15,7 @@ from aiomailbox.errors import WorkerDiedError
 from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.runtime.failure_place import FailurePlace, place_of_error
+from aiomailbox.runtime.failures import FailurePlace, place_of_error
 from aiomailbox.runtime.views import TaskView, positions_of
 
 __all__ = ["PoisonWatch"]

@@ -9,8 +9,7 @@ from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.ids import SubtaskId, TaskId
 from aiomailbox.records.events import CheckpointBarrier
-from aiomailbox.task.checkpointing import TaskStatistics
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot, TaskStatistics
 from aiomailbox.threads import run_in_thread
 
 __all__ = ["CheckpointEvents", "NoCheckpointEvents", "TaskResponder"]

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from aiomailbox.clock import Clock
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime.alignment import AlignmentGroups
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.journal.shared import SharedJournals
 from aiomailbox.memory.network_pool import NetworkBufferPool

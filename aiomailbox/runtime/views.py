@@ -14,15 +14,13 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.metrics.declared import Metric, MetricValue
 from aiomailbox.metrics.hot_keys import HotKey
 from aiomailbox.metrics.totals import KeyTotal
-from aiomailbox.operators.core.open_calls import OpenCalls
+from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.operator import SourceOperator
-from aiomailbox.runtime.block_shares import BlockShare
 from aiomailbox.runtime.builder import unique_names
-from aiomailbox.runtime.loop_watch import shares_of, stalls_of
-from aiomailbox.runtime.stalls import Stall
+from aiomailbox.runtime.loop_watch import BlockShare, Stall, shares_of, stalls_of
 from aiomailbox.supervision import frames_of
 from aiomailbox.task.stream_task import StreamTask
-from aiomailbox.task.waits import waits_of
+from aiomailbox.task.task_metrics import waits_of
 
 __all__ = [
     "ChannelView",

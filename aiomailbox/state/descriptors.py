@@ -7,36 +7,78 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.signatures import accepts
 from aiomailbox.state.accumulators import Convert, accumulator_schema
-from aiomailbox.state.functions import AggregateFunction
-from aiomailbox.state.schema import StateSchema, class_schemas, type_options
 from aiomailbox.state.serializers import (
     ObjectSerializer,
+    StateSchema,
     StateSerializer,
+    class_schemas,
     give_serializer,
+    kept_in_state,
+    type_options,
 )
-from aiomailbox.state.state_classes import kept_in_state
-from aiomailbox.typevars import InT, MapKeyT, OutT, ValueT
+from aiomailbox.typevars import AccT, InT, InT_contra, MapKeyT, OutT, OutT_co, ValueT
 
-__all__ = [
-    "VOID",
-    "AccumulatorDescriptor",
-    "AggregatingStateDescriptor",
-    "ListStateDescriptor",
-    "MapStateDescriptor",
-    "ReducingStateDescriptor",
-    "StateDescriptor",
-    "StateTtlConfig",
-    "StateVisibility",
-    "TtlUpdate",
-    "ValueStateDescriptor",
-    "Void",
-]
+# The functions of reducing and aggregating state.
+
+
+ReduceFunction = Callable[[Any, Any], Any]
+
+
+class AggregateFunction(Protocol[InT_contra, AccT, OutT_co]):
+    """Folds values into an accumulator and reads a result from it.
+
+    `add` and `merge` may change and return the accumulator they were given, or return
+    another one; only what they return is kept.
+
+    Its type variables are those of the values, the accumulator and the result.
+
+    A class may have an ``accumulator_kind``, a str: under it, in place of the name of the
+    class, savepoints find its accumulators again. Give it another one when they change.
+
+    Concept:
+        Flink, ``AggregateFunction``.
+
+    Example:
+        >>> class Mean:
+        ...     def create_accumulator(self):
+        ...         return (0, 0.0)
+        ...
+        ...     def add(self, value, accumulator):
+        ...         count, total = accumulator
+        ...         return (count + 1, total + value)
+        ...
+        ...     def get_result(self, accumulator):
+        ...         count, total = accumulator
+        ...         return total / count
+        ...
+        ...     def merge(self, first, second):
+        ...         return (first[0] + second[0], first[1] + second[1])
+        >>> mean = Mean()
+        >>> mean.get_result(mean.add(4, mean.add(2, mean.create_accumulator())))
+        3.0
+    """
+
+    def create_accumulator(self) -> AccT:
+        """Return a new, empty accumulator."""
+        ...
+
+    def add(self, value: InT_contra, accumulator: AccT, /) -> AccT:
+        """Return the accumulator after adding ``value``."""
+        ...
+
+    def get_result(self, accumulator: AccT, /) -> OutT_co:
+        """Return the result; the accumulator must not change."""
+        ...
+
+    def merge(self, first: AccT, second: AccT, /) -> AccT:
+        """Return one accumulator with the contents of both."""
+        ...
 
 
 @kept_in_state("Void")
@@ -48,7 +90,9 @@ class Void(Enum):
 
 VOID = Void.VOID
 
+
 KindT = TypeVar("KindT")
+
 
 # What the contents of a kind of state consist of, where it is not a value.
 _PARTS = {"list": "element", "aggregating": "accumulator"}

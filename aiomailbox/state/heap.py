@@ -9,29 +9,265 @@ does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+import sys
+from collections.abc import Callable, ItemsView, Iterable, Iterator, Sequence
 from typing import Any
 
 from aiomailbox.clock import Clock
 from aiomailbox.keygroups.assignment import KeyGroupRange
-from aiomailbox.state.entries import (
+from aiomailbox.state.layers import (
+    DictSnapshot,
+    Layer,
+    LayeredDict,
+    frozen_items,
+    most_keys,
+    size_hint,
+)
+from aiomailbox.state.snapshot import (
+    Entries,
     GroupedEntries,
+    KeyedStateSnapshot,
     NamespacedRows,
     SnapshotRows,
+    StateMeta,
     TableRows,
+    copy_content,
 )
-from aiomailbox.state.heap_table import (
-    HeapNamespacedTable,
-    HeapStateTable,
-    HeapTable,
-    estimated_bytes,
-)
-from aiomailbox.state.layers import size_hint
-from aiomailbox.state.registry import check_max_parallelism
-from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
+from aiomailbox.state.store import RunContents, check_max_parallelism
 from aiomailbox.state.table_store import TableStateStore
 
-__all__ = ["HeapStateStore"]
+# The dicts of the heap store, as tables.
+#
+# Theory of operation: a table's dict is a `LayeredDict`. Its methods are the table's
+# own as long as no snapshot is read, and those of a layer while one is.
+
+
+_SAMPLED = 64
+
+
+_DICT_ENTRY_BYTES = 100
+
+
+class HeapStateTable:
+    """One state of all keys: a dict, and that dict's own methods.
+
+    ``get``, ``put`` and ``rows`` are others after `snapshot` and `settle`, between which
+    they may be kept in local variables.
+
+    Attributes:
+        rows: ``key -> content``.
+    """
+
+    __slots__ = ("_layers", "get", "put", "rows")
+
+    def __init__(self) -> None:
+        self._layers: LayeredDict[Any, Any] = LayeredDict(copy_content)
+        self._bind()
+
+    def snapshot(self) -> DictSnapshot:
+        """Return all that is here now, for a thread to read."""
+        snapshot = self._layers.snapshot()
+        self._bind()
+        return snapshot
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether a layer lies over the dict."""
+        return self._layers.has_snapshot
+
+    def settle(self, count: int) -> int:
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
+        left = self._layers.settle(count)
+        self._bind()
+        return left
+
+    def clear(self) -> None:
+        """Forget all contents."""
+        self._layers.clear()
+        self._bind()
+
+    def _bind(self) -> None:
+        self.rows: dict[Any, Any] | Layer[Any, Any] = self._layers.live
+        # The dict's own methods: an access by a record is one call into C.
+        self.get: Callable[..., Any] = self.rows.get
+        self.put: Callable[[Any, Any], None] = self.rows.__setitem__
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Do nothing: all contents are here."""
+
+    def for_run(self, keys: list[Any]) -> RunContents:
+        """Return all rows, or those of the layer once it has these keys."""
+        rows = self.rows
+        return rows if isinstance(rows, dict) else rows.for_run(keys)
+
+    def all_keys(self) -> list[Any]:
+        """Return all keys as a new list."""
+        return list(self.rows)
+
+    def keys_to_sweep(self) -> list[Any]:
+        """Return the keys as a new list, while there is a snapshot those that it has."""
+        return most_keys(self.rows)
+
+    def namespaces_of(self, key: Any) -> tuple[None]:
+        """Return the one namespace that is none."""
+        return (None,)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def remove(self, key: Any) -> None:
+        """Forget the content of ``key``; a no-op if there is none."""
+        self.rows.pop(key, None)
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Return all keys with their contents, live: change nothing meanwhile."""
+        return self.rows.items()
+
+    def drain(self, count: int) -> list[tuple[Any, Any]]:
+        """Take out so many entries, or all."""
+        rows = self.rows
+        return [rows.popitem() for _ in range(min(count, len(rows)))]
+
+    def load(self, entries: Entries) -> None:
+        """Set the keys of ``entries`` to their contents."""
+        self.rows.update(zip(*entries.columns, strict=True))
+
+    def read(self, key: Any, namespace: Any) -> Any:
+        """Return the content of ``key``, or None; there are no namespaces here."""
+        return self.rows.get(key)
+
+    def write(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key``."""
+        self.rows[key] = content
+
+    def forget(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key``."""
+        self.rows.pop(key, None)
+
+
+class HeapNamespacedTable:
+    """One state of all keys and namespaces.
+
+    Attributes:
+        rows: ``key -> {namespace: content}``; no inner dict is empty.
+    """
+
+    __slots__ = ("_layers", "rows")
+
+    def __init__(self) -> None:
+        self._layers: LayeredDict[Any, dict[Any, Any]] = LayeredDict(_copy_row)
+        self.rows = self._layers.live
+
+    def snapshot(self) -> DictSnapshot:
+        """Return all that is here now, for a thread to read."""
+        snapshot = self._layers.snapshot()
+        self.rows = self._layers.live
+        return snapshot
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether a layer lies over the dict."""
+        return self._layers.has_snapshot
+
+    def settle(self, count: int) -> int:
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
+        left = self._layers.settle(count)
+        self.rows = self._layers.live
+        return left
+
+    def clear(self) -> None:
+        """Forget all contents."""
+        self._layers.clear()
+        self.rows = self._layers.live
+
+    def __len__(self) -> int:
+        return sum(len(row) for _, row in frozen_items(self.rows))
+
+    def get(self, key: Any, namespace: Any, default: Any = None) -> Any:
+        """Return the content of ``key`` in ``namespace``."""
+        row = self.rows.get(key)
+        return default if row is None else row.get(namespace, default)
+
+    def put(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key`` in ``namespace``."""
+        row = self.rows.get(key)
+        if row is None:
+            self.rows[key] = {namespace: content}
+        else:
+            row[namespace] = content
+
+    def remove(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key`` in ``namespace``; a no-op if there is none."""
+        row = self.rows.get(key)
+        if row is not None:
+            row.pop(namespace, None)
+            if not row:
+                del self.rows[key]
+
+    def namespaces(self, key: Any) -> list[Any]:
+        """Return the namespaces in which ``key`` has content, as a new list."""
+        return list(self.rows.get(key, ()))
+
+    def items(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Return all ``(key, namespace, content)``, live: change nothing meanwhile."""
+        for key, row in self.rows.items():
+            for namespace, content in row.items():
+                yield key, namespace, content
+
+    def load(self, entries: Entries) -> None:
+        """Set the keys and namespaces of ``entries`` to their contents."""
+        for key, namespace, content in entries:
+            self.put(key, namespace, content)
+
+    def drain(self, count: int) -> list[tuple[Any, Any, Any]]:
+        """Take out entries until there are so many, those of a key together."""
+        taken: list[tuple[Any, Any, Any]] = []
+        while self.rows and len(taken) < count:
+            key, row = self.rows.popitem()
+            taken += [(key, *item) for item in row.items()]
+        return taken
+
+    def all_keys(self) -> list[Any]:
+        """Return all keys as a new list."""
+        return list(self.rows)
+
+    def keys_to_sweep(self) -> list[Any]:
+        """Return the keys as a new list, while there is a snapshot those that it has."""
+        return most_keys(self.rows)
+
+    read = get
+    write = put
+    forget = remove
+    namespaces_of = namespaces
+
+
+HeapTable = HeapStateTable | HeapNamespacedTable
+
+
+def estimated_bytes(table: HeapTable) -> int:
+    """Return about how many bytes the contents of a table take, keys included."""
+    # Counting in layers takes a walk, and this is an estimate.
+    count = size_hint(table.rows) if table.has_snapshot else len(table)
+    sample = list(itertools.islice(frozen_items(table.rows), _SAMPLED))
+    if not sample:
+        return 0
+    sampled = sum(_size(part) for entry in sample for part in entry)
+    return count * (_DICT_ENTRY_BYTES + sampled // len(sample))
+
+
+def _copy_row(row: dict[Any, Any]) -> dict[Any, Any]:
+    return {namespace: copy_content(content) for namespace, content in row.items()}
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of a value and of what is in it, two levels deep."""
+    size = sys.getsizeof(value)
+    if isinstance(value, dict):
+        return size + sum(map(sys.getsizeof, itertools.chain(value, value.values())))
+    if isinstance(value, list | tuple):
+        return size + sum(map(sys.getsizeof, value))
+    return size
 
 
 class HeapStateStore(TableStateStore[HeapTable]):

@@ -13,8 +13,8 @@ from aiomailbox.state.descriptors import (
     ReducingStateDescriptor,
     StateDescriptor,
 )
+from aiomailbox.state.handles import Expiry
 from aiomailbox.state.store import NamespacedTable
-from aiomailbox.state.ttl import Expiry
 
 __all__ = ["joined", "merge_contents", "merge_expiring"]
 

@@ -13,23 +13,22 @@ from aiomailbox.state.descriptors import (
     MapStateDescriptor,
     StateDescriptor,
 )
-from aiomailbox.state.heap_state import (
+from aiomailbox.state.handles import (
     Cell,
     ContentCell,
     CurrentKey,
     HeapListState,
     HeapMapState,
 )
-from aiomailbox.state.heap_table import HeapStateTable
+from aiomailbox.state.heap import HeapStateTable
 from aiomailbox.state.layers import LayeredDict
-from aiomailbox.state.registry import check_same_contents
 from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     RedistributionMode,
 )
 from aiomailbox.state.snapshot import copy_content, copy_contents
-from aiomailbox.state.store import ListState, MapState
+from aiomailbox.state.store import ListState, MapState, check_same_contents
 from aiomailbox.typevars import DefaultT, MapKeyT, ValueT
 
 __all__ = ["OperatorStateStore", "ReadOnlyBroadcastState"]

@@ -2,24 +2,749 @@
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
 import io
 import pickle  # noqa: TID251 -- the one place of the explicit opt-in
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Protocol
+import re
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from itertools import chain
+from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar
 
-from aiomailbox.errors import StateError, WrongTypeError
-from aiomailbox.state.object_codec import ObjectCodec
-from aiomailbox.state.state_classes import StateClasses, moved_in_library
+import msgspec
+from msgspec.msgpack import Decoder, Encoder
 
-__all__ = [
-    "ObjectSerializer",
-    "PickleSerializer",
-    "StateSerializer",
-    "check_serializer",
-    "encode_all",
-    "give_serializer",
-    "serializer_of",
-]
+from aiomailbox.errors import (
+    CorruptStreamError,
+    InvalidArgumentError,
+    StateError,
+    WrongTypeError,
+)
+from aiomailbox.records.mapping import map_all
+from aiomailbox.records.named_tuples import record_class, record_of
+from aiomailbox.records.python_types import PythonTypes
+from aiomailbox.records.record_classes import (
+    Family,
+    RecordClass,
+    RecordClasses,
+    SavedAs,
+    class_name,
+    give_name,
+    is_ours,
+    present_name,
+    saved_names,
+)
+from aiomailbox.records.spark_rows import row_class
+from aiomailbox.state.accumulators import AccumulatorSchema
+
+# What types state is made of, as text, and whether newer ones can read older ones.
+#
+# Theory of operation: a schema names the type of each part of a state (its value, or a
+# map's key and value) and the fields of every class that its contents hold. A type is a
+# set of alternatives, so that ``int | None`` reads what was written as ``int``.
+
+
+Options = tuple[str, ...]
+
+
+# Per field its alternatives, and whether it must be given.
+ClassSchema = dict[str, tuple[Options, bool]]
+
+
+# A name of a class in the text of a type; that of one in a function has ``<locals>``.
+_NAME: Final = re.compile(r"[^\s\[\],|]+:[^\s\[\],|]+")
+
+
+# What a wider type reads without loss.
+_WIDER = {"int": "float"}
+
+
+@dataclass(frozen=True, slots=True)
+class StateSchema:
+    """The types of one state.
+
+    Attributes:
+        parts: Per part (``value``, ``element``, ``key``) the alternatives of its type;
+            a part whose type is not known is left out.
+        classes: Per class that occurs, by its name, its fields.
+        accumulator: What accumulators in it are made of; None if it holds none, or
+            that is not known.
+
+    Example:
+        >>> StateSchema({"value": type_options(int | None)}).parts
+        {'value': ('None', 'int')}
+    """
+
+    parts: dict[str, Options] = field(default_factory=dict)
+    classes: dict[str, ClassSchema] = field(default_factory=dict)
+    accumulator: AccumulatorSchema | None = None
+
+    def with_classes(self, classes: dict[str, ClassSchema]) -> StateSchema:
+        """Return the same with more classes that occur."""
+        return replace(self, classes={**self.classes, **classes})
+
+    def renamed(self, now: Callable[[str], str]) -> StateSchema:
+        """Return the same with other names of classes.
+
+        Args:
+            now: Returns the name that a class has now, given that which it had.
+        """
+        return replace(
+            self,
+            parts={part: renamed(options, now) for part, options in self.parts.items()},
+            classes={
+                now(name): renamed_fields(fields, now)
+                for name, fields in self.classes.items()
+            },
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits that two schemas share if they are equal."""
+        canonical = msgspec.json.encode([self.parts, self.classes], order="sorted")
+        return hashlib.sha256(canonical).hexdigest()[:16]
+
+
+def type_options(annotation: Any) -> Options:
+    """Return the alternatives of a type as sorted text; empty when it is not known.
+
+    Example:
+        >>> type_options(list[int]), type_options(typing.Optional[str])
+        (('list[int]',), ('None', 'str'))
+    """
+    if annotation is None or annotation is Any:
+        return ()
+    if typing.get_origin(annotation) in {typing.Union, types.UnionType}:
+        parts = [type_options(arg) or ("None",) for arg in typing.get_args(annotation)]
+        return tuple(sorted({text for options in parts for text in options}))
+    return (_text(annotation),)
+
+
+def _text(annotation: Any) -> str:
+    if annotation is type(None):
+        return "None"
+    if isinstance(annotation, str):
+        return annotation
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is None:
+        if not isinstance(annotation, type):
+            return str(annotation)
+        if annotation.__module__ == "builtins":
+            return annotation.__qualname__
+        return class_name(annotation)
+    inner = ", ".join(
+        "..." if argument is ... else " | ".join(type_options(argument)) or "Any"
+        for argument in arguments
+    )
+    return f"{_text(origin)}[{inner}]"
+
+
+def renamed(options: Iterable[str], now: Callable[[str], str]) -> Options:
+    """Return the alternatives of a type with other names of classes; see `type_options`.
+
+    Example:
+        >>> renamed(["list[shop:Cart | None]"], {"shop:Cart": "cart:Cart"}.__getitem__)
+        ('list[cart:Cart | None]',)
+    """
+    return tuple(
+        sorted(_NAME.sub(lambda found: now(found[0]), text) for text in options)
+    )
+
+
+def renamed_fields(fields: ClassSchema, now: Callable[[str], str]) -> ClassSchema:
+    """Return the fields of a class with other names of classes in their types."""
+    return {
+        name: (renamed(options, now), required)
+        for name, (options, required) in fields.items()
+    }
+
+
+def class_schema(kind: type) -> ClassSchema:
+    """Return the fields of a dataclass, struct or NamedTuple; of an enum its value."""
+    if issubclass(kind, Enum):
+        return {"value": ((), True)}
+    try:
+        hints = typing.get_type_hints(kind)
+    except (NameError, TypeError):
+        # Annotations that only a type checker can resolve stay as they are written.
+        hints = dict(getattr(kind, "__annotations__", {}))
+    return {
+        name: (type_options(hints.get(name)), required)
+        for name, required in _fields(kind)
+    }
+
+
+def class_schemas(annotations: Iterable[Any]) -> dict[str, ClassSchema]:
+    """Return the schemas of all classes of records that the annotations mention."""
+    found: dict[str, ClassSchema] = {}
+    for annotation in annotations:
+        if isinstance(annotation, type) and is_record_class(annotation):
+            found[class_name(annotation)] = class_schema(annotation)
+        found.update(class_schemas(typing.get_args(annotation)))
+    return found
+
+
+def is_record_class(kind: Any) -> bool:
+    """Say whether it is a dataclass, a struct, a NamedTuple or an enum."""
+    if issubclass(kind, tuple):
+        return hasattr(kind, "_fields")
+    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct | Enum)
+
+
+def _fields(kind: Any) -> list[tuple[str, bool]]:
+    if dataclasses.is_dataclass(kind):
+        return [
+            (one.name, one.default is one.default_factory is dataclasses.MISSING)
+            for one in dataclasses.fields(kind)
+        ]
+    if issubclass(kind, msgspec.Struct):
+        return [(one.name, one.required) for one in msgspec.structs.fields(kind)]
+    defaults: dict[str, Any] = kind._field_defaults
+    return [(name, name not in defaults) for name in kind._fields]
+
+
+def check_parts(state: str, old: StateSchema, new: StateSchema) -> None:
+    """Raise if a state's parts were written as types that the new ones do not read.
+
+    Raises:
+        StateError: Naming the state, the part, and both types.
+    """
+    for part, now in new.parts.items():
+        written = old.parts.get(part, ())
+        if not _reads(now, written):
+            raise StateError(
+                f"state {state!r}: its {part} was written as {_or(written)} and cannot "
+                f"be read as {_or(now)}. Give the new state another name."
+            )
+
+
+def check_fields(
+    state: str, reference: str, written: ClassSchema, now: ClassSchema
+) -> None:
+    """Raise if objects of a class, as they were written, cannot be made any more.
+
+    Fields that are new need a default; none may be gone, or of another type.
+
+    Raises:
+        StateError: Naming the state, the field, and both types.
+    """
+    for name in written:
+        if name not in now:
+            raise StateError(
+                f"state {state!r}: field {name!r} of {reference} was written and is "
+                "missing now, so its values would be lost. Add it again; it may "
+                "have a default."
+            )
+    for name, (options, required) in now.items():
+        if name not in written:
+            if required:
+                raise StateError(
+                    f"state {state!r}: field {name!r} of {reference} is new and has no "
+                    "default, so older objects cannot be read. Give it a default."
+                )
+            continue
+        old, _ = written[name]
+        if not _reads(options, old):
+            raise StateError(
+                f"state {state!r}: field {name!r} of {reference} was written as "
+                f"{_or(old)} and cannot be read as {_or(options)}. Keep the type, or "
+                "add a field of another name."
+            )
+
+
+def _reads(now: Options, written: Options) -> bool:
+    if not now or not written:
+        return True
+    return all(text in now or _WIDER.get(text) in now for text in written)
+
+
+def _or(options: Options) -> str:
+    return " | ".join(options)
+
+
+# Which classes the objects of kept state may have, and how older ones are read.
+#
+# Theory of operation: a writer may write any class of records, unless it is said which;
+# their names and fields are recorded beside the contents. A reader has to say which
+# classes there may be: bytes name classes, and nothing is imported for a name that they
+# hold. A class of this library has the same name in every version; one of the user's is
+# called what it was when it was written, so a reader may be told of others.
+
+
+KindT = TypeVar("KindT", bound=type)
+
+
+StateNames = Mapping[str, type]
+
+
+# What operators and sources of ours keep, by name.
+_OURS: Final[dict[str, type]] = {}
+
+
+# Classes of NamedTuples that are made from the names of their fields.
+_FAMILIES: Final[dict[str, Family]] = {}
+
+
+# By their names the functions that pickled objects of ours are made with.
+_UNPICKLING: Final[dict[str, Callable[..., Any]]] = {}
+
+
+# Classes that are no records, and what takes their objects apart.
+_TAKEN_APART: Final[dict[str, Callable[[], RecordClass]]] = {}
+
+
+def kept_in_state(name: str) -> Callable[[KindT], KindT]:
+    """Declare a class that an operator or a source keeps in its own state, for all jobs.
+
+    Args:
+        name: What it is called in saved state, after ``aiomailbox.``. It stays, wherever
+            the class is moved to and whatever it is called there.
+
+    Concept:
+        A decorator; for classes of this library. Users' classes are found in the type
+        hints of their jobs.
+    """
+
+    def declare(kind: KindT) -> KindT:
+        whole = give_name(kind, name)
+        before = _OURS.get(whole, kind)
+        # A module that is loaded again has made the same class once more.
+        assert before.__qualname__ == kind.__qualname__, f"{whole} is {before}, too"
+        _OURS[whole] = kind
+        return kind
+
+    return declare
+
+
+def family_kept_in_state(name: str, make: Family, unpickle: Callable[..., Any]) -> None:
+    """Declare NamedTuple classes that are made from field names, for all jobs.
+
+    Args:
+        name: As for `kept_in_state`; the fields follow it in parentheses.
+        make: Makes one; the same one for the same names.
+        unpickle: The function by which their pickled objects are made again.
+    """
+    _FAMILIES[give_name(make(()), name)] = make
+    _UNPICKLING[unpickle.__name__] = unpickle
+
+
+def kept_taken_apart(reference: str, make: Callable[[], RecordClass]) -> None:
+    """Declare a class that is no record, for all jobs.
+
+    Args:
+        reference: Its name, ``module:name``: it is of another library.
+        make: Called once it is met: returns how its objects are taken apart.
+    """
+    _TAKEN_APART[reference] = make
+
+
+def is_known_class(reference: str) -> bool:
+    """Say whether objects of a class can be read, whatever a job declares."""
+    name = present_name(reference)
+    return name in _OURS or name in _TAKEN_APART or _member(name) is not None
+
+
+def check_state_names(names: Any, parameter: str = "state_names") -> None:
+    """Raise if what classes were called in saved state is not said as it should be.
+
+    Args:
+        names: The classes by the names that they were saved under.
+        parameter: What it is called, for messages.
+
+    Raises:
+        WrongTypeError: If it is no mapping of texts to classes.
+        InvalidArgumentError: If a name is none that a class of the user's can have.
+    """
+    usage = 'Give classes by their old names, as {"__main__:Acc": Acc}.'
+    if not isinstance(names, Mapping):
+        raise WrongTypeError(parameter, f"{names!r} is not a mapping", usage)
+    for name, kind in names.items():
+        if not isinstance(name, str):
+            raise WrongTypeError(parameter, f"{name!r} is not a name", usage)
+        if is_ours(name):
+            raise InvalidArgumentError(
+                parameter,
+                f"{name!r} is a class of this library, which is found by itself",
+                "Leave it out.",
+            )
+        module, colon, rest = name.partition(":")
+        if not (module and colon and rest):
+            raise InvalidArgumentError(
+                parameter,
+                f"{name!r} is no name of a class in saved state",
+                "Write the module, a colon and the class, as the error of the restore "
+                'did: "__main__:Acc".',
+            )
+        if not isinstance(kind, type):
+            raise WrongTypeError(
+                parameter, f"{name!r} is given {kind!r}, which is not a class", usage
+            )
+
+
+def state_name_hints(names: StateNames) -> tuple[Any, ...]:
+    """Return type hints that say of classes under which names they were saved."""
+    hints: list[Any] = [Annotated[kind, SavedAs(name)] for name, kind in names.items()]
+    return tuple(hints)
+
+
+def moved_in_library(module: str, name: str) -> Any:
+    """Return what pickled state means that names a class or function of this library.
+
+    Args:
+        module: Where it was, and may be no longer.
+        name: What it is called.
+
+    Returns:
+        None if it is of no module of ours, or nothing that is kept in state.
+    """
+    if not is_ours(module):
+        return None
+    found = _OURS.get(present_name(f"{module}:{name}")) or _UNPICKLING.get(name)
+    return found or getattr(sys.modules[module.partition(".")[0]], name, None)
+
+
+def _spark_row() -> RecordClass:
+    # A program with such rows has imported it; a name alone is no reason to do so.
+    module = sys.modules.get("pyspark.sql.types")
+    if module is None:
+        raise StateError(
+            "there are Rows of Spark in the state: import pyspark.sql before it is read"
+        )
+    return row_class(module.Row)
+
+
+family_kept_in_state("Record", record_class, record_of)
+
+
+kept_taken_apart("pyspark.sql.types:Row", _spark_row)
+
+
+def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
+    """Return the classes of records that type hints name, with those of their fields.
+
+    Those that operators and sources of this library keep are among them. One that was
+    saved under another name is there by that name, too; see `SavedAs`.
+
+    Raises:
+        InvalidArgumentError: If another class of the job has the name that one was saved
+            under.
+
+    Example:
+        >>> from typing import NamedTuple
+        >>> class Point(NamedTuple):
+        ...     x: int
+        >>> Point.__module__ = "geometry"
+        >>> "geometry:Point" in declared_classes([dict[str, Point]])
+        True
+    """
+    all_hints = list(hints)
+    # Of two with one name only one can be meant by it: the first.
+    found = RecordClasses.kinds_in(all_hints)
+    declared = {**_OURS, **{class_name(kind): kind for kind in found[::-1]}}
+    for name, kind in saved_names(all_hints).items():
+        # What is written from now on could not be told from what was written before.
+        if declared.setdefault(name, kind) is not kind:
+            raise InvalidArgumentError(
+                "state_names",
+                f"{name!r} is what another class of the job is called now, besides "
+                f"{class_name(kind)}",
+                "Give that one another name.",
+            )
+    return declared
+
+
+def check_declared(
+    references: Iterable[str], declared: Mapping[str, type] | None
+) -> None:
+    """Raise if state holds objects of classes that could not be read again.
+
+    Args:
+        references: The classes.
+        declared: Those that the job declares, by their references; None for all.
+
+    Raises:
+        StateError: Naming the first.
+    """
+    for reference in references:
+        if declared is None or reference in declared or is_known_class(reference):
+            continue
+        raise StateError(
+            f"objects of {reference} cannot be written to a snapshot, for they "
+            "could not be read again: the job does not declare the class. Name it "
+            "in a type hint or in the type_ of the state's descriptor."
+        )
+
+
+class StateClasses:
+    """The classes of one state's contents, for `PythonTypes`.
+
+    Args:
+        declared: By their names those that there may be; None for all that are written
+            here.
+
+    Attributes:
+        met: The classes that were written, by their names.
+    """
+
+    __slots__ = ("_by_kind", "_by_name", "declared", "met")
+
+    def __init__(self, declared: Mapping[str, type] | None = None) -> None:
+        self.declared: Mapping[str, type] | None = declared
+        self._by_kind: dict[type, RecordClass] = {}
+        self._by_name: dict[str, RecordClass] = {}
+        self.met: dict[str, RecordClass] = {}
+
+    def of(self, kind: type) -> RecordClass:
+        """Return how a class is taken apart.
+
+        Raises:
+            StateError: If its objects cannot be kept, or it was not declared.
+        """
+        return self._by_kind.get(kind) or self._meet(kind)
+
+    def named(self, name: object) -> RecordClass | None:
+        """Return the class of a name that was read, None if there may be none such."""
+        return self._by_name.get(name) if isinstance(name, str) else None
+
+    def expect(self, state: str, written: Mapping[str, ClassSchema]) -> None:
+        """Be notified of the classes that are about to be read, as they were written.
+
+        Fields that are new get their defaults.
+
+        Args:
+            state: The state's name.
+            written: By the classes' references, the fields that objects were written
+                with, in order.
+
+        Raises:
+            StateError: If a class was not declared, or does not fit any more.
+        """
+        for reference, fields in written.items():
+            made = _TAKEN_APART.get(reference)
+            if made is not None:
+                self._put(made(), reference)
+                continue
+            kind = self._named_now(reference)
+            if kind is None:
+                raise StateError(
+                    f"state {state!r} holds objects of {reference}, a class that "
+                    "the job does not declare. Name the class in a type hint or in "
+                    "the type_ of the state's descriptor; if it is in another module "
+                    "or has another name now, say which class it is: "
+                    f"state_names={{{reference!r}: ...}}, beside restore_from=."
+                )
+            if not is_record_class(kind):
+                raise StateError(
+                    f"state {state!r} holds objects of {reference}, and "
+                    f"{class_name(kind)}, which state_names= gives for it, is no "
+                    "dataclass, NamedTuple, msgspec.Struct or enum."
+                )
+            written_as = renamed_fields(fields, self.name_now)
+            check_fields(state, reference, written_as, class_schema(kind))
+            self._enter(kind, reference, tuple(fields))
+
+    def name_now(self, reference: str) -> str:
+        """Return the name that a class has now, given that which it was written with."""
+        kind = (self.declared or {}).get(reference)
+        return present_name(reference) if kind is None else class_name(kind)
+
+    def _named_now(self, reference: str) -> type | None:
+        declared = self.declared or {}
+        if reference in declared:
+            return declared[reference]
+        name = present_name(reference)
+        return declared.get(name) or _member(name)
+
+    def schemas(self) -> dict[str, ClassSchema]:
+        """Return the fields of the classes that were written, by their references."""
+        return {
+            reference: dict.fromkeys(entry.fields, ((), True))
+            if reference in _TAKEN_APART
+            else class_schema(entry.kind)
+            # A thread may ask while others are met.
+            for reference, entry in self.met.copy().items()
+        }
+
+    def _meet(self, kind: type) -> RecordClass:
+        reference = class_name(kind)
+        made = _TAKEN_APART.get(reference)
+        if made is not None:
+            return self._noted(self._put(made(), reference))
+        if reference in _FAMILIES:
+            described: Any = kind
+            member = f"{reference}({','.join(described._fields)})"
+            if _member(member) is kind:
+                return self._noted(self._enter(kind, member, described._fields))
+        if reference in self._by_name:
+            raise StateError(f"two classes are called {reference}: rename one")
+        if not is_record_class(kind):
+            raise StateError(
+                f"objects of {kind.__qualname__} cannot be written to a snapshot. Make "
+                "it a dataclass, a NamedTuple or a msgspec.Struct, or give the state's "
+                "descriptor serializer=PickleSerializer()."
+            )
+        if self.declared is not None and self.declared.get(reference) is not kind:
+            raise StateError(
+                f"objects of {kind.__qualname__} cannot be written to a snapshot, for "
+                f"they could not be read again: the job does not declare {reference}. "
+                "Name the class in a type hint or in the type_ of the state's descriptor."
+            )
+        return self._noted(self._enter(kind, reference, RecordClass(kind).fields))
+
+    def _noted(self, entry: RecordClass) -> RecordClass:
+        self.met[entry.name] = entry
+        return entry
+
+    def _enter(
+        self, kind: type, reference: str, fields: tuple[str, ...]
+    ) -> RecordClass:
+        entry = RecordClass(kind)
+        if fields and fields != entry.fields:
+            entry = RecordClass.taken_apart(
+                kind, fields, entry.split, _older(kind, fields)
+            )
+        return self._put(entry, reference)
+
+    def _put(self, entry: RecordClass, reference: str) -> RecordClass:
+        entry.name = reference
+        self._by_kind[entry.kind] = self._by_name[reference] = entry
+        return entry
+
+
+def _member(reference: str) -> type | None:
+    """Return the class of a family that a reference is of, if it is of one."""
+    family, _, rest = reference.partition("(")
+    make = _FAMILIES.get(family)
+    if make is None or not rest.endswith(")"):
+        return None
+    fields = tuple(rest[:-1].split(",")) if rest != ")" else ()
+    try:
+        return make(fields)
+    except ValueError:
+        # Not the names of fields.
+        return None
+
+
+def _older(kind: Any, fields: tuple[str, ...]) -> Callable[[Any], Any]:
+    """Return what makes an object of the fields that an older class had."""
+
+    def build(row: Any) -> Any:
+        return _make(kind, dict(zip(fields, row, strict=True)))
+
+    return build
+
+
+def _make(kind: Any, fields: dict[str, Any]) -> Any:
+    if not dataclasses.is_dataclass(kind):
+        is_struct = issubclass(kind, msgspec.Struct)
+        names = kind.__struct_fields__ if is_struct else kind._fields
+        return kind(**{name: fields[name] for name in names if name in fields})
+    described: Any = kind
+    made = object.__new__(described)
+    for one in dataclasses.fields(described):
+        if one.name in fields:
+            value = fields[one.name]
+        elif one.default is not dataclasses.MISSING:
+            value = one.default
+        else:
+            # What has neither was refused by `check_fields`.
+            assert one.default_factory is not dataclasses.MISSING
+            value = one.default_factory()
+        object.__setattr__(made, one.name, value)
+    return made
+
+
+# Python objects as bytes: MessagePack, with the extensions of `aiomailbox.records`.
+
+
+_PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
+
+
+class ObjectCodec:
+    """Encodes and decodes Python objects.
+
+    It knows bool, int, float, complex, str, bytes, None, list, tuple, dict, set,
+    frozenset, bytearray, datetime, date, time, timedelta, Decimal, UUID, enums,
+    dataclasses, NamedTuples and `msgspec.Struct`; of all others it says what to do.
+
+    Args:
+        classes: Those that objects may have; new ones are noted there.
+
+    Attributes:
+        classes: The same.
+
+    Example:
+        >>> codec = ObjectCodec()
+        >>> codec.decode(codec.encode({("a", 1): [2**80, None]}))
+        {('a', 1): [1208925819614629174706176, None]}
+    """
+
+    __slots__ = ("_decode", "_encode", "_prepare", "classes")
+
+    def __init__(self, classes: StateClasses | None = None) -> None:
+        self.classes: StateClasses = classes or StateClasses()
+        types = PythonTypes(self.classes)
+        self._prepare = types.prepare
+        self._encode = Encoder().encode
+        self._decode = Decoder(ext_hook=types.decode_extension).decode
+
+    def encode(self, value: Any) -> bytes:
+        """Return ``value`` as bytes.
+
+        Raises:
+            StateError: If it holds something of an unknown type, or is too deep.
+        """
+        kind = type(value)
+        if kind in _PLAIN or (kind is list and _PLAIN.issuperset(map(type, value))):
+            try:
+                return self._encode(value)
+            except (OverflowError, UnicodeEncodeError):
+                # An int beyond 64 bits, or a text that is none: the long way.
+                pass
+        try:
+            return self._encode(self._prepare(value))
+        except (WrongTypeError, UnicodeEncodeError) as error:
+            raise StateError(
+                f"a {kind.__qualname__} cannot be kept: {error}"
+            ) from error
+
+    def encode_all(self, values: list[Any]) -> list[bytes]:
+        """Return each of the values as bytes.
+
+        Raises:
+            StateError: If one holds something of an unknown type, or is too deep.
+        """
+        kinds = set(map(type, values))
+        if kinds == {list}:
+            kinds = set(map(type, chain.from_iterable(values)))
+        if _PLAIN.issuperset(kinds):
+            try:
+                return map_all(self._encode, values)
+            except (OverflowError, UnicodeEncodeError):
+                pass
+        return map_all(self.encode, values)
+
+    def decode(self, data: bytes | memoryview) -> Any:
+        """Return the value that was encoded.
+
+        Raises:
+            CorruptStreamError: If the bytes are none that `encode` has made, or hold a
+                class that was not declared.
+        """
+        try:
+            return self._decode(data)
+        except CorruptStreamError:
+            raise
+        except Exception as error:
+            # Whatever the parts of values raise that cannot be made of such bytes.
+            raise CorruptStreamError(
+                f"kept state cannot be read: {type(error).__name__}: {error}"
+            ) from error
 
 
 class StateSerializer(Protocol):

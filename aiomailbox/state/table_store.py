@@ -20,36 +20,38 @@ from aiomailbox.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from aiomailbox.state.heap_state import (
+from aiomailbox.state.handles import (
     NO_KEY,
     Cell,
     ContentCell,
     CurrentKey,
+    Expiry,
     HeapAggregatingState,
     HeapListState,
     HeapMapState,
     HeapReducingState,
     HeapValueState,
+    Sweep,
+    TtlCell,
+    TtlListState,
+    TtlMapState,
 )
 from aiomailbox.state.merging import merge_contents, merge_expiring
-from aiomailbox.state.registry import (
-    KeyedTable,
-    Restoring,
-    StateRegistry,
-    UnmatchedState,
-    refuse_ttl,
-)
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.state.store import (
     AggregatingState,
+    KeyedTable,
     ListState,
     MapState,
     NamespacedTable,
     ReducingState,
+    Restoring,
+    StateRegistry,
     StateTable,
+    UnmatchedState,
     ValueState,
+    refuse_ttl,
 )
-from aiomailbox.state.ttl import Expiry, Sweep, TtlCell, TtlListState, TtlMapState
 
 __all__ = ["TableStateStore"]
 

@@ -19,9 +19,9 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import RejectedMailError
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.mailbox.executor import MailboxExecutor
-from aiomailbox.operators.core.contract import Input, Operator, Pending
+from aiomailbox.operators.core.operator import Input, Operator, Pending
 from aiomailbox.operators.core.watched import watched_input
-from aiomailbox.operators.snapshots.in_flight import (
+from aiomailbox.operators.snapshots.codec import (
     HeldElement,
     held_elements,
     with_held_elements,

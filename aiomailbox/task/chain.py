@@ -18,8 +18,8 @@ from aiomailbox.errors import StateError, named_operator
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.processor import MailboxProcessor
-from aiomailbox.operators.core.contract import Input, Operator, Output, Pending
-from aiomailbox.operators.core.hooks import naming_hook
+from aiomailbox.operators.core.operator import Input, Operator, Output, Pending
+from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.core.watched import WatchedOutput, watched_input
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.sources.operator import SourceOperator
@@ -28,9 +28,13 @@ from aiomailbox.records.elements import OutputTag
 from aiomailbox.records.events import StopMode
 from aiomailbox.task.backlog import Backlog, has_backlog
 from aiomailbox.task.context import TaskRuntimeContext
-from aiomailbox.task.environment import TaskEnvironment
+from aiomailbox.task.environment import (
+    OperatorPlan,
+    OutgoingEdge,
+    TaskEnvironment,
+    TaskPlan,
+)
 from aiomailbox.task.helpers import HelperTasks
-from aiomailbox.task.measured import MeasuredAvailability
 from aiomailbox.task.outputs import (
     BroadcastingOutput,
     ChainingOutput,
@@ -40,7 +44,6 @@ from aiomailbox.task.outputs import (
     all_of,
     main_output,
 )
-from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
 from aiomailbox.task.processing_time import (
     MailboxProcessingTimeService,
     SystemProcessingTimeService,
@@ -52,6 +55,7 @@ from aiomailbox.task.slices import (
     ROW_SLICES_OF_KERNELS,
     SliceForm,
 )
+from aiomailbox.task.task_metrics import MeasuredAvailability
 
 
 @dataclass(slots=True)

@@ -16,17 +16,15 @@ from aiomailbox.journal.subtask import SubtaskJournal
 from aiomailbox.keygroups.assignment import key_group_range
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.operators.core.context import Handover, Limiter
-from aiomailbox.operators.core.misnamed import Context
+from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.elements import OutputTag
-from aiomailbox.state.no_keys import NoKeysStateStore
 from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.store import KeyedStateStore
-from aiomailbox.task.environment import TaskEnvironment
+from aiomailbox.state.store import KeyedStateStore, NoKeysStateStore
+from aiomailbox.task.environment import OperatorPlan, TaskEnvironment
 from aiomailbox.task.helpers import HelperTasks
-from aiomailbox.task.plan import OperatorPlan
 
 
 class TaskRuntimeContext(Context):

@@ -11,9 +11,9 @@ from aiomailbox.errors import AioMailboxError, UserFunctionError, add_note
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Input, Pending, in_turn
-from aiomailbox.operators.core.locate import user_location
-from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.core.failures import USER_ERRORS
+from aiomailbox.operators.core.operator import Input, Pending, in_turn
+from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.core.watched import watched_write
 from aiomailbox.records.elements import (
     MIN_TIMESTAMP,

@@ -14,57 +14,251 @@ Concept:
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import (
     Awaitable,
     Callable,
     Coroutine,
+    Iterable,
     Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import suppress
 from dataclasses import replace
+from enum import Enum
 from functools import partial
-from typing import Any
+from traceback import StackSummary
+from types import FrameType
+from typing import Any, Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
+    AioMailboxError,
     CancelTimeoutError,
+    IllegalStateError,
+    MailFailedError,
     RejectedMailError,
     StopTask,
+    UserFunctionError,
+    add_note,
     named_operator,
+    safe_repr,
 )
 from aiomailbox.exchange.core.channel_state import decode_in_flight
 from aiomailbox.exchange.writer import RecordWriter
-from aiomailbox.mailbox.default_action import MailboxController
-from aiomailbox.mailbox.period_meter import PeriodMeter
+from aiomailbox.mailbox.control import MailboxController
+from aiomailbox.mailbox.metrics import PeriodMeter
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.metrics.declared import MetricValue
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.hooks import is_foreign
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import (
+    ends_program,
+    is_foreign,
+    is_own_line,
+    is_users,
+    owner_of,
+    users_line,
+)
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.records.elements import MAX_TIMESTAMP, Watermark
 from aiomailbox.records.events import CheckpointBarrier, StopMode
-from aiomailbox.supervision import Closing, SupervisedTask
+from aiomailbox.supervision import Closing, SupervisedTask, frames_of
 from aiomailbox.task.backlog import Backlog
-from aiomailbox.task.chain import OperatorChain
-from aiomailbox.task.environment import TaskEnvironment
+from aiomailbox.task.chain import Link, OperatorChain
+from aiomailbox.task.checkpoints import PreparedResults, TaskCheckpoints
+from aiomailbox.task.environment import TaskEnvironment, TaskPlan
 from aiomailbox.task.helpers import HelperTasks
+from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.task.interrupts import first_of
-from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
 from aiomailbox.task.outputs import all_of
-from aiomailbox.task.place import failure_of, places_of
-from aiomailbox.task.plan import TaskPlan
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
-from aiomailbox.task.snapshot import TaskSnapshot
-from aiomailbox.task.task_checkpoints import PreparedResults, TaskCheckpoints
-from aiomailbox.task.task_metrics import (
-    buffer_metrics,
-    latency_metrics,
-    time_metrics,
-)
+from aiomailbox.task.task_metrics import buffer_metrics, latency_metrics, time_metrics
+
+# The life of a task, as a table.
+
+
+class TaskState(Enum):
+    """Where a task is in its life.
+
+    Concept:
+        Flink, ``ExecutionState`` and the phases of ``StreamTask``.
+    """
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    CANCELLING = "cancelling"
+    FINISHED = "finished"
+    CANCELED = "canceled"
+    FAILED = "failed"
+
+
+_NEXT: Final[dict[TaskState, frozenset[TaskState]]] = {
+    TaskState.CREATED: frozenset(
+        {TaskState.RESTORING, TaskState.CANCELLING, TaskState.FAILED}
+    ),
+    TaskState.RESTORING: frozenset(
+        {TaskState.RUNNING, TaskState.CANCELLING, TaskState.FAILED}
+    ),
+    TaskState.RUNNING: frozenset(
+        {TaskState.FINISHING, TaskState.CANCELLING, TaskState.FAILED}
+    ),
+    TaskState.FINISHING: frozenset(
+        {TaskState.FINISHED, TaskState.CANCELLING, TaskState.FAILED}
+    ),
+    TaskState.CANCELLING: frozenset({TaskState.CANCELED, TaskState.FAILED}),
+    TaskState.FINISHED: frozenset(),
+    TaskState.CANCELED: frozenset(),
+    TaskState.FAILED: frozenset(),
+}
+
+
+class TaskLifecycle:
+    """The state of one attempt of a task; it only moves along the table.
+
+    Example:
+        >>> life = TaskLifecycle()
+        >>> life.advance(TaskState.RESTORING)
+        >>> life.state.value, life.is_terminal
+        ('restoring', False)
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state: TaskState = TaskState.CREATED
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the life is over."""
+        return not _NEXT[self.state]
+
+    @property
+    def is_cancelling(self) -> bool:
+        """Whether the end was asked for."""
+        return self.state in {TaskState.CANCELLING, TaskState.CANCELED}
+
+    def can_advance(self, target: TaskState) -> bool:
+        """Say whether ``target`` may follow the present state."""
+        return target in _NEXT[self.state]
+
+    def advance(self, target: TaskState) -> None:
+        """Move on to ``target``.
+
+        Raises:
+            IllegalStateError: If ``target`` cannot follow the present state.
+        """
+        if target not in _NEXT[self.state]:
+            message = f"a task that is {self.state.value} cannot become {target.value}"
+            raise IllegalStateError(message)
+        self.state = target
+
+
+# Which operator, and which line of the user's code, a task stands in or failed in.
+
+
+_Stack = list[tuple[FrameType, int]]
+
+
+def place_of(frames: Iterable[FrameType], otherwise: str) -> str:
+    """Return the operator and the user's line where suspended code stands.
+
+    Args:
+        frames: Outermost first.
+        otherwise: Which operators it may be, if the frames do not tell.
+    """
+    stack = _lines_of(frames)
+    if not stack:
+        return ""
+    links = [frame.f_locals.get("link") for frame, _ in stack]
+    contexts = [link.operator.context for link in links if isinstance(link, Link)]
+    owner = owner_of(frame for frame, _ in stack)
+    if owner is None and contexts:
+        owner = contexts[-1].operator_name, contexts[-1].uid
+    return f"in {named_operator(*owner) if owner else otherwise} at {_line(stack)}"
+
+
+def places_of(tasks: Iterable[asyncio.Task[Any]], otherwise: str) -> str:
+    """Return where suspended asyncio tasks stand; see `place_of`.
+
+    One that only waits, on no line of the user's, is left out if another one is there.
+    """
+    stacks = [frames for task in tasks if (frames := frames_of(task))]
+    own = [stack for stack in stacks if is_users(_line(_lines_of(stack)))]
+    return "; ".join(place_of(stack, otherwise) for stack in own or stacks)
+
+
+def failure_of(error: BaseException, what: str) -> BaseException:
+    """Return the failure that an error is which ended something; never raises.
+
+    It names operator and line where they can be found, and is no cancellation: the
+    caller knows that the end was not asked for.
+
+    Args:
+        error: It may be a cancellation: of something awaited, or of the task by its own
+            code.
+        what: What ended.
+    """
+    if isinstance(error, asyncio.CancelledError) and error.__cause__ is not None:
+        # A hook of the user's, which is named there.
+        return error.__cause__
+    is_alien = is_foreign(error) or _is_exit(error)
+    failure = MailFailedError(what, error) if is_alien else error
+    if failure is not error:
+        failure.__cause__ = error
+    try:
+        failure = name_place(failure)
+    except BaseException as fault:  # noqa: BLE001 -- the error itself must not be lost
+        add_note(failure, f"its place was not found: {safe_repr(fault)}")
+    if isinstance(failure, asyncio.CancelledError):
+        failure = MailFailedError(what, error)
+        failure.__cause__ = error
+    return failure
+
+
+def name_place(error: BaseException) -> BaseException:
+    """Return an error that names the operator and the line that raised it.
+
+    One that does so already, or that no operator raised, is returned as it is. What the
+    interpreter means by something else than an error, such as the cancellation of what
+    was awaited, becomes a `UserFunctionError`; others get a note.
+    """
+    if isinstance(error, UserFunctionError):
+        return error
+    cause: BaseException = error
+    if isinstance(error, MailFailedError) and error.__cause__ is not None:
+        cause = error.__cause__
+    stack = list(traceback.walk_tb(cause.__traceback__))
+    owner = owner_of(frame for frame, _ in stack)
+    if owner is None:
+        return error
+    line = _line(stack)
+    if cause is error and (isinstance(error, Exception) or ends_program(error)):
+        # A line of the library's own would not lead to the mistake.
+        where = "" if is_own_line(line) else f" at {line}"
+        add_note(error, f"in {named_operator(*owner)}{where}")
+        if isinstance(error, AioMailboxError) and error.operator is None:
+            error.operator, error.uid = owner
+        return error
+    named = UserFunctionError(*owner, line, cause)
+    named.__cause__ = cause
+    return named
+
+
+def _is_exit(error: BaseException) -> bool:
+    return isinstance(error, SystemExit) and not ends_program(error)
+
+
+def _lines_of(frames: Iterable[FrameType]) -> _Stack:
+    return [(frame, frame.f_lineno) for frame in frames]
+
+
+def _line(stack: _Stack) -> str:
+    return users_line(StackSummary.extract(stack))
 
 
 class StreamTask:

@@ -6,16 +6,17 @@ none of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
 
+from aiomailbox.availability import Availability
 from aiomailbox.exchange.core.contract import ChannelCredit, ChannelStatistics
+from aiomailbox.mailbox.control import PeriodTimer
 from aiomailbox.mailbox.metrics import MailboxMetrics
 from aiomailbox.memory.options import PoolStatistics
 from aiomailbox.metrics.declared import MetricValue
-from aiomailbox.task.plan import TaskPlan
-
-__all__ = ["buffer_metrics", "latency_metrics", "time_metrics"]
+from aiomailbox.task.environment import TaskPlan
 
 
 def time_metrics(metrics: MailboxMetrics) -> dict[str, MetricValue]:
@@ -130,3 +131,114 @@ def _input_usage(
         values["exclusive_buffers_usage"] = exclusive.usage
         values["floating_buffers_usage"] = floating.usage
     return values
+
+
+# What a task waits for, in words; computed on request.
+
+
+_LINES_MAX: Final = 16
+
+
+def waits_of(metrics: MailboxMetrics, plan: TaskPlan) -> list[str]:
+    """Return what a task waits for and for how long, then each pool or channel.
+
+    Args:
+        metrics: What the task's loop measures.
+        plan: Its gates and writers.
+
+    Returns:
+        Nothing while the task works, or waits for an operator.
+    """
+    full_s = metrics.hard_backpressured.running_s
+    if full_s is None:
+        full_s = metrics.backpressured.running_s
+    if full_s is not None:
+        return [f"waits {full_s:.1f} s for room in its outputs", *_outputs(plan)]
+    idle_s = metrics.idle.running_s
+    if idle_s is None:
+        return []
+    what = "input or mail" if plan.gates else "its source or mail"
+    return [f"waits {idle_s:.1f} s for {what}", *_inputs(plan)]
+
+
+def _outputs(plan: TaskPlan) -> list[str]:
+    lines = [
+        f"pool of {pool.owner}: {pool.used} of {pool.size} buffers used"
+        + ("" if pool.available else ", none to be had")
+        for pool in (pool.statistics() for pool in plan.pools)
+    ]
+    return _cut(lines)
+
+
+def _inputs(plan: TaskPlan) -> list[str]:
+    lines = []
+    for number, gate in enumerate(plan.gates):
+        for channel, credit in enumerate(gate.credits()):
+            line = f"input {number} channel {channel}"
+            if credit is not None:
+                line += f": {credit.available} credits, backlog {credit.backlog}"
+            lines.append(line)
+    return _cut(lines)
+
+
+def _cut(lines: list[str]) -> list[str]:
+    more = len(lines) - _LINES_MAX
+    return lines if more <= 0 else [*lines[:_LINES_MAX], f"and {more} more"]
+
+
+# Room in the outputs, with the time measured that operators wait for it.
+
+
+class MeasuredAvailability(Availability):
+    """Another availability; waiting for it in the middle of work is measured.
+
+    Flink's task blocks in a request for a buffer then, which is what it calls hard
+    backpressure. While there is room nothing is measured, and no clock is read.
+
+    Args:
+        source: The availability.
+        timer: Measures how long `wait` suspends, and how long a `waiter` is waited for.
+    """
+
+    __slots__ = ("_source", "_timer")
+
+    def __init__(self, source: Availability, timer: PeriodTimer) -> None:
+        self._source = source
+        self._timer = timer
+        # The base class's own; callbacks are kept by the source.
+        self._callbacks = []
+
+    @property
+    def available(self) -> bool:  # type: ignore[override]
+        """Whether the source is available now."""
+        return self._source.available
+
+    def on_available(self, callback: Callable[[], None]) -> None:
+        """Run ``callback`` once, when the source is available."""
+        self._source.on_available(callback)
+
+    def discard(self, callback: Callable[[], None]) -> None:
+        """Forget a pending callback."""
+        self._source.discard(callback)
+
+    def waiter(self) -> asyncio.Future[None]:
+        """Return a fresh future of the source, and measure until it is done."""
+        waiter = self._source.waiter()
+        if not waiter.done():
+            self._timer.mark_start()
+            waiter.add_done_callback(self._on_waited)
+        return waiter
+
+    async def wait(self) -> None:
+        """Suspend until available, and measure that; returns at once if it is."""
+        source = self._source
+        if source.available:
+            return
+        self._timer.mark_start()
+        try:
+            await source.wait()
+        finally:
+            self._timer.mark_end()
+
+    def _on_waited(self, waiter: asyncio.Future[None]) -> None:
+        self._timer.mark_end()

@@ -22,9 +22,8 @@ from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.repeated import RepeatedWarnings
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
-from aiomailbox.state.no_keys import NoKeysStateStore
 from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.store import KeyedStateStore
+from aiomailbox.state.store import KeyedStateStore, NoKeysStateStore
 from aiomailbox.testing.clock import ManualClock
 from aiomailbox.testing.mailbox import HarnessMailbox
 from aiomailbox.testing.services import (

@@ -15,7 +15,7 @@ from typing import Any, Self, cast
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Input, Operator, Pending, then
+from aiomailbox.operators.core.operator import Input, Operator, Pending, then
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.elements import (
     MIN_TIMESTAMP,
@@ -361,7 +361,7 @@ class TwoInputHarness(OperatorHarness):
     """Drives an operator with two inputs; see `OperatorHarness` for the rest.
 
     Example:
-        >>> from aiomailbox.operators.functions.co import CoMapOperator
+        >>> from aiomailbox.operators.functions.process import CoMapOperator
         >>> with TwoInputHarness(CoMapOperator(str.upper, str.lower)) as harness:
         ...     harness.first.process_element("a")
         ...     harness.second.process_element("B")

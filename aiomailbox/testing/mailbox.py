@@ -10,8 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiomailbox.availability import Availability
-from aiomailbox.mailbox.mail import MailOptions
-from aiomailbox.mailbox.submission import MailFuture
+from aiomailbox.mailbox.mail import MailFuture, MailOptions
 
 
 class HarnessWatch:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aiomailbox.operators.snapshots.redistribution import redistribute
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 
 
 def redistributed(

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import WorldError
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -20,7 +20,7 @@ from aiomailbox.operators.sources.source import (
 )
 from aiomailbox.records.elements import MIN_TIMESTAMP, StreamRecord
 from aiomailbox.records.run import ListRun
-from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.state.serializers import kept_in_state
 
 
 class Script(Enum):

@@ -13,33 +13,37 @@ from aiomailbox.operators.aggregates.functions import (
     check_aggregate,
     is_async_aggregate,
 )
-from aiomailbox.operators.core.callables import (
+from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.user_code import (
     check_function,
     is_async_callable,
     refuse_generator,
 )
-from aiomailbox.operators.core.on_error import OnError, fail
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.records.elements import OutputTag
-from aiomailbox.windowing.assigners import SlidingEventTimeWindows, WindowAssigner
+from aiomailbox.windowing.aggregate import (
+    SlidingAggregateOperator,
+    TumblingAggregateOperator,
+)
+from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    WindowAssigner,
+)
 from aiomailbox.windowing.contents import (
     AccumulatedContents,
     ListedContents,
     WindowContents,
 )
-from aiomailbox.windowing.emitter import WindowEmitter
 from aiomailbox.windowing.evictors import Evictor
 from aiomailbox.windowing.functions import check_window_function
 from aiomailbox.windowing.incremental import AsyncReduce, ReduceAggregate
-from aiomailbox.windowing.operator import WindowOperator
+from aiomailbox.windowing.operator import WindowEmitter, WindowOperator
 from aiomailbox.windowing.panes import PanedAggregateOperator, may_share_panes
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
-from aiomailbox.windowing.sliding import SlidingAggregateOperator
-from aiomailbox.windowing.trigger import Trigger
-from aiomailbox.windowing.tumbling import TumblingAggregateOperator
-from aiomailbox.windowing.window_spec import WindowSpec
+from aiomailbox.windowing.spec import WindowSpec
+from aiomailbox.windowing.triggers import Trigger
 
 
 def window_operator(

@@ -14,18 +14,16 @@ from types import CoroutineType
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.core.callables import (
+from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
+from aiomailbox.operators.core.fields import RecordFields, field_or_function
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
     check_function,
     describe,
     refuse_coroutine,
 )
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import USER_ERRORS
-from aiomailbox.operators.core.record_fields import RecordFields
-from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.windowing.functions import ApplyFunction, ProcessWindowFunction
 

@@ -7,21 +7,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Generic
 
 from aiomailbox.errors import OverdraftCeilingError, StateError, WrongTypeError
-from aiomailbox.operators.core.callables import (
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.failures import STATE_OF_ELSEWHERE, Context
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
     check_function,
     describe,
 )
-from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.misnamed import STATE_OF_ELSEWHERE, Context
-from aiomailbox.operators.functions.calls import (
+from aiomailbox.operators.functions.base import (
     check_function_object,
     check_process_method,
+    check_state_names,
 )
-from aiomailbox.operators.functions.function_state import check_state_names
 from aiomailbox.records.elements import OutputTag
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,

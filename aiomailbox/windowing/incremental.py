@@ -6,12 +6,11 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from aiomailbox.operators.aggregates.commutative import is_commutative
 from aiomailbox.operators.aggregates.functions import Aggregate, Reduced
-from aiomailbox.operators.aggregates.undoable import Undoable
-from aiomailbox.operators.core.callables import refuse_coroutines, refuse_none
+from aiomailbox.operators.aggregates.promises import Undoable, is_commutative
 from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.state.functions import ReduceFunction
+from aiomailbox.operators.core.user_code import refuse_coroutines, refuse_none
+from aiomailbox.state.descriptors import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime
 
 # What precedes the named results of a window.

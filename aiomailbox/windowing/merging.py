@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.windowing.sessions import MergingWindowAssigner
+from aiomailbox.windowing.assigners import MergingWindowAssigner
 from aiomailbox.windowing.time_window import TimeWindow
 
 # ``(result, merged windows, result's state window, merged state windows)``.
@@ -27,7 +27,7 @@ class MergingWindowSet:
         Flink, ``MergingWindowSet``.
 
     Example:
-        >>> from aiomailbox.windowing.sessions import EventTimeSessionWindows
+        >>> from aiomailbox.windowing.assigners import EventTimeSessionWindows
         >>> windows = MergingWindowSet(EventTimeSessionWindows(5), {})
         >>> nothing = lambda *merge: None
         >>> windows.add(TimeWindow(0, 5), nothing)

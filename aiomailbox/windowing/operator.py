@@ -3,40 +3,360 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError, TimestampError, add_note
 from aiomailbox.eventtime.timer_queue import Timer
 from aiomailbox.eventtime.timers import InternalTimerService
-from aiomailbox.operators.aggregates.functions import warn_of_text
-from aiomailbox.operators.core.collector import Mark
-from aiomailbox.operators.core.contract import Pending, awaited, then
-from aiomailbox.operators.core.on_error import USER_ERRORS
+from aiomailbox.operators.aggregates.functions import is_async_aggregate, warn_of_text
+from aiomailbox.operators.aggregates.undoing import undoable
+from aiomailbox.operators.core.collector import Collector, Mark
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.failures import (
+    USER_ERRORS,
+    ErrorAction,
+    OnError,
+    RecordFailures,
+    is_closing,
+)
+from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.operator import Output, Pending, awaited, then
 from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.user_code import collected, shortened
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamRecord
 from aiomailbox.records.run import Run
-from aiomailbox.state.descriptors import ValueStateDescriptor
+from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.snapshot import copy_content
+from aiomailbox.state.store import KeyedStateStore, ReducingState, ValueState
 from aiomailbox.windowing.co_group import JoinFunction
-from aiomailbox.windowing.contents import WindowContents, check_windows_restored
-from aiomailbox.windowing.emitter import Failing, WindowEmitter
-from aiomailbox.windowing.failures import WindowFailures
+from aiomailbox.windowing.contents import (
+    UndoableReducing,
+    UndoableTimers,
+    UndoableValue,
+    UndoLog,
+    WindowContents,
+    check_windows_restored,
+)
 from aiomailbox.windowing.functions import ProcessWindowContext
-from aiomailbox.windowing.incremental import watch_reduce
-from aiomailbox.windowing.kept_offset import kept_offsets, with_offset
+from aiomailbox.windowing.incremental import watch_reduce, window_result
 from aiomailbox.windowing.merging import MergingWindowSet, mapping_of
-from aiomailbox.windowing.time_window import TimeWindow, Window
-from aiomailbox.windowing.trigger import TriggerResult, check_result
-from aiomailbox.windowing.trigger_context import OperatorTriggerContext
-from aiomailbox.windowing.undo_log import UndoableTimers, UndoLog
-from aiomailbox.windowing.window_spec import WindowSpec, key_function
+from aiomailbox.windowing.spec import WindowSpec, key_function
+from aiomailbox.windowing.time_window import (
+    TimeWindow,
+    Window,
+    kept_offsets,
+    with_offset,
+)
+from aiomailbox.windowing.triggers import TriggerResult, check_result
+
+# From what a window holds to what it emits.
+
+
+# Records that cannot be added, each with what adding it raised.
+Failing = list[tuple[StreamRecord, BaseException]]
+
+
+class WindowEmitter:
+    """Puts the result of a window that fires into the collector.
+
+    Args:
+        aggregate: How records become one result; None if the function gets them all.
+        function: The window function, None to emit the aggregate's result.
+        folds: Whether the window holds records, to be aggregated only now.
+        keyed: Whether results of several aggregates name their key.
+        include_key: Whether others are ``(key, result)``.
+
+    Attributes:
+        aggregate: As given.
+        folds: As given.
+        is_async: Whether the aggregate has ``async def`` methods.
+    """
+
+    def __init__(
+        self,
+        aggregate: Any,
+        function: Any,
+        *,
+        folds: bool,
+        keyed: bool,
+        include_key: bool = False,
+    ) -> None:
+        self.aggregate = aggregate
+        self._function = function
+        self._include_key = include_key
+        self.folds: bool = folds and aggregate is not None
+        self.is_async: bool = aggregate is not None and is_async_aggregate(aggregate)
+        self._result = (
+            None
+            if aggregate is None
+            else window_result(aggregate, keyed=keyed, include_key=include_key)
+        )
+        self._check: MutationCheck | None = None
+        self._collector: Collector
+        self._context: ProcessWindowContext
+
+    @property
+    def user_function(self) -> Callable[..., Any]:
+        """The user's function, to be named when it raises."""
+        aggregate = self.aggregate
+        if aggregate is None:
+            function: Callable[..., Any] = getattr(
+                self._function, "function", self._function.process
+            )
+            return function
+        reduce = getattr(aggregate, "reduce_function", None)
+        return reduce or aggregate.add  # type: ignore[no-any-return]
+
+    def bind(
+        self,
+        collector: Collector,
+        context: ProcessWindowContext,
+        check: MutationCheck | None = None,
+    ) -> None:
+        """Use these."""
+        self._check = check
+        self._collector = collector
+        self._context = context
+
+    def emit(self, key: Any, window: Window, content: Any) -> Pending:
+        """Collect the result of what a window holds."""
+        self._collector.timestamp = window.max_timestamp
+        self._collector.passed = 0
+        self._context.window = window
+        if self.is_async:
+            return self._emit_awaited(key, window, content)
+        aggregate = self.aggregate
+        if aggregate is None:
+            # A copy: the function may keep it, or sort it.
+            return self._call(key, list(content))
+        if self.folds:
+            accumulator = aggregate.create_accumulator()
+            for value in content:
+                accumulator = aggregate.add(value, accumulator)
+            content = accumulator
+        if content is None:
+            return None
+        if self._function is None:
+            assert self._result is not None, "an aggregate has a result"
+            self._collector.collect(self._result(key, window, content))
+            return None
+        return self._call(key, [aggregate.get_result(content)])
+
+    def clear(self, window: Window) -> Pending:
+        """Tell the window function that a window is over."""
+        if self._function is None:
+            return None
+        self._context.window = window
+        pending: Pending = self._function.clear(self._context)
+        return pending
+
+    def failing(self, records: list[StreamRecord]) -> Failing:
+        """Return the records that the aggregate, which is not async, cannot add."""
+        aggregate, failing = undoable(self.aggregate), Failing()
+        # On accumulators of its own: this only finds out which records fail.
+        accumulator = aggregate.create_accumulator()
+        for record in records:
+            try:
+                accumulator = aggregate.add(record.value, accumulator)
+            except USER_ERRORS as error:
+                failing.append((record, error))
+        return failing
+
+    async def failing_awaited(self, records: list[StreamRecord]) -> Failing:
+        """Return the records that the aggregate cannot add."""
+        aggregate, failing = undoable(self.aggregate), Failing()
+        accumulator = await awaited(aggregate.create_accumulator())
+        for record in records:
+            try:
+                accumulator = await awaited(aggregate.add(record.value, accumulator))
+            except USER_ERRORS as error:
+                if is_closing(error):
+                    raise
+                failing.append((record, error))
+        return failing
+
+    async def _emit_awaited(self, key: Any, window: Window, content: Any) -> None:
+        aggregate = self.aggregate
+        accumulator = content
+        if self.folds:
+            accumulator = await awaited(aggregate.create_accumulator())
+            for value in content:
+                accumulator = await awaited(aggregate.add(value, accumulator))
+        if accumulator is None:
+            return
+        result = await awaited(aggregate.get_result(accumulator))
+        if self._function is None:
+            self._collector.collect((key, result) if self._include_key else result)
+            return
+        pending = self._call(key, [result])
+        if pending is not None:
+            await pending
+
+    def _call(self, key: Any, elements: list[Any]) -> Pending:
+        arguments = key, self._context, elements, self._collector
+        pending: Pending
+        if self._check is None:
+            pending = self._function.process(*arguments)
+        else:
+            # The list is the function's own, its elements are not.
+            records = elements.copy()
+            pending = self._check.calling(records, self._function.process, *arguments)
+        return None if pending is None else collected(self._function.process, pending)
+
+
+# Applies ``on_error`` to windows whose function raised.
+
+
+@dataclass(frozen=True, slots=True)
+class FailedWindow:
+    """A window whose firing failed: what a `DeadLetter` of a window has as its record.
+
+    Attributes:
+        key: The window's key; 0 of windows without keys.
+        window: The window.
+        elements: The records that it held; after reduce or aggregate a list of one, the
+            accumulator.
+    """
+
+    key: Any
+    window: Window
+    elements: list[Any]
+
+
+class WindowFailures(RecordFailures):
+    """The records and firings of one window operator that failed.
+
+    Attributes:
+        may_fail: Whether the job goes on after a failure.
+    """
+
+    __slots__ = ("may_fail",)
+
+    def __init__(
+        self,
+        on_error: OnError,
+        function: Callable[..., Any],
+        context: RuntimeContext,
+        output: Output,
+    ) -> None:
+        super().__init__(on_error, function, context, output)
+        self.may_fail: bool = on_error.action is not ErrorAction.FAIL
+
+    def take_window(
+        self, key: Any, window: Window, elements: list[Any], error: BaseException
+    ) -> None:
+        """Do with a window whose firing failed what ``on_error`` says.
+
+        Args:
+            key: Its key.
+            window: The window.
+            elements: What it held; copied if it is passed on.
+            error: What its function raised.
+
+        Raises:
+            UserFunctionError: From ``error``, if nothing may fail.
+        """
+        if not self.forgives(error):
+            self.fail(error, f"the window: {window} of the key {shortened(key)}")
+        letter = self._on_error.action is ErrorAction.DEAD_LETTER
+        record = FailedWindow(key, window, copy_content(elements)) if letter else window
+        self.take(record, window.max_timestamp, error)
+
+
+# The context that the window operator gives to its trigger.
+
+
+class OperatorTriggerContext:
+    """A `TriggerContext` for the key and window that the operator works for.
+
+    Args:
+        store: The operator's keyed state.
+        timers: Its timers.
+        log: Where changes of state are noted, so that they can be undone; or None.
+
+    Attributes:
+        key: The current key.
+        window: The current window.
+        merged: In ``on_merge``, the windows that the current one replaces.
+    """
+
+    __slots__ = ("_bare", "_log", "_store", "_timers", "key", "merged", "window")
+
+    def __init__(
+        self,
+        store: KeyedStateStore,
+        timers: InternalTimerService | UndoableTimers,
+        log: UndoLog | None = None,
+    ) -> None:
+        self._store = store
+        self._timers = timers
+        self._log = log
+        # By name descriptors, and the same without a default.
+        self._bare: dict[str, tuple[ValueStateDescriptor, ValueStateDescriptor]] = {}
+        self.key: Any = None
+        self.window: Window
+        self.merged: list[Any] = []
+
+    @property
+    def current_watermark(self) -> int:
+        """The watermark."""
+        return self._timers.current_watermark
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time."""
+        return self._timers.current_processing_time()
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        """Register a timer of the window."""
+        self._timers.register_event_time_timer(self.key, self.window, timestamp_ms)
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        """Forget a timer of the window."""
+        self._timers.delete_event_time_timer(self.key, self.window, timestamp_ms)
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Register a timer of the window."""
+        self._timers.register_processing_time_timer(self.key, self.window, timestamp_ms)
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Forget a timer of the window."""
+        self._timers.delete_processing_time_timer(self.key, self.window, timestamp_ms)
+
+    def get_value(self, descriptor: ValueStateDescriptor) -> ValueState:
+        """Return a value of the window."""
+        if self._log is None:
+            return self._store.get_value(descriptor, self.window)
+        known = self._bare.get(descriptor.name)
+        if known is None or known[0] is not descriptor:
+            known = descriptor, replace(descriptor, default=None)
+            self._bare[descriptor.name] = known
+        state = self._store.get_value(known[1], self.window)
+        return UndoableValue(state, descriptor.default, self._log)
+
+    def get_reducing(self, descriptor: ReducingStateDescriptor) -> ReducingState:
+        """Return a reduced value of the window."""
+        state = self._store.get_reducing(descriptor, self.window)
+        return state if self._log is None else UndoableReducing(state, self._log)
+
+    def merge_state(self, descriptor: ReducingStateDescriptor) -> None:
+        """Move the state of the merged windows to the window."""
+        if self._log is not None:
+            for window in (self.window, *self.merged):
+                state = self._store.get_reducing(descriptor, window)
+                UndoableReducing(state, self._log).note()
+        self._store.merge_namespaces(descriptor, self.window, self.merged)
+
 
 # A window, the window whose state it has, and the merges ``(state window, others)``.
 _Merged = tuple[Any, Any, list[tuple[Any, list[Any]]]]
+
+
 # A window that is to fire, the window whose state it has, and what the trigger said.
 _Due = tuple[Any, Any, TriggerResult]
 

@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
-from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.serializers import kept_in_state
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -72,6 +73,8 @@ class GlobalWindow(Enum):
 
 
 GLOBAL_WINDOW: Final = GlobalWindow.GLOBAL
+
+
 Window = TimeWindow | GlobalWindow
 
 
@@ -138,3 +141,23 @@ def merge_windows(windows: Iterable[TimeWindow]) -> list[MergedWindows]:
         else:
             groups.append(MergedWindows(window, [window]))
     return [group for group in groups if len(group.merged) > 1]
+
+
+# Where the windows of a subtask begin, as a part of its snapshot.
+
+
+# The name is in snapshots.
+_OFFSET: Final = "window-offset"
+
+
+def with_offset(
+    own: OperatorStateSnapshot, offset_ms: int | None
+) -> OperatorStateSnapshot:
+    """Return what an operator keeps, with the offset of its windows, if it has one."""
+    offsets = [] if offset_ms is None else [offset_ms]
+    return own.with_list(_OFFSET, offsets, RedistributionMode.MERGE)
+
+
+def kept_offsets(own: OperatorStateSnapshot) -> list[int]:
+    """Return the offsets that earlier subtasks had."""
+    return own.elements(_OFFSET)

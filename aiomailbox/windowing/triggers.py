@@ -2,24 +2,176 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
+from datetime import timedelta
+from enum import Enum
 from operator import add
-from typing import Any, Final
+from typing import Any, ClassVar, Final, Protocol, Self
 
-from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.core.callables import check_sync_function
+from aiomailbox.durations import duration_ms
+from aiomailbox.errors import BadResultError, WrongTypeError
+from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
 from aiomailbox.policies.arguments import check_count
-from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
+from aiomailbox.state.store import ReducingState, ValueState
+from aiomailbox.typevars import ValueT
 from aiomailbox.windowing.time_window import Window
-from aiomailbox.windowing.trigger import (
-    Trigger,
-    TriggerContext,
-    TriggerResult,
-    check_result,
-)
+
+# The contract of triggers: they decide when a window's contents are emitted.
+
+
+class TriggerResult(Enum):
+    """What happens to a window's contents: they are emitted, purged, both, or neither."""
+
+    CONTINUE = "continue"
+    FIRE = "fire"
+    PURGE = "purge"
+    FIRE_AND_PURGE = "fire_and_purge"
+
+    @property
+    def is_fire(self) -> bool:
+        """Whether the contents are emitted."""
+        return self in {TriggerResult.FIRE, TriggerResult.FIRE_AND_PURGE}
+
+    @property
+    def is_purge(self) -> bool:
+        """Whether the contents are purged."""
+        return self in {TriggerResult.PURGE, TriggerResult.FIRE_AND_PURGE}
+
+
+class TriggerContext(Protocol):
+    """The time, timers and state of a trigger, for the current key and window.
+
+    Concept:
+        Flink, ``Trigger.TriggerContext`` and ``Trigger.OnMergeContext``.
+    """
+
+    @property
+    def current_watermark(self) -> int:
+        """The current watermark; `MIN_TIMESTAMP` before the first."""
+        ...
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, milliseconds since the epoch."""
+        ...
+
+    def register_event_time_timer(self, timestamp_ms: int) -> None:
+        """Call `Trigger.on_event_time` when the watermark reaches ``timestamp_ms``."""
+        ...
+
+    def delete_event_time_timer(self, timestamp_ms: int) -> None:
+        """Delete that timer."""
+        ...
+
+    def register_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Call `Trigger.on_processing_time` when wall-clock time has passed it."""
+        ...
+
+    def delete_processing_time_timer(self, timestamp_ms: int) -> None:
+        """Delete that timer."""
+        ...
+
+    def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
+        """Return a value that is kept for the key and window."""
+        ...
+
+    def get_reducing(
+        self, descriptor: ReducingStateDescriptor[ValueT]
+    ) -> ReducingState[ValueT]:
+        """Return a reduced value that is kept for the key and window."""
+        ...
+
+    def merge_state(self, descriptor: ReducingStateDescriptor) -> None:
+        """In `Trigger.on_merge`, merge this state of the merged windows."""
+        ...
+
+
+class Trigger(ABC):
+    """Decides when the contents of windows are emitted and purged.
+
+    One trigger serves all keys and windows, and keeps its state through the
+    context. Its methods are not ``async def``.
+
+    Concept:
+        Flink, ``Trigger``.
+
+    Example:
+        >>> class EveryRecord(Trigger):
+        ...     def on_element(self, value, timestamp, window, context):
+        ...         return TriggerResult.FIRE
+        >>> EveryRecord().can_merge
+        False
+    """
+
+    @abstractmethod
+    def on_element(
+        self,
+        value: Any,
+        timestamp: int | None,
+        window: Window,
+        context: TriggerContext,
+        /,
+    ) -> TriggerResult:
+        """Handle a record that was added to the window."""
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext, /
+    ) -> TriggerResult:
+        """Handle a timer that the watermark has reached."""
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(
+        self, timestamp: int, window: Window, context: TriggerContext, /
+    ) -> TriggerResult:
+        """Handle a timer that wall-clock time has passed."""
+        return TriggerResult.CONTINUE
+
+    @property
+    def can_merge(self) -> bool:
+        """Whether windows with this trigger can be merged (see `on_merge`)."""
+        return type(self).on_merge is not Trigger.on_merge
+
+    def on_merge(  # noqa: B027 -- only triggers that can merge have it
+        self, window: Window, context: TriggerContext, /
+    ) -> None:
+        """Handle the merge of several windows into ``window``.
+
+        Their timers and state are removed by `clear`; ``on_element`` follows.
+        """
+
+    def clear(  # noqa: B027 -- not all triggers keep something
+        self, window: Window, context: TriggerContext, /
+    ) -> None:
+        """Delete the timers and clear the state of the window."""
+
+
+def check_result(result: object, trigger: Trigger, method: str, about: object) -> None:
+    """Reject the result of a trigger if it is not a `TriggerResult`.
+
+    Args:
+        result: What it returned.
+        trigger: The trigger.
+        method: The method that returned it.
+        about: The record, or for timers the window.
+
+    Raises:
+        BadResultError: Naming the method, its line, and the record or window.
+    """
+    if type(result) is TriggerResult:
+        return
+    what = "window" if isinstance(about, Window) else "record"
+    raise BadResultError(
+        describe(getattr(trigger, method)),
+        f"{shortened(result)} for the {what} {shortened(about)}",
+        "Return a member of am.TriggerResult, e.g. TriggerResult.CONTINUE.",
+    )
+
 
 _CONTINUE: Final = TriggerResult.CONTINUE
+
+
 _FIRE: Final = TriggerResult.FIRE
 
 
@@ -277,3 +429,161 @@ class DeltaTrigger(Trigger):
 
 def _purging(result: TriggerResult) -> TriggerResult:
     return TriggerResult.FIRE_AND_PURGE if result is _FIRE else result
+
+
+# Triggers that fire at regular times.
+
+
+class _ContinuousTrigger(Trigger):
+    """Keeps one planned firing per window, and plans the next one when it is due.
+
+    Args:
+        interval_ms: Milliseconds between firings, at least 1.
+
+    Raises:
+        InvalidArgumentError: If the interval is shorter.
+        WrongTypeError: If it is not an int.
+    """
+
+    _next: ClassVar[ReducingStateDescriptor]
+
+    def __init__(self, interval_ms: int) -> None:
+        self.interval_ms: int = check_count(interval_ms, "interval")
+
+    @classmethod
+    def of(cls, interval: timedelta | float) -> Self:
+        """Return a trigger that fires every ``interval``."""
+        return cls(duration_ms(interval, "interval"))
+
+    def on_merge(self, window: Window, context: TriggerContext) -> None:
+        """Keep the earliest of the planned firings."""
+        context.merge_state(self._next)
+        planned = context.get_reducing(self._next).get()
+        if planned is not None:
+            self._register(planned, context)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Delete the planned firing."""
+        following = context.get_reducing(self._next)
+        planned = following.get()
+        if planned is not None:
+            self._delete(planned, context)
+            following.clear()
+
+    def _register(self, timestamp: int, context: TriggerContext) -> None:
+        raise TypeError(f"{type(self).__name__} does not define _register")
+
+    def _delete(self, timestamp: int, context: TriggerContext) -> None:
+        raise TypeError(f"{type(self).__name__} does not define _delete")
+
+    def _has_plan(self, context: TriggerContext) -> bool:
+        return context.get_reducing(self._next).get() is not None
+
+    def _plan(self, after: int, window: Window, context: TriggerContext) -> None:
+        # Not after the end: there the window fires anyway.
+        planned = min(after + self.interval_ms, window.max_timestamp)
+        context.get_reducing(self._next).add(planned)
+        self._register(planned, context)
+
+    def _has_come(self, timestamp: int, context: TriggerContext) -> bool:
+        """Return whether this is the planned firing, and clear it if so."""
+        following = context.get_reducing(self._next)
+        if following.get() != timestamp:
+            return False
+        following.clear()
+        return True
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """Fires at regular event times, and at the window's end.
+
+    The first record of a window decides from when on; records with earlier event times
+    that arrive later do not bring it forward.
+
+    Args:
+        interval_ms: Milliseconds between firings, at least 1.
+
+    Concept:
+        Flink, ``ContinuousEventTimeTrigger``.
+    """
+
+    _next = ReducingStateDescriptor("trigger-next-fire", min)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire if the window has ended; otherwise ensure that a firing is planned."""
+        if window.max_timestamp <= context.current_watermark:
+            return TriggerResult.FIRE
+        context.register_event_time_timer(window.max_timestamp)
+        if not self._has_plan(context):
+            now = MIN_TIMESTAMP if timestamp is None else timestamp
+            # Before the epoch Flink rounds up here, as Java's remainder does.
+            past = now % self.interval_ms if now >= 0 else -(-now % self.interval_ms)
+            self._plan(now - past, window, context)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire at the end and at the planned time, and plan the next."""
+        if timestamp == window.max_timestamp:
+            return TriggerResult.FIRE
+        if not self._has_come(timestamp, context):
+            return TriggerResult.CONTINUE
+        self._plan(timestamp, window, context)
+        return TriggerResult.FIRE
+
+    def _register(self, timestamp: int, context: TriggerContext) -> None:
+        context.register_event_time_timer(timestamp)
+
+    def _delete(self, timestamp: int, context: TriggerContext) -> None:
+        context.delete_event_time_timer(timestamp)
+
+
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
+    """Fires at regular wall-clock times, and at the window's end.
+
+    Firings are at multiples of the interval; the first record of a window decides from
+    when on.
+
+    Args:
+        interval_ms: Milliseconds between firings, at least 1.
+
+    Raises:
+        InvalidArgumentError: If the interval is shorter.
+
+    Concept:
+        Flink, ``ContinuousProcessingTimeTrigger``.
+
+    Example:
+        >>> ContinuousProcessingTimeTrigger.of(5).interval_ms
+        5000
+    """
+
+    _next = ReducingStateDescriptor("trigger-next-wall-clock-fire", min)
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Ensure that a firing is planned."""
+        if not self._has_plan(context):
+            now = context.current_processing_time()
+            self._plan(now - now % self.interval_ms, window, context)
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire at the planned time, and plan the next until the window's end."""
+        if not self._has_come(timestamp, context):
+            return TriggerResult.CONTINUE
+        if timestamp < window.max_timestamp:
+            self._plan(timestamp, window, context)
+        return TriggerResult.FIRE
+
+    def _register(self, timestamp: int, context: TriggerContext) -> None:
+        context.register_processing_time_timer(timestamp)
+
+    def _delete(self, timestamp: int, context: TriggerContext) -> None:
+        context.delete_processing_time_timer(timestamp)

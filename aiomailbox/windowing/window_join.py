@@ -7,9 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 from aiomailbox.durations import duration_ms
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.two_input import TwoInputOperator
-from aiomailbox.operators.joins.function import pair
+from aiomailbox.operators.core.operator import Pending, TwoInputOperator
+from aiomailbox.operators.joins.keyed import pair
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.windowing.assigners import WindowAssigner
 from aiomailbox.windowing.co_group import (
@@ -19,9 +18,8 @@ from aiomailbox.windowing.co_group import (
     mark_second,
 )
 from aiomailbox.windowing.contents import ListedContents
-from aiomailbox.windowing.emitter import WindowEmitter
-from aiomailbox.windowing.operator import WindowOperator
-from aiomailbox.windowing.window_spec import WindowSpec
+from aiomailbox.windowing.operator import WindowEmitter, WindowOperator
+from aiomailbox.windowing.spec import WindowSpec
 
 __all__ = ["WindowJoinOperator"]
 

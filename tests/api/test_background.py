@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import aiomailbox as am
-from aiomailbox.api.background import _running, in_background
+from aiomailbox.api.job import _running, in_background
 
 
 async def ticks() -> AsyncIterator[int]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.api.body import Body
+from aiomailbox.api.job import Body
 
 Env = am.StreamExecutionEnvironment
 

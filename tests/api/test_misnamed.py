@@ -14,7 +14,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.api import misnamed
-from aiomailbox.operators.core.misnamed import Context
+from aiomailbox.operators.core.failures import Context
 
 
 @pytest.fixture

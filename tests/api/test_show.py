@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 import aiomailbox as am
-from aiomailbox.api.shown import table_of
+from aiomailbox.api.showing import table_of
 
 Captured = pytest.CaptureFixture[str]
 

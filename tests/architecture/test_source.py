@@ -100,12 +100,12 @@ def test_whoever_hands_something_to_a_thread_outlasts_it(
         if isinstance(node, ast.Name) and node.id == "begin_in_thread"
     }
     assert begun == {
-        "aiomailbox/connectors/files/enumerator.py",
+        "aiomailbox/connectors/files/source.py",
         "aiomailbox/exchange/blocking/view.py",
         "aiomailbox/exchange/blocking/writer.py",
     }
     assert found == {
-        "aiomailbox/connectors/files/row_count.py",
+        "aiomailbox/connectors/files/source.py",
         "aiomailbox/exchange/blocking/partition.py",
         "aiomailbox/testing/virtual_time.py",
         "aiomailbox/threads.py",

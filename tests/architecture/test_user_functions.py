@@ -39,9 +39,9 @@ OURS = {
 }
 # Where an end of iteration is caught, and what is meant by it.
 CAUGHT = {
-    "aiomailbox/mailbox/loop.py": "the default action raised it: a failure",
+    "aiomailbox/mailbox/processor.py": "the default action raised it: a failure",
     "aiomailbox/mailbox/mail.py": "the mail raised it: a failure",
-    "aiomailbox/operators/stateless/async_operator.py": "an asynchronous generator has ended",
+    "aiomailbox/operators/stateless/operators.py": "an asynchronous generator has ended",
 }
 
 

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-from aiomailbox.barriers.actions import (
+from aiomailbox.barriers.handler import (
+    CheckpointBarrierHandler,
+    CheckpointBarrierTracker,
+)
+from aiomailbox.barriers.machine import (
     Abort,
     Action,
     AlignmentCompleted,
@@ -20,8 +24,6 @@ from aiomailbox.barriers.actions import (
     StopPersisting,
     Trigger,
 )
-from aiomailbox.barriers.handler import CheckpointBarrierHandler
-from aiomailbox.barriers.tracker import CheckpointBarrierTracker
 from aiomailbox.records.events import (
     NO_ALIGNED_TIMEOUT,
     Alignment,

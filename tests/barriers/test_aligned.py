@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.barriers.actions import AlignmentFailed, ResumeChannel, Trigger
+from aiomailbox.barriers.machine import AlignmentFailed, ResumeChannel, Trigger
 from tests.barriers.inputs import aligned
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiomailbox.barriers.actions import AlignmentCompleted
-from aiomailbox.barriers.machine import AlignmentState
+from aiomailbox.barriers.machine import AlignmentCompleted, AlignmentState
 from aiomailbox.records.events import Alignment
 from tests.barriers.inputs import Inputs, alternating
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.barriers.actions import Abort, AlignmentFailed, InitInputs, Trigger
+from aiomailbox.barriers.machine import Abort, AlignmentFailed, InitInputs, Trigger
 from tests.barriers.inputs import unaligned
 
 

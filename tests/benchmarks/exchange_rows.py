@@ -8,9 +8,11 @@ from typing import Any
 from unittest import mock
 
 from aiomailbox.availability import Availability
-from aiomailbox.exchange.input.channel import LocalInputChannel
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import (
+    InputGate,
+    LocalInputChannel,
+    PartitionRegistry,
+)
 from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.local_pool import LocalBufferPool

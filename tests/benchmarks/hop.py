@@ -12,9 +12,11 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from aiomailbox.exchange.input.channel import LocalInputChannel
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import (
+    InputGate,
+    LocalInputChannel,
+    PartitionRegistry,
+)
 from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool

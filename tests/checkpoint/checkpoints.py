@@ -26,7 +26,7 @@ from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import LocalStorage
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.testing import RecordingLog
 
 SOURCE, COUNT, SINK = OperatorId("source"), OperatorId("count"), OperatorId("sink")

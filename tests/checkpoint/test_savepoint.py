@@ -30,7 +30,7 @@ from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.state.serializers import PickleSerializer
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.storage.local import LocalStorage
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.testing import ManualClock
 from aiomailbox.windowing.time_window import TimeWindow
 from tests.checkpoint.checkpoints import COUNT, SINK, metadata, open_store

@@ -21,15 +21,14 @@ from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.errors import DamagedFileError, StateError
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.keygroups.assignment import KeyGroupRange, key_group_range
-from aiomailbox.operators.snapshots.redistribution import redistribute
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.state.descriptors import ValueStateDescriptor
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.rocksdb.store import RocksDBStateStore
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import LocalStorage
 from aiomailbox.storage.remote import RemoteStorage
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.testing import ManualClock, RecordingLog
 from tests.checkpoint.checkpoints import COUNT, SINK, Visit, metadata, open_store
 

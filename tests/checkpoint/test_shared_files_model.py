@@ -17,7 +17,7 @@ from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateFile, StateMeta
 from aiomailbox.storage.local import LocalStorage
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 from tests.checkpoint.checkpoints import COUNT, metadata, open_store
 
 META = StateMeta("seen", "value", namespaced=False, ttl=False)

@@ -24,7 +24,7 @@ from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records.events import SnapshotType
 from aiomailbox.storage.local import LocalStorage
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.testing import ManualClock, RecordingLog
 from tests.checkpoint.checkpoints import (
     COUNT,

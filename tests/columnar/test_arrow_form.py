@@ -14,14 +14,19 @@ from hypothesis import given, settings, strategies as st
 
 from aiomailbox.columnar.arrow_form import ArrowForm
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.batch_class import batch_class
-from aiomailbox.columnar.forms import ClassForm, DictForm, NamedTupleForm, RecordForm
+from aiomailbox.columnar.forms import (
+    ClassForm,
+    DictForm,
+    NamedTupleForm,
+    RecordForm,
+    batch_class,
+)
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, can_travel
-from aiomailbox.columnar.results import ResultMaker
 from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.windows import ResultMaker
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
 from aiomailbox.exchange.frames.encoder import FrameEncoder
-from aiomailbox.operators.aggregates.result_record import result_type
+from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.framing import LENGTH

@@ -24,7 +24,7 @@ from aiomailbox.errors import (
     TimestampError,
     UnsupportedColumnError,
 )
-from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
+from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector
 from aiomailbox.records.named_tuples import record_class
 
 UTC_MICROS = pa.timestamp("us", "UTC")

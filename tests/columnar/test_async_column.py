@@ -17,8 +17,8 @@ import pytest
 import aiomailbox as am
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.async_column import AsyncColumnOperator
+from aiomailbox.columnar.encode import ResultColumn
 from aiomailbox.columnar.forms import NamedTupleForm
-from aiomailbox.columnar.result_column import ResultColumn
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.testing import OneInputHarness
 

@@ -103,7 +103,7 @@ def test_columns_are_parted_by_flinks_hashes() -> None:
 
     from aiomailbox.columnar.forms import NamedTupleForm
     from aiomailbox.exchange.partitioner import KeyGroupPartitioner
-    from aiomailbox.operators.core.selectors import field_or_function
+    from aiomailbox.operators.core.fields import field_or_function
     from aiomailbox.records.run import ListRun
 
     batch = TABLE.to_batches()[0]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.columnar import dues
-from aiomailbox.columnar.dues import Dues
+from aiomailbox.columnar import sessions
+from aiomailbox.columnar.sessions import Dues
 
 STEPS = st.lists(
     st.one_of(
@@ -22,7 +22,7 @@ def test_each_place_is_taken_when_it_is_due_and_not_before(
     steps: list[tuple[str, int, int]], near_min: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dues, "_NEAR_MIN", near_min)
+        patch.setattr(sessions, "_NEAR_MIN", near_min)
         found, real, now = Dues(), dict[int, int](), 0
         for step, number, time in steps:
             if step == "due":

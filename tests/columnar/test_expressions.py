@@ -21,9 +21,15 @@ from hypothesis import given, strategies as st
 import aiomailbox as am
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.evaluator import Evaluator
-from aiomailbox.columnar.expressions import ExpressionFilter, ProjectionOperator
+from aiomailbox.columnar.expressions import (
+    Drop,
+    ExpressionFilter,
+    ProjectionOperator,
+    Rename,
+    Select,
+    WithColumns,
+)
 from aiomailbox.columnar.forms import record_form
-from aiomailbox.columnar.projection import Drop, Rename, Select, WithColumns
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import (
     InvalidArgumentError,
@@ -31,8 +37,8 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.on_error import skip
+from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.testing import OneInputHarness
 

@@ -18,13 +18,13 @@ from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.interval_join import ColumnarIntervalJoin
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.window_join import ColumnarWindowJoin
-from aiomailbox.operators.core.selectors import (
+from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
     field_or_function,
 )
-from aiomailbox.operators.joins.function import pair
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.joins.keyed import pair
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.records.run import ListRun
 from aiomailbox.testing import TwoInputHarness

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import assume, given, strategies as st
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.evaluator import Evaluator, _projected
+from aiomailbox.columnar.evaluator import Evaluator, _projected, kernel_of, parts_of
 from aiomailbox.columnar.forms import NamedTupleForm
-from aiomailbox.columnar.kernels import kernel_of, parts_of
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.records.run import ListRun
 

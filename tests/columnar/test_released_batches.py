@@ -16,7 +16,7 @@ from aiomailbox.columnar.async_column import AsyncColumnOperator
 from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.window_join import ColumnarWindowJoin
-from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.testing import OneInputHarness, TwoInputHarness
 from aiomailbox.windowing.co_group import SidedKey
 

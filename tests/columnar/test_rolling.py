@@ -16,10 +16,10 @@ from hypothesis import given, strategies as st
 import aiomailbox as am
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import NamedTupleForm
-from aiomailbox.columnar.groups import Groups, stable_order
+from aiomailbox.columnar.keys import Groups, stable_order
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.operators.core.selectors import (
+from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
     field_or_function,

@@ -20,7 +20,7 @@ from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.window_forms import columnar_windows
-from aiomailbox.operators.core.selectors import (
+from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
     field_or_function,

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.barriers.actions import (
+from aiomailbox.barriers.handler import CheckpointBarrierHandler
+from aiomailbox.barriers.machine import (
     Abort,
     CancelAlignmentTimer,
     ChannelInfo,
@@ -25,7 +26,6 @@ from aiomailbox.barriers.actions import (
     StopPersisting,
     Trigger,
 )
-from aiomailbox.barriers.handler import CheckpointBarrierHandler
 from aiomailbox.checkpoint.failures import (
     FailureCounter,
     FailureReason,

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.function_sink import FunctionSink
+from aiomailbox.connectors.sinks import FunctionSink
 from aiomailbox.errors import (
     JobCancelledError,
     StopTask,
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.records.run import ListRun
 from aiomailbox.testing import OneInputHarness, TestRuntimeContext
 

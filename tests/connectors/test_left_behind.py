@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.directory_target import DirectoryTarget
+from aiomailbox.connectors.directory import DirectoryTarget
 
 pytestmark = pytest.mark.real_time
 

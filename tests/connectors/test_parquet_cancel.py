@@ -12,8 +12,8 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from aiomailbox.connectors.directory_target import Segments
-from aiomailbox.connectors.parquet_writer import ParquetWriter
+from aiomailbox.connectors.directory import Segments
+from aiomailbox.connectors.parquet import ParquetWriter
 from aiomailbox.records.run import ListRun
 
 pytestmark = pytest.mark.real_time

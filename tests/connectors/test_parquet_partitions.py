@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors import parquet_writer
+from aiomailbox.connectors import parquet
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
 from tests.connectors.sinks_by_hand import Program
 
@@ -87,7 +87,7 @@ async def test_spark_reads_the_same_and_opens_only_what_it_is_asked_for(
 async def test_more_partitions_than_files_may_be_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_writer, "_OPEN_FILES_MAX", 3)
+    monkeypatch.setattr(parquet, "_OPEN_FILES_MAX", 3)
     records = [{"k": n % 10, "n": n} for n in range(100)]
     path = tmp_path / "out"
     await run(records, path, partition_by="k", row_group_rows=20)

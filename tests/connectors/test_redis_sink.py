@@ -22,7 +22,7 @@ from aiomailbox.errors import (
     SinkError,
     WrongTypeError,
 )
-from aiomailbox.operators.sinks.guarantee import Guarantee, guarantee_of
+from aiomailbox.operators.sinks.sink import Guarantee, guarantee_of
 from tests.connectors.sinks_by_hand import Program
 
 pytestmark = pytest.mark.real_time

@@ -18,8 +18,7 @@ import aiomailbox as am
 from aiomailbox.connectors.collection import IteratorSource
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
-from aiomailbox.operators.snapshots.redistribution import redistribute
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.operators.sources.source import InputStatus, is_replayable
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from tests.connectors.conftest import (

@@ -22,8 +22,8 @@ import pyarrow.parquet as pq
 import aiomailbox as am
 from aiomailbox.checkpoint.store import CheckpointStore
 from aiomailbox.checkpoint.writer import CheckpointWriter
-from aiomailbox.connectors.directory_commit import GrowingCommitter, WholeCommitter
-from aiomailbox.connectors.sql.committer import SqlCommitter
+from aiomailbox.connectors.directory import GrowingCommitter, WholeCommitter
+from aiomailbox.connectors.sql.sink import SqlCommitter
 from aiomailbox.testing import VirtualTimeLoop
 
 COUNT = 400

@@ -15,7 +15,7 @@ from aiomailbox.exchange.partitioner import (
 from aiomailbox.graph.chaining import build_job_graph, is_chainable
 from aiomailbox.graph.job_graph import CHAIN_DEPTH_MAX, resolve_nodes
 from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.records.elements import OutputTag
 
 

@@ -9,7 +9,7 @@ from aiomailbox.graph.chaining import build_job_graph
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.operator_ids import operator_ids
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.records.elements import OutputTag
 
 

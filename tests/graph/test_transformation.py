@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, strategies as st
 
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 
 
 def test_everything_upstream_comes_before_what_it_feeds(item: Any) -> None:

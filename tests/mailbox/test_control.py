@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
-from aiomailbox.mailbox.control import LoopControl, attach_later_error
-from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.control import (
+    LoopControl,
+    MailboxController,
+    attach_later_error,
+)
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
 

@@ -17,7 +17,7 @@ from aiomailbox.errors import (
     RejectedMailError,
     WrongTaskError,
 )
-from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.control import MailboxController
 from aiomailbox.mailbox.mail import MailOptions
 from aiomailbox.mailbox.processor import MailboxProcessor
 

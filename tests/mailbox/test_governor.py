@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.mailbox.budget import SliceBudget
-from aiomailbox.mailbox.governor import governor_of
+from aiomailbox.mailbox.budget import SliceBudget, governor_of
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.testing import ManualClock, VirtualTimeLoop
 

@@ -8,9 +8,8 @@ from itertools import product
 import pytest
 
 from aiomailbox.errors import MailboxClosedError
-from aiomailbox.mailbox.lifecycle import MailboxLifecycle, MailboxState
 from aiomailbox.mailbox.mail import Mail
-from aiomailbox.mailbox.task_mailbox import TaskMailbox
+from aiomailbox.mailbox.task_mailbox import MailboxLifecycle, MailboxState, TaskMailbox
 
 OPEN, QUIESCED, CLOSED = MailboxState.OPEN, MailboxState.QUIESCED, MailboxState.CLOSED
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.mailbox.default_action import MailboxController, Suspension
-from aiomailbox.mailbox.period_meter import PeriodMeter
+from aiomailbox.mailbox.control import MailboxController, Suspension
+from aiomailbox.mailbox.metrics import PeriodMeter
 from aiomailbox.mailbox.processor import MailboxProcessor
 
 

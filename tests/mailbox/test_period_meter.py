@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.mailbox.metrics import MailboxMetrics
-from aiomailbox.mailbox.period_meter import (
+from aiomailbox.mailbox.metrics import (
     RATE_WINDOW_S,
+    MailboxMetrics,
     PeriodMeter,
     TimeShares,
     share_time,

@@ -19,11 +19,10 @@ from aiomailbox.errors import (
     RejectedMailError,
     WrongTaskError,
 )
-from aiomailbox.mailbox.default_action import MailboxController, Suspension
-from aiomailbox.mailbox.lifecycle import MailboxState
+from aiomailbox.mailbox.control import MailboxController, Suspension
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
 from aiomailbox.mailbox.processor import MailboxProcessor
-from aiomailbox.mailbox.task_mailbox import TaskMailbox
+from aiomailbox.mailbox.task_mailbox import MailboxState, TaskMailbox
 
 From = Callable[[Callable[[], object]], Awaitable[None]]
 

@@ -16,9 +16,8 @@ from hypothesis.stateful import (
 )
 
 from aiomailbox.errors import MailboxClosedError
-from aiomailbox.mailbox.lifecycle import MailboxState
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
-from aiomailbox.mailbox.task_mailbox import TaskMailbox
+from aiomailbox.mailbox.task_mailbox import MailboxState, TaskMailbox
 
 T = TypeVar("T")
 priorities = st.integers(MIN_PRIORITY, 3)

@@ -16,7 +16,7 @@ from aiomailbox.errors import (
     WrongTaskError,
     YieldDepthError,
 )
-from aiomailbox.mailbox.default_action import MailboxController, Suspension
+from aiomailbox.mailbox.control import MailboxController, Suspension
 from aiomailbox.mailbox.mail import MailOptions
 from aiomailbox.mailbox.processor import MailboxProcessor
 

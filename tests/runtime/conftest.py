@@ -13,8 +13,8 @@ from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.exchange.partitioner import KeyGroupPartitioner, Partitioner
 from aiomailbox.graph.chaining import build_job_graph
 from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.records.elements import OutputTag
 from aiomailbox.runtime.config import JobConfig

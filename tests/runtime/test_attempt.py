@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from aiomailbox.ids import SubtaskId
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.attempt_plan import AttemptPlan

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.runtime.backpressure import report_backpressure
-from aiomailbox.runtime.bottleneck import (
+from aiomailbox.runtime.backpressure import (
     BackpressureLevel,
     TaskPressure,
     find_bottleneck,
+    report_backpressure,
 )
 
 Edges = list[tuple[int, int]]

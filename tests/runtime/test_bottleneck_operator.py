@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators.core.blocked import Blocked
-from aiomailbox.runtime.block_shares import TaskShares
+from aiomailbox.operators.core.operator import Blocked
+from aiomailbox.runtime.loop_watch import TaskShares
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 

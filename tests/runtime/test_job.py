@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.connectors.pull_sink import PullSink
+from aiomailbox.connectors.sinks import PullSink
 from aiomailbox.errors import (
     JobCancelledError,
     JobFailedError,
@@ -25,7 +25,7 @@ from aiomailbox.graph.transformation import ChainingStrategy, Origin
 from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, StreamRecord
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.runtime.lifecycle import JobState
-from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing import CRASH, VirtualTimeLoop
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import CheckpointFailedError, UsageError
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.threads import run_in_thread
 
 

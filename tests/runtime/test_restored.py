@@ -20,7 +20,7 @@ from aiomailbox.clock import clock_of
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.eventtime.valve import ValveSnapshot
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.graph.chaining import build_job_graph
 from aiomailbox.graph.channels import channel_name
 from aiomailbox.graph.job_graph import JobGraph
@@ -39,7 +39,7 @@ from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.testing import PAUSE, RecordingLog, ScriptedSource
 
 

@@ -13,8 +13,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.runtime import loop_watch
-from aiomailbox.runtime.loop_watch import LoopWatch
-from aiomailbox.runtime.stalls import Stall, StallLog
+from aiomailbox.runtime.loop_watch import LoopWatch, Stall, StallLog
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 

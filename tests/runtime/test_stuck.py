@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.runtime.loop_watch import LoopWatch
-from aiomailbox.runtime.stalls import StallLog
-from aiomailbox.runtime.stuck_tasks import StuckTasks
+from aiomailbox.runtime.loop_watch import LoopWatch, StallLog
+from aiomailbox.runtime.stuck_watch import StuckTasks
 from aiomailbox.runtime.views import OperatorView, TaskView
 
 AFTER_S = 0.3

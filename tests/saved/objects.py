@@ -14,21 +14,21 @@ from pyspark.sql import Row
 import aiomailbox as am
 from aiomailbox.connectors.async_iterable import AsyncSplit
 from aiomailbox.connectors.collection import RangeSplit
-from aiomailbox.connectors.files.enumerator import FileSplit, FilesSeen
+from aiomailbox.connectors.files.source import FileSplit, FilesSeen
 from aiomailbox.connectors.spark.barrier.source import PartitionPosition
 from aiomailbox.connectors.spark.reader import SparkSplit
 from aiomailbox.connectors.spark.streaming import StreamSplit
-from aiomailbox.operators.aggregates.result_record import result_type
-from aiomailbox.operators.core.on_error import DeadLetter
+from aiomailbox.operators.aggregates.compiled import result_type
+from aiomailbox.operators.core.failures import DeadLetter
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.operators.useful.pattern import Partial
+from aiomailbox.operators.useful.patterns import Partial
 from aiomailbox.records.elements import StreamRecord
 from aiomailbox.records.named_tuples import record_class
 from aiomailbox.state.descriptors import VOID
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.testing.scripted_source import ScriptSplit
-from aiomailbox.windowing.failures import FailedWindow
+from aiomailbox.windowing.operator import FailedWindow
 from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow
 
 NAME = "objects.bin"

@@ -11,7 +11,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import StateError
-from aiomailbox.operators.aggregates.result_record import result_type
+from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.records.named_tuples import record_class
 from aiomailbox.records.record_classes import (
     RecordClasses,
@@ -20,30 +20,35 @@ from aiomailbox.records.record_classes import (
     present_name,
 )
 from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, record_classes
-from aiomailbox.state.schema import is_record_class
-from aiomailbox.state.serializers import ObjectSerializer, PickleSerializer
-from aiomailbox.state.state_classes import _OURS, declared_classes, is_known_class
+from aiomailbox.state.serializers import (
+    _OURS,
+    ObjectSerializer,
+    PickleSerializer,
+    declared_classes,
+    is_known_class,
+    is_record_class,
+)
 from tests.saved.moved import Acc, Kind
 
 # What version 0.1 called the classes of ours that it wrote, and what they are called.
 OF_0_1 = {
     "aiomailbox.connectors.async_iterable:AsyncSplit": "AsyncSplit",
     "aiomailbox.connectors.collection:RangeSplit": "RangeSplit",
-    "aiomailbox.connectors.files.enumerator:FileSplit": "FileSplit",
-    "aiomailbox.connectors.files.enumerator:FilesSeen": "FilesSeen",
+    "aiomailbox.connectors.files.source:FileSplit": "FileSplit",
+    "aiomailbox.connectors.files.source:FilesSeen": "FilesSeen",
     "aiomailbox.connectors.spark.barrier.source:PartitionPosition": "PartitionPosition",
     "aiomailbox.connectors.spark.reader:SparkSplit": "SparkSplit",
     "aiomailbox.connectors.spark.streaming:StreamSplit": "StreamSplit",
-    "aiomailbox.operators.aggregates.result_record:Result": "Result",
-    "aiomailbox.operators.core.on_error:DeadLetter": "DeadLetter",
-    "aiomailbox.operators.useful.pattern:Partial": "Partial",
+    "aiomailbox.operators.aggregates.compiled:Result": "Result",
+    "aiomailbox.operators.core.failures:DeadLetter": "DeadLetter",
+    "aiomailbox.operators.useful.patterns:Partial": "Partial",
     "aiomailbox.records.elements:StreamRecord": "StreamRecord",
     "aiomailbox.records.named_tuples:Record": "Record",
     "aiomailbox.records.questions:Answer": "Answer",
     "aiomailbox.records.questions:Question": "Question",
     "aiomailbox.state.descriptors:Void": "Void",
     "aiomailbox.testing.scripted_source:ScriptSplit": "ScriptSplit",
-    "aiomailbox.windowing.failures:FailedWindow": "FailedWindow",
+    "aiomailbox.windowing.operator:FailedWindow": "FailedWindow",
     "aiomailbox.windowing.time_window:GlobalWindow": "GlobalWindow",
     "aiomailbox.windowing.time_window:TimeWindow": "TimeWindow",
 }
@@ -117,7 +122,7 @@ def test_data_in_flight_is_read_by_old_names_and_by_new() -> None:
     classes = record_classes([], has_arrow=True)
     for old in ("aiomailbox.windowing.time_window.TimeWindow", "aiomailbox.TimeWindow"):
         assert sent(classes, old) is am.TimeWindow
-    old = "aiomailbox.operators.aggregates.result_record.Result(n,total)"
+    old = "aiomailbox.operators.aggregates.compiled.Result(n,total)"
     assert sent(classes, old) is result_type(("n", "total"))
     assert sent(classes, "aiomailbox.Record(a)") is record_class(("a",))
     assert sent(classes, "aiomailbox.somewhere.Nothing") is None

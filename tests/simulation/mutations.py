@@ -16,14 +16,14 @@ from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.eventtime import timers
 from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.job_checkpoints import JobCheckpoints
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.storage.append_log import AppendLog
-from aiomailbox.task.input_state import InputState
+from aiomailbox.task.in_flight import InputState
 
 
 class Mutation(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import aiomailbox as am
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.testing import Faults
 from aiomailbox.testing.simulation.sink import SimulatedSink
 from aiomailbox.testing.simulation.world import Life, World

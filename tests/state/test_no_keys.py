@@ -8,8 +8,7 @@ import pytest
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
-from aiomailbox.state.no_keys import NoKeysStateStore
-from aiomailbox.state.store import KeyedStateStore
+from aiomailbox.state.store import KeyedStateStore, NoKeysStateStore
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.errors import CorruptStreamError, StateError, WrongTypeError
 from aiomailbox.keygroups.assignment import KeyGroupRange
-from aiomailbox.operators.aggregates.result_record import result_type
+from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.named_tuples import record_class
@@ -31,10 +31,15 @@ from aiomailbox.state.descriptors import (
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import OperatorStateStore
 from aiomailbox.state.rescale import OperatorStateSnapshot
-from aiomailbox.state.schema import class_schema, type_options
-from aiomailbox.state.serializers import ObjectSerializer, PickleSerializer
+from aiomailbox.state.serializers import (
+    ObjectSerializer,
+    PickleSerializer,
+    StateClasses,
+    class_schema,
+    declared_classes,
+    type_options,
+)
 from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
-from aiomailbox.state.state_classes import StateClasses, declared_classes
 from aiomailbox.testing import ManualClock
 
 

@@ -21,8 +21,8 @@ from aiomailbox.state.descriptors import (
     TtlUpdate,
     ValueStateDescriptor,
 )
+from aiomailbox.state.handles import Expiry
 from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
-from aiomailbox.state.ttl import Expiry
 from aiomailbox.testing import ManualClock
 
 READ = TtlUpdate.ON_READ_AND_WRITE

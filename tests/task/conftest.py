@@ -9,24 +9,29 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import clock_of
-from aiomailbox.exchange.input.channel import LocalInputChannel
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import (
+    InputGate,
+    LocalInputChannel,
+    PartitionRegistry,
+)
 from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.exchange.partitioner import ForwardPartitioner
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.operators.core.operator import Operator, TwoInputOperator
 from aiomailbox.records.elements import OutputTag, Watermark
 from aiomailbox.records.events import StopMode
 from aiomailbox.records.run import ListRun
 from aiomailbox.state.rescale import OperatorStateSnapshot
-from aiomailbox.task.environment import TaskEnvironment
-from aiomailbox.task.plan import OperatorPlan, OutgoingEdge, TaskPlan
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.environment import (
+    OperatorPlan,
+    OutgoingEdge,
+    TaskEnvironment,
+    TaskPlan,
+)
+from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.task.stream_task import StreamTask
 from aiomailbox.testing import (
     FreeLimiter,

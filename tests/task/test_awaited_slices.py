@@ -10,19 +10,24 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.functions.co import CoProcessOperator
-from aiomailbox.operators.functions.keyed import KeyedProcessOperator
-from aiomailbox.operators.functions.keyed_co import KeyedCoProcessOperator
-from aiomailbox.operators.functions.process import ProcessOperator
+from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.functions.process import (
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+    KeyedProcessOperator,
+    ProcessOperator,
+)
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,
 )
-from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
-from aiomailbox.operators.stateless.fused_source import StageKind
-from aiomailbox.operators.stateless.operators import FlatMapOperator, MapOperator
+from aiomailbox.operators.stateless.fused import StageKind
+from aiomailbox.operators.stateless.operators import (
+    AsyncStatelessOperator,
+    FlatMapOperator,
+    MapOperator,
+)
 from aiomailbox.records.run import ListRun
 from aiomailbox.windowing.build import window_operator
 

@@ -13,7 +13,7 @@ from aiomailbox.errors import (
     StopTask,
     UserFunctionError,
 )
-from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import TaskState
 
 
 async def forever(*_: Any) -> None:

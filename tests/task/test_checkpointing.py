@@ -10,8 +10,7 @@ import pytest
 
 from aiomailbox.clock import SystemClock
 from aiomailbox.records.events import Alignment, CheckpointBarrier
-from aiomailbox.task.checkpointing import SubtaskCheckpoints, TaskStatistics
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import SubtaskCheckpoints, TaskSnapshot, TaskStatistics
 
 
 class Task:

@@ -9,7 +9,7 @@ import pytest
 from aiomailbox.availability import Availability
 from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.task import stream_task
-from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import TaskState
 
 S = InputStatus
 

@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.pieces import Pieces
+from aiomailbox.operators.core.slices import Pieces
 from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.records.elements import Watermark
 from aiomailbox.records.run import ListRun
-from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.harness import RecordingOutput
 

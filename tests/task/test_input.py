@@ -21,7 +21,7 @@ from aiomailbox.records.events import (
     StopMode,
 )
 from aiomailbox.records.run import ListRun
-from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import TaskState
 
 
 async def slowly(self: Any, run: Any) -> None:

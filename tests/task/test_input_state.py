@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.barriers.actions import ChannelInfo
+from aiomailbox.barriers.machine import ChannelInfo
 from aiomailbox.errors import (
     CheckpointDeclinedError,
     IllegalStateError,
@@ -17,8 +17,7 @@ from aiomailbox.records.basic_serializers import LONG_SERIALIZER
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import Alignment, CheckpointBarrier
 from aiomailbox.records.run import ListRun
-from aiomailbox.task.channel_state import ChannelStates, TaskChannels
-from aiomailbox.task.input_state import InputState
+from aiomailbox.task.in_flight import ChannelStates, InputState, TaskChannels
 
 CODEC = ElementCodec(LONG_SERIALIZER)
 ONE, TWO = ChannelInfo(0, 0), ChannelInfo(0, 1)

@@ -12,7 +12,7 @@ from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.records.elements import Watermark
 from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode
 from aiomailbox.records.run import ListRun
-from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import TaskState
 
 
 class Timed(StatefulOperator):

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.task.lifecycle import TaskLifecycle, TaskState
+from aiomailbox.task.stream_task import TaskLifecycle, TaskState
 
 S = TaskState
 ALLOWED = {

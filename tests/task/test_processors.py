@@ -9,7 +9,7 @@ import pytest
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.operators.core.input_selection import InputSelection
+from aiomailbox.operators.core.operator import InputSelection
 from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.task.processors import (
     AnyAvailability,

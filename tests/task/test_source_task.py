@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import StopTask
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.records.elements import MAX_TIMESTAMP
-from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing import PAUSE, ScriptedSource
 from aiomailbox.testing.scripted_source import ScriptSplit
 

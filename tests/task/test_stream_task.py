@@ -14,8 +14,8 @@ from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, Watermark
 from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode
 from aiomailbox.records.run import ListRun
 from aiomailbox.state.rescale import OperatorStateSnapshot
-from aiomailbox.task.lifecycle import TaskState
-from aiomailbox.task.snapshot import TaskSnapshot
+from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.stream_task import TaskState
 from tests.task.conftest import LogOperator
 
 

@@ -9,15 +9,13 @@ import pytest
 
 from aiomailbox.availability import Availability
 from aiomailbox.exchange.core.contract import ChannelCredit, ChannelStatistics
-from aiomailbox.exchange.input.channel import InputChannel
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.mailbox.period_meter import PeriodMeter
+from aiomailbox.exchange.input.gate import InputChannel, InputGate
+from aiomailbox.mailbox.metrics import PeriodMeter
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
-from aiomailbox.task.measured import MeasuredAvailability
-from aiomailbox.task.plan import TaskPlan
-from aiomailbox.task.task_metrics import buffer_metrics
+from aiomailbox.task.environment import TaskPlan
+from aiomailbox.task.task_metrics import MeasuredAvailability, buffer_metrics
 from aiomailbox.testing import ManualClock
 
 SHARES = ["busy", "idle", "soft_backpressured", "hard_backpressured"]

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from aiomailbox.errors import IllegalStateError, StateError
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import MapOperator, stateless
 from aiomailbox.records.elements import (
     LatencyMarker,

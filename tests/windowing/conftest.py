@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.elements import (
     MIN_TIMESTAMP,

@@ -17,17 +17,15 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     GlobalWindows,
+    ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowAssigner,
     WindowStagger,
-)
-from aiomailbox.windowing.sessions import (
-    EventTimeSessionWindows,
-    ProcessingTimeSessionWindows,
 )
 from aiomailbox.windowing.time_window import GLOBAL_WINDOW, TimeWindow
 from aiomailbox.windowing.triggers import (

@@ -14,6 +14,7 @@ from aiomailbox.errors import RecordTypeError, UserFunctionError, WrongTypeError
 from aiomailbox.records.elements import StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
@@ -26,7 +27,6 @@ from aiomailbox.windowing.co_group import (
     mark_second,
 )
 from aiomailbox.windowing.evictors import CountEvictor
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
 
 TUMBLING = TumblingEventTimeWindows.of(0.01)
 KEY = SidedKey(lambda record: record[0], lambda record: record[0])

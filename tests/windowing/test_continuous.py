@@ -5,10 +5,13 @@ import pytest
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.operators.aggregates.functions import count
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing.assigners import GlobalWindows, TumblingProcessingTimeWindows
+from aiomailbox.windowing.assigners import (
+    GlobalWindows,
+    ProcessingTimeSessionWindows,
+    TumblingProcessingTimeWindows,
+)
 from aiomailbox.windowing.build import window_operator
-from aiomailbox.windowing.continuous import ContinuousProcessingTimeTrigger
-from aiomailbox.windowing.sessions import ProcessingTimeSessionWindows
+from aiomailbox.windowing.triggers import ContinuousProcessingTimeTrigger
 
 
 def harness_of(assigner, interval=3):

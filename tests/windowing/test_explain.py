@@ -8,14 +8,14 @@ import pytest
 
 from aiomailbox.errors import TimestampError
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     GlobalWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
     WindowStagger,
 )
-from aiomailbox.windowing.explain import explain_window
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
+from aiomailbox.windowing.spec import explain_window
 
 NOON = datetime(2013, 1, 1, 12, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)

@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from aiomailbox.operators.aggregates.commutative import commutative
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
@@ -17,15 +16,18 @@ from aiomailbox.operators.aggregates.functions import (
     min_,
     sum_,
 )
+from aiomailbox.operators.aggregates.promises import commutative
 from aiomailbox.records.elements import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     OutputTag,
     StreamRecord,
 )
-from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.testing import OneInputHarness
+from aiomailbox.windowing.aggregate import TumblingAggregateOperator
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     WindowAssigner,
@@ -34,8 +36,6 @@ from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.operator import WindowOperator
 from aiomailbox.windowing.panes import PanedAggregateOperator
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
-from aiomailbox.windowing.tumbling import TumblingAggregateOperator
 
 LATE = OutputTag("late")
 RECORDS = st.lists(

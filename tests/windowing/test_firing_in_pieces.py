@@ -17,11 +17,11 @@ from aiomailbox.testing import OneInputHarness
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.mailbox import HarnessMailbox
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
 from aiomailbox.windowing.build import window_operator
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.triggers import EventTimeTrigger
 
 _KEYS = 300

@@ -18,22 +18,25 @@ from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
 from aiomailbox.state.descriptors import ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     GlobalWindows,
+    ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
 from aiomailbox.windowing.build import window_operator
-from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
 from aiomailbox.windowing.evictors import CountEvictor, DeltaEvictor, TimeEvictor
 from aiomailbox.windowing.functions import ProcessWindowFunction
-from aiomailbox.windowing.sessions import (
-    EventTimeSessionWindows,
-    ProcessingTimeSessionWindows,
-)
 from aiomailbox.windowing.time_window import TimeWindow
-from aiomailbox.windowing.trigger import Trigger, TriggerResult
-from aiomailbox.windowing.triggers import CountTrigger, DeltaTrigger, PurgingTrigger
+from aiomailbox.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    DeltaTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerResult,
+)
 
 TUMBLING = TumblingEventTimeWindows(10)
 SEEN = ValueStateDescriptor("seen", int, default=0)

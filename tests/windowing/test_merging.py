@@ -12,10 +12,10 @@ from aiomailbox.durations import millis
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.operators.aggregates.functions import count
 from aiomailbox.testing import OneInputHarness
+from aiomailbox.windowing.assigners import EventTimeSessionWindows
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.functions import ProcessWindowFunction
 from aiomailbox.windowing.merging import MergingWindowSet
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.time_window import TimeWindow, merge_windows
 from aiomailbox.windowing.triggers import EventTimeTrigger
 

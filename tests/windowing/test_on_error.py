@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.operators.aggregates.commutative import commutative
 from aiomailbox.operators.aggregates.distinct import count_distinct
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
@@ -20,14 +19,17 @@ from aiomailbox.operators.aggregates.functions import (
     mean,
     sum_,
 )
+from aiomailbox.operators.aggregates.promises import commutative
 from aiomailbox.operators.aggregates.quantile import quantile
 from aiomailbox.operators.aggregates.top_n import top_n
-from aiomailbox.operators.core.on_error import OnError, dead_letter, fail, skip
+from aiomailbox.operators.core.failures import OnError, dead_letter, fail, skip
 from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, Watermark
 from aiomailbox.state.backends import RocksDBStateBackend
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     GlobalWindows,
+    ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
@@ -35,15 +37,16 @@ from aiomailbox.windowing.assigners import (
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction
 from aiomailbox.windowing.evictors import CountEvictor
-from aiomailbox.windowing.failures import FailedWindow
 from aiomailbox.windowing.functions import ProcessWindowFunction
-from aiomailbox.windowing.sessions import (
-    EventTimeSessionWindows,
-    ProcessingTimeSessionWindows,
-)
+from aiomailbox.windowing.operator import FailedWindow
 from aiomailbox.windowing.time_window import TimeWindow
-from aiomailbox.windowing.trigger import Trigger, TriggerResult
-from aiomailbox.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger
+from aiomailbox.windowing.triggers import (
+    CountTrigger,
+    EventTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+    TriggerResult,
+)
 
 FAILED = OutputTag("failed")
 TUMBLING = TumblingEventTimeWindows.of(0.01)

@@ -9,23 +9,24 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.aggregates.commutative import commutative
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
     count,
     sum_,
 )
-from aiomailbox.operators.core.on_error import skip
+from aiomailbox.operators.aggregates.promises import commutative
+from aiomailbox.operators.core.failures import skip
 from aiomailbox.records.elements import MAX_TIMESTAMP
-from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.windowing.assigners import SlidingEventTimeWindows
+from aiomailbox.windowing.aggregate import SlidingAggregateOperator
+from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+)
 from aiomailbox.windowing.build import window_operator
-from aiomailbox.windowing.panes import PanedAggregateOperator
-from aiomailbox.windowing.running_merge import RunningMerge
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
-from aiomailbox.windowing.sliding import SlidingAggregateOperator
+from aiomailbox.windowing.panes import PanedAggregateOperator, RunningMerge
 
 
 def operator_for(size: int, slide: int, offset: int = 0, **options: Any) -> Any:

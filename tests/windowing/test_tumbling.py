@@ -15,7 +15,7 @@ from aiomailbox.operators.aggregates.functions import (
     count,
     sum_,
 )
-from aiomailbox.operators.core.on_error import skip
+from aiomailbox.operators.core.failures import skip
 from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.testing import OneInputHarness, redistributed
 from aiomailbox.windowing.assigners import TumblingEventTimeWindows, WindowAssigner

@@ -11,22 +11,24 @@ from aiomailbox.errors import IllegalStateError
 from aiomailbox.operators.aggregates.functions import count
 from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     GlobalWindows,
+    MergingWindowAssigner,
+    ProcessingTimeSessionWindows,
     SlidingEventTimeWindows,
     SlidingProcessingTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
 from aiomailbox.windowing.evictors import CountEvictor
 from aiomailbox.windowing.functions import ProcessWindowFunction
-from aiomailbox.windowing.sessions import (
-    EventTimeSessionWindows,
-    MergingWindowAssigner,
-    ProcessingTimeSessionWindows,
-)
 from aiomailbox.windowing.time_window import MergedWindows, TimeWindow, merge_windows
-from aiomailbox.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger
+from aiomailbox.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    EventTimeTrigger,
+    PurgingTrigger,
+)
 
 Make = Callable[..., Any]
 

@@ -11,9 +11,8 @@ from pyarrow import parquet
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.unify import without_views
-from aiomailbox.connectors.files.formats import FileChunk
-from aiomailbox.connectors.files.places import open_file
+from aiomailbox.columnar.types import without_views
+from aiomailbox.connectors.files.formats import FileChunk, open_file
 from aiomailbox.errors import DamagedFileError, RecordTypeError
 from aiomailbox.records.run import ListRun, Run
 

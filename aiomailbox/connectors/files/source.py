@@ -2,40 +2,421 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import Any, Final, Generic, Literal, overload
 
-from aiomailbox.connectors.files.enumerator import (
-    FileEnumerator,
-    FileSplit,
-    FilesSeen,
-)
+from aiomailbox.availability import Availability
 from aiomailbox.connectors.files.formats import (
     CsvFormat,
+    FileChunk,
     FileFormat,
     JsonLinesFormat,
     TextFormat,
+    find_files,
 )
-from aiomailbox.connectors.files.places import find_files
-from aiomailbox.connectors.files.reader import FileReader
-from aiomailbox.connectors.files.row_count import RowCount
+from aiomailbox.connectors.pump import Pump
 from aiomailbox.durations import duration_s
-from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
-from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    MissingExtraError,
+    WrongTypeError,
+    add_note,
+    safe_repr,
+    safe_str,
+)
+from aiomailbox.logs import library_log
+from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
+    InputStatus,
     ReaderContext,
+    ReaderOutput,
 )
 from aiomailbox.policies.arguments import check_count
+from aiomailbox.state.serializers import kept_in_state
+from aiomailbox.threads import begin_in_thread
 from aiomailbox.typevars import OutT
 
-__all__ = ["FileSource"]
+# How many rows files have, where they say it themselves.
+
+
+# Each is opened for it.
+_FILES_MAX: Final = 1_000
+
+
+class RowCount:
+    """Adds up the rows of files in a thread, beside their reading.
+
+    Args:
+        rows_of: Returns how many rows a file has; blocks.
+
+    Attributes:
+        value: The sum; None before it is known, and where it will not be.
+    """
+
+    def __init__(self, rows_of: Callable[[str], int]) -> None:
+        self.value: int | None = None
+        self._rows_of = rows_of
+        self._is_over = False
+
+    def begin(self, names: Sequence[str]) -> asyncio.Future[None] | None:
+        """Begin to count, unless it is known, on the running loop.
+
+        Args:
+            names: The files; of very many none is counted.
+
+        Returns:
+            Is done when they are counted; None if they need not or will not be.
+        """
+        self._is_over = False
+        if self.value is not None or len(names) > _FILES_MAX:
+            return None
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(None, self._count, list(names))
+
+    def close(self) -> None:
+        """Count no further."""
+        self._is_over = True
+
+    def _count(self, names: list[str]) -> None:
+        # What is wrong with a file, its reader says.
+        with contextlib.suppress(Exception):
+            rows = 0
+            for name in names:
+                if self._is_over:
+                    return
+                rows += self._rows_of(name)
+            self.value = rows
+
+
+# Finds files, and deals them out to readers that ask.
+
+
+@kept_in_state("FileSplit")
+@dataclass(frozen=True, slots=True)
+class FileSplit:
+    """A file, from a position on.
+
+    Attributes:
+        split_id: The file's name.
+        position: Where to go on; a byte or a row, as the format says.
+    """
+
+    split_id: str
+    position: int = 0
+
+
+@kept_in_state("FilesSeen")
+@dataclass(frozen=True, slots=True)
+class FilesSeen:
+    """What an enumerator needs to resume.
+
+    Attributes:
+        splits: The files that no reader has yet.
+        seen: All files that the last listing found that found any.
+    """
+
+    splits: list[FileSplit]
+    seen: list[str]
+
+
+class FileEnumerator:
+    """Deals files out in their order; with an interval it goes on looking for new ones.
+
+    A listing that fails once the job runs is logged, the first one in a row, and made
+    again after the interval: the directory may be there again.
+
+    Args:
+        context: The job.
+        find: Returns the names of all files; blocks, and is called in a thread when it
+            is called again.
+        name: What the files are called in the log.
+        interval_s: How often to look, in seconds; None to look once.
+        state: What `snapshot` of an earlier one returned, or None.
+        row_count: Counts the rows of all files, where they say it.
+
+    Raises:
+        OSError: If there is nothing to read.
+    """
+
+    def __init__(
+        self,
+        context: EnumeratorContext[FileSplit],
+        find: Callable[[], list[str]],
+        name: str,
+        interval_s: float | None,
+        state: list[FilesSeen] | None,
+        row_count: RowCount | None = None,
+    ) -> None:
+        self._context = context
+        self._find = find
+        self._name = name
+        self._interval_s = interval_s
+        self._row_count = row_count
+        self._counting: asyncio.Future[None] | None = None
+        self._unassigned: deque[FileSplit] = deque()
+        self._seen: set[str] = set()
+        self._waiting: list[int] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._search: asyncio.Future[list[str]] | None = None
+        self._failures = 0
+        for one in state or ():
+            self._unassigned += one.splits
+            self._seen |= set(one.seen)
+        # A watched directory may have got files since; a bounded source keeps to its
+        # snapshot.
+        if state is None or interval_s is not None:
+            self._add(find())
+
+    def start(self) -> None:
+        """Begin to look for new files, or to count rows, if that is wanted."""
+        if self._row_count is not None:
+            self._counting = self._row_count.begin(sorted(self._seen))
+        if self._interval_s is not None:
+            self._arm(self._interval_s)
+
+    def add_reader(self, subtask_index: int) -> None:
+        """Nothing: readers ask."""
+
+    def handle_split_request(self, subtask_index: int) -> None:
+        """Give a reader the next file, now or when there is one."""
+        if self._unassigned:
+            self._context.assign_splits(subtask_index, [self._unassigned.popleft()])
+        elif self._interval_s is None:
+            self._context.signal_no_more_splits(subtask_index)
+        elif subtask_index not in self._waiting:
+            # One that asked again, after it was restored, waits only once.
+            self._waiting.append(subtask_index)
+
+    def add_splits_back(self, splits: list[FileSplit], subtask_index: int) -> None:
+        """Take back files that a failed reader had; they come next."""
+        self._unassigned.extendleft(reversed(splits))
+        self._serve()
+
+    def snapshot(self) -> list[FilesSeen]:
+        """Return the files that no reader has yet, and all that were seen."""
+        return [FilesSeen(list(self._unassigned), sorted(self._seen))]
+
+    def close(self) -> None:
+        """Stop looking, and counting."""
+        if self._row_count is not None:
+            self._row_count.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._search is not None:
+            self._search.cancel()
+        # Tells a search that is under way in a thread that its result is not wanted.
+        self._interval_s = None
+
+    def _arm(self, interval_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(interval_s, self._look)
+
+    def _look(self) -> None:
+        # A listing of a large or remote directory would hold up the loop.
+        self._search = begin_in_thread(self._find)
+        self._search.add_done_callback(self._on_found)
+
+    def _on_found(self, search: asyncio.Future[list[str]]) -> None:
+        if search.cancelled() or self._interval_s is None:
+            return
+        error = search.exception()
+        if error is None:
+            self._note_success()
+            self._add(search.result())
+            self._serve()
+        else:
+            self._note_failure(error)
+        self._arm(self._interval_s)
+
+    def _note_failure(self, error: BaseException) -> None:
+        # Once in a row: the interval may be 10 ms, and the disk away for a day.
+        if self._failures == 0:
+            library_log().warning(
+                "files cannot be listed; the source looks again",
+                source=self._name,
+                interval_s=self._interval_s,
+                error=safe_repr(error),
+            )
+        self._failures += 1
+
+    def _note_success(self) -> None:
+        if self._failures:
+            library_log().info(
+                "files can be listed again",
+                source=self._name,
+                failed=self._failures,
+            )
+        self._failures = 0
+
+    def _add(self, names: list[str]) -> None:
+        self._unassigned += [
+            FileSplit(name) for name in names if name not in self._seen
+        ]
+        # Those that were deleted need not be remembered. If all are gone, a disk may be: it
+        # comes back with files that were read.
+        if names:
+            self._seen = set(names)
+
+    def _serve(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for subtask_index in waiting:
+            self.handle_split_request(subtask_index)
+
+
+# Reads one file after the other, in a thread, a bounded way ahead of the task.
+
+
+class FileReader:
+    """Reads the files it was given in their order, and asks for the next one.
+
+    Args:
+        context: What the task gives.
+        format: How records are read.
+        depth: How many chunks may wait to be taken.
+    """
+
+    def __init__(self, context: ReaderContext, format: FileFormat, depth: int) -> None:  # noqa: A002 -- the argument's name in the API
+        self.availability: Availability = Availability()
+        self._context = context
+        self._format = format
+        self._depth = depth
+        # The first one is being read.
+        self._splits: list[FileSplit] = []
+        self._no_more_splits = False
+        self._pump: Pump[FileChunk] | None = None
+        self._chunk: FileChunk | None = None
+        self._offset = 0
+        self._rows = 0
+        if format.gives_batches:
+            context.metrics.gauge("rows_read", lambda: self._rows)
+
+    def start(self) -> None:
+        """Ask for a file."""
+        # One at a time, on request: a fast reader gets more files than a slow one.
+        if not self._splits:
+            self._context.request_split()
+
+    def add_splits(self, splits: list[FileSplit]) -> None:
+        """Take over files, at their positions."""
+        self._splits += splits
+        self.availability.set_available()
+
+    def notify_no_more_splits(self) -> None:
+        """Be notified that no further file comes."""
+        self._no_more_splits = True
+        self.availability.set_available()
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit at most one run."""
+        if not self._splits:
+            if self._no_more_splits:
+                return InputStatus.END_OF_INPUT
+            return self._nothing()
+        pump = self._pump
+        if pump is None:
+            pump = self._pump = self._open(self._splits[0])
+        if self._chunk is None:
+            self._chunk, self._offset = pump.take(), 0
+        if self._chunk is not None:
+            self._emit(output, self._chunk)
+            return InputStatus.MORE_AVAILABLE
+        if not pump.ended:
+            return self._nothing()
+        self._end_file(output)
+        return InputStatus.MORE_AVAILABLE
+
+    def snapshot(self) -> list[FileSplit]:
+        """Return the files that are not read to their end, at their positions."""
+        return list(self._splits)
+
+    def describe_split(self, split_id: str) -> str:
+        """Return where the records of a split are."""
+        return _in_file(split_id)
+
+    def close(self) -> Pending:
+        """Stop reading and wait for the thread."""
+        pump, self._pump = self._pump, None
+        self._chunk = None
+        self._splits = []
+        return None if pump is None else self._stop(pump)
+
+    async def _stop(self, pump: Pump[FileChunk]) -> None:
+        if not await pump.stop():
+            self._context.log.warning("the thread that reads a file does not end")
+
+    def _open(self, split: FileSplit) -> Pump[FileChunk]:
+        read = self._format.read
+
+        def produce() -> Iterator[FileChunk]:
+            return read(split.split_id, split.position)
+
+        pump = Pump(
+            produce,
+            _nothing_to_cancel,
+            partial(_explained, split.split_id),
+            self.availability.set_available,
+            depth=self._depth,
+            name=f"file-source-{self._context.subtask_index}",
+        )
+        pump.start()
+        return pump
+
+    def _emit(self, output: ReaderOutput, chunk: FileChunk) -> None:
+        start, length = self._offset, len(chunk.run)
+        stop = min(length, start + output.records_max)
+        run = chunk.run if stop - start == length else chunk.run.slice(start, stop)
+        split = self._splits[0]
+        output.for_split(split.split_id).emit_run(run)
+        # Behind the last record of the run, not of the chunk: a snapshot may come
+        # between.
+        self._splits[0] = replace(split, position=chunk.positions[stop - 1])
+        self._rows += self._splits[0].position - split.position
+        self._offset = stop
+        if stop == length:
+            self._chunk = None
+
+    def _end_file(self, output: ReaderOutput) -> None:
+        output.release_split(self._splits.pop(0).split_id)
+        self._pump = None
+        # A restored reader may have several left: it asks when it has read them.
+        if not self._splits and not self._no_more_splits:
+            self._context.request_split()
+
+    def _nothing(self) -> InputStatus:
+        self.availability.reset()
+        return InputStatus.NOTHING_AVAILABLE
+
+
+def _nothing_to_cancel() -> bool:
+    """Say that a read of a file ends by itself."""
+    return True
+
+
+def _explained(name: str, error: BaseException) -> Exception:
+    if not isinstance(error, Exception):
+        return RuntimeError(safe_repr(error))
+    # Errors of formats name the file, and the place in it.
+    if name not in safe_str(error):
+        add_note(error, _in_file(name))
+    return error
+
+
+def _in_file(name: str) -> str:
+    return f"in the file {name!r}"
+
 
 Format = Literal["jsonl", "csv", "text", "parquet"]
+
 
 _BY_ENDING: Final[dict[str, Format]] = {
     ".jsonl": "jsonl",

@@ -16,7 +16,7 @@ from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import nested_types
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
-from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.fields import RecordFields
 
 __all__ = [
     "check_names",

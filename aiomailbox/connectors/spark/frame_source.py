@@ -24,8 +24,8 @@ from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import check_path, special_columns
 from aiomailbox.graph.job_graph import JobVertex
 from aiomailbox.graph.transformation import OperatorFactory, Transformation
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness
 from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator

@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from aiomailbox.graph.transformation import Origin, Transformation
-from aiomailbox.operators.core.on_error import DeadLetter, ErrorAction, OnError
+from aiomailbox.operators.core.failures import DeadLetter, ErrorAction, OnError
 from aiomailbox.records.elements import OutputTag
 
 __all__ = ["DEAD_LETTER_COLUMNS", "dead_letter_origins", "plain_letter"]

@@ -11,7 +11,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.fingerprint import wrapped
 from aiomailbox.connectors.spark.reading import Chunk
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import InputStatus, ReaderContext, ReaderOutput
 
 __all__ = ["PumpedReader", "check_after"]

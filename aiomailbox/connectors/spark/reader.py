@@ -25,7 +25,7 @@ from aiomailbox.connectors.spark.reading import (
 from aiomailbox.errors import SourceChangedError
 from aiomailbox.operators.sources.source import ReaderContext, ReaderOutput
 from aiomailbox.records.run import ListRun
-from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.state.serializers import kept_in_state
 
 __all__ = ["SparkReader", "SparkSplit"]
 

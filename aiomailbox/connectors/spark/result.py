@@ -8,7 +8,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from aiomailbox.columnar.encode import BatchMaker, plain_in_micros
-from aiomailbox.columnar.plain import is_rare_list, plain_type
+from aiomailbox.columnar.types import is_rare_list, plain_type
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.lost import explaining_loss
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError

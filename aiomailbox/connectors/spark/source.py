@@ -24,7 +24,7 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,

@@ -38,7 +38,7 @@ from aiomailbox.connectors.spark.reading import (
 from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import check_path
 from aiomailbox.errors import AioMailboxError, SourceChangedError, UsageError
-from aiomailbox.operators.core.record_fields import RecordFields
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -47,7 +47,7 @@ from aiomailbox.operators.sources.source import (
     StaticEnumerator,
 )
 from aiomailbox.policies.arguments import check_count
-from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.state.serializers import kept_in_state
 
 __all__ = ["SparkStreamSource", "StreamSplit"]
 

@@ -18,12 +18,12 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 from pyarrow import parquet
 
-from aiomailbox.connectors.directory_target import (
+from aiomailbox.connectors.directory import (
     Segments,
     former_token_of,
     token_of,
 )
-from aiomailbox.connectors.parquet_writer import ParquetWriter
+from aiomailbox.connectors.parquet import ParquetWriter
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.jobs import url_for_spark
 from aiomailbox.connectors.spark.lost import explaining_loss
@@ -34,8 +34,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.sinks.guarantee import Guarantee
-from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.storage.local import make_directories
 from aiomailbox.threads import ThreadTurns
 

@@ -14,10 +14,9 @@ from aiomailbox.connectors.spark.stateful_processor import (
 )
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime.timer_queue import Timer
-from aiomailbox.operators.core.contract import Pending, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import fail, raise_as
-from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.failures import RecordFailures, fail, raise_as
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector

@@ -2,25 +2,320 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import importlib.util
 import os
+import random
 import socket
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from aiomailbox.connectors.sql.committer import SqlCommitter
-from aiomailbox.connectors.sql.contract import Database, Lease, TableTarget
+from aiomailbox.connectors.patient import patient
+from aiomailbox.connectors.rows import RowReader, field_names
+from aiomailbox.connectors.sql.contract import (
+    LEASE_S,
+    Database,
+    Lease,
+    RowsRefused,
+    StagedBatch,
+    TableTarget,
+    no_field,
+)
 from aiomailbox.connectors.sql.sqlite import SqliteDatabase
-from aiomailbox.connectors.sql.writer import SqlWriter
-from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
+from aiomailbox.errors import (
+    AioMailboxError,
+    InvalidArgumentError,
+    MissingExtraError,
+    RecordsRefusedError,
+    SinkError,
+    WrongTypeError,
+)
+from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.sinks.guarantee import Guarantee
-from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
+from aiomailbox.records.run import Run
 from aiomailbox.storage.local import holder
 
-__all__ = ["SqlSink"]
+# Moves staged rows into their table, once.
+
+
+T = TypeVar("T")
+
+
+# Four times, so that one that fails is no reason to lose the lease.
+_RENEW_S: Final = LEASE_S / 4
+
+
+_AWAY: Final = (AioMailboxError, ConnectionError, TimeoutError)
+
+
+class SqlCommitter:
+    """Commits the batches of a checkpoint in one transaction, and keeps the lease.
+
+    Args:
+        database: A connection of its own.
+        keeper: Another one, that says that the execution lives while the first works.
+        target: What is written.
+        context: Whose it is.
+        token: How the names of the sink's writers begin.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        keeper: Database,
+        target: TableTarget,
+        context: CommitterContext,
+        token: str,
+    ) -> None:
+        self._database = database
+        self._keeper = keeper
+        self._target = target
+        self._context = context
+        self._token = token
+        self._random = random.Random(context.execution_id)
+        self._keeping: asyncio.Task[None] | None = None
+
+    async def begin(self, *, restored: bool) -> None:
+        """Check the table; a job that begins anew gives up what it had staged.
+
+        Raises:
+            SinkError: If the table is missing or does not fit.
+            StorageClaimedError: If another job of this ``job_id`` writes to it.
+        """
+        former = await self._database.begin()
+        self._keeping = asyncio.get_running_loop().create_task(
+            self._keep(), name=f"lease of {self._target}"
+        )
+        if former:
+            self._warn(
+                "another job of this job_id is taken for dead: what it has staged is "
+                "given up",
+                job_id=self._context.job_id,
+                former=former,
+            )
+        if not restored:
+            await self._clean()
+
+    async def commit(
+        self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+    ) -> None:
+        """Move rows into the table, those of all subtasks or none.
+
+        Raises:
+            SinkError: If rows are lost, the table refuses them, or the database does not
+                answer.
+            StorageClaimedError: If another execution writes for the job now.
+        """
+        # In one order for all: two committers that meet can't lock each other out.
+        batches = sorted(StagedBatch.of(one) for one in committables)
+        if batches:
+            job = self._context.job_id or self._context.job_name
+            sink = self._context.operator_id
+            await self._patient(
+                partial(self._database.commit, job, sink, checkpoint_id, batches)
+            )
+
+    async def recover(self) -> None:
+        """Remove what was staged and is in no checkpoint."""
+        await self._patient(partial(self._database.sweep, self._token))
+
+    async def recover_writers(self, subtasks: Collection[int], before: int) -> None:
+        """Remove what attempts of some subtasks before one have staged."""
+        left = []
+        for writer in await self._patient(partial(self._database.writers, self._token)):
+            # From the right: a token may have anything in it.
+            _, attempt, subtask = writer.rpartition("/")[2].rsplit("-", 2)
+            if int(subtask) in subtasks and int(attempt) < before:
+                left.append(writer)
+        if left:
+            await self._patient(partial(self._database.drop, left))
+
+    async def end(self, *, succeeded: bool) -> None:
+        """Leave behind what was committed, and what may be committed yet."""
+        # Only if it began: otherwise there may be no tables to sweep.
+        keeping, self._keeping = self._keeping, None
+        if keeping is None:
+            await self._database.close()
+            return
+        keeping.cancel()
+        await asyncio.wait((keeping,))
+        try:
+            if not self._context.commits_at_checkpoints:
+                await self._clean()
+            elif succeeded or not self._context.is_resumable:
+                # The ledger stays: a savepoint that ended the job names these batches.
+                await self.recover()
+            await self._release()
+        finally:
+            await self._keeper.close()
+            await self._database.close()
+
+    async def _clean(self) -> None:
+        await self.recover()
+        await self._patient(partial(self._database.forget, self._token))
+
+    async def _keep(self) -> None:
+        """Renew the lease; if it is lost, whoever writes next says so."""
+        while True:
+            await asyncio.sleep(_RENEW_S)
+            try:
+                await self._keeper.renew()
+            except _AWAY as error:
+                self._warn("a lease was not renewed", problem=str(error))
+
+    async def _release(self) -> None:
+        try:
+            await self._database.release()
+        except _AWAY as error:
+            # It runs out, and who goes on from this execution does not wait for that.
+            self._warn("a lease was not given back", problem=str(error))
+
+    def _warn(self, what: str, **facts: str) -> None:
+        library_log(job=self._context.job_name).warning(
+            what, sink=self._context.operator_name, table=str(self._target), **facts
+        )
+
+    async def _patient(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await patient(call, self._target, self._random)
+
+
+# Writes one subtask's rows into the staging table.
+
+
+class SqlWriter:
+    """Stages each run as it comes, so that nothing is kept in memory.
+
+    Args:
+        database: A connection of its own.
+        target: What is written.
+        name: Names the writer; no other one ever has it.
+        subtask: Its subtask.
+        random: Where the jitter of retries comes from.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        target: TableTarget,
+        name: str,
+        subtask: int,
+        random: random.Random,
+    ) -> None:
+        self._database = database
+        self._target = target
+        self._name = name
+        self._subtask = subtask
+        self._random = random
+        self._reader: RowReader | None = None
+        if target.columns is not None:
+            self._reader = RowReader(target.columns, is_exact=False)
+        self._batch = 0
+        self._row_count = 0
+        self._prepared: list[StagedBatch] = []
+
+    def write_run(self, run: Run) -> Pending:
+        """Stage records.
+
+        Raises:
+            RecordsRefusedError: If the table cannot have some of them; the others are
+                staged.
+        """
+        return self._write(list(run.values)) if len(run) else None
+
+    def flush(self, *, end_of_input: bool) -> Pending:
+        """Let what is staged survive, and begin another batch."""
+        return self._finish_batch() if self._row_count else None
+
+    def prepare_commit(self) -> list[Any]:
+        """Return the batches finished since the last call."""
+        prepared, self._prepared = self._prepared, []
+        return [tuple(batch) for batch in prepared]
+
+    def snapshot(self) -> list[Any]:
+        """Return nothing: a new writer has another name and counts anew."""
+        return []
+
+    def restore(self, elements: list[Any]) -> None:
+        """Nothing to take over."""
+
+    def close(self) -> Pending:
+        """Close the connection; what is staged stays until it is committed or swept."""
+        return self._database.close()
+
+    async def _write(self, records: list[Any]) -> None:
+        refused: dict[int, BaseException] = {}
+        rows: list[tuple[int, tuple[Any, ...]]] = []
+        for index, record in enumerate(records):
+            try:
+                reader = self._reader or await self._reader_of(record)
+                rows.append((index, reader.row(record)))
+            except SinkError:
+                # Not the record's fault.
+                raise
+            except TypeError as error:
+                refused[index] = error
+        parts = [rows] if rows else []
+        while parts:
+            part = parts.pop()
+            try:
+                await self._stage([row for _, row in part])
+            except RowsRefused as error:
+                if len(part) == 1:
+                    refused[part[0][0]] = error.__cause__ or error
+                else:
+                    # What fits is found by halves, the first ones first.
+                    middle = len(part) // 2
+                    parts += [part[middle:], part[:middle]]
+        if refused:
+            raise RecordsRefusedError(refused, len(records))
+
+    async def _stage(self, rows: list[tuple[Any, ...]]) -> None:
+        assert self._reader is not None, "a row was read"
+        columns = self._reader.columns
+
+        def stage() -> Awaitable[None]:
+            return self._database.stage(
+                self._name, self._batch, self._row_count, columns, rows
+            )
+
+        await patient(stage, self._target, self._random)
+        # Only when they are there: a repeated call replaces from the same row on.
+        self._row_count += len(rows)
+
+    async def _finish_batch(self) -> None:
+        assert self._reader is not None, "a row was read"
+        batch = StagedBatch(
+            self._name,
+            self._batch,
+            self._subtask,
+            self._row_count,
+            self._reader.columns,
+        )
+
+        def make_durable() -> Awaitable[None]:
+            return self._database.make_durable(batch.writer, batch.batch, batch.rows)
+
+        await patient(make_durable, self._target, self._random)
+        self._prepared.append(batch)
+        self._batch += 1
+        self._row_count = 0
+
+    async def _reader_of(self, record: Any) -> RowReader:
+        names = field_names(record)
+        existing = await patient(
+            self._database.column_names, self._target, self._random
+        )
+        missing = [name for name in names if name not in existing]
+        missing += [name for name in self._target.upsert_by if name not in names]
+        if missing or not names:
+            raise no_field(record, missing, self._target)
+        self._reader = RowReader(names, is_exact=True)
+        return self._reader
 
 
 class SqlSink:

@@ -22,7 +22,7 @@ from aiomailbox.exchange.frames.encoder import FRAME_BYTES_WISHED, FrameEncoder
 from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.exchange.frames.view import BytesSubpartitionView
 from aiomailbox.exchange.objects.partition import ResultPartition
-from aiomailbox.exchange.objects.view import SubpartitionView
+from aiomailbox.exchange.objects.subpartition import SubpartitionView
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records import Control

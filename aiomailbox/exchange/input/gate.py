@@ -9,24 +9,409 @@ while a channel is queued, and for ever once it is finished or closed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import CorruptStreamError, GateClosedError, InvalidArgumentError
+from aiomailbox.errors import (
+    CorruptStreamError,
+    GateClosedError,
+    IllegalStateError,
+    InvalidArgumentError,
+    PartitionNotFoundError,
+    StopTask,
+)
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import (
     SEQUENCE_MODULUS,
     ChannelCredit,
     ChannelStatistics,
+    DataListener,
     PolledBuffer,
 )
+from aiomailbox.exchange.core.output import OutputPartition
 from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
-from aiomailbox.exchange.input.channel import InputChannel
+from aiomailbox.exchange.core.views import BytesView, ObjectView, ServesBytes
+from aiomailbox.ids import PartitionId, SubtaskId
+from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.options import PoolStatistics
 from aiomailbox.records.events import EndOfData, EndOfPartition, RuntimeEvent, StopMode
 
-__all__ = ["GateActivity", "InputGate"]
+# Where consumers find the partitions of this process.
+
+
+class PartitionRegistry:
+    """Partitions by id; the id names the producer's attempt.
+
+    A partition leaves when its producer and all its consumers have released it.
+
+    Concept:
+        Flink, ``ResultPartitionManager``.
+
+    Example:
+        >>> len(PartitionRegistry())
+        0
+    """
+
+    __slots__ = ("_partitions",)
+
+    def __init__(self) -> None:
+        self._partitions: dict[PartitionId, OutputPartition] = {}
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def __contains__(self, partition_id: PartitionId) -> bool:
+        return partition_id in self._partitions
+
+    def register(self, partition: OutputPartition) -> None:
+        """Make a partition findable until it is consumed.
+
+        Raises:
+            IllegalStateError: If its id is taken.
+        """
+        partition_id = partition.partition_id
+        if partition_id in self._partitions:
+            raise IllegalStateError(
+                f"partition {partition_id} is registered already; every attempt of a "
+                "task has partitions of its own"
+            )
+        self._partitions[partition_id] = partition
+        partition.on_consumed(lambda: self._forget(partition))
+
+    def find(self, partition_id: PartitionId) -> OutputPartition:
+        """Return a partition.
+
+        Raises:
+            PartitionNotFoundError: If it is not there (yet, or any more).
+        """
+        partition = self._partitions.get(partition_id)
+        if partition is None:
+            raise PartitionNotFoundError(
+                f"partition {partition_id} is not registered: its producer has not "
+                "started, or is gone"
+            )
+        return partition
+
+    def create_view(
+        self, partition_id: PartitionId, subpartition_index: int, listener: DataListener
+    ) -> ObjectView:
+        """Return the one view of a subpartition.
+
+        Raises:
+            PartitionNotFoundError: If the partition is not there.
+            IllegalStateError: If the subpartition has a view already.
+        """
+        return self.find(partition_id).create_view(subpartition_index, listener)
+
+    def create_bytes_view(
+        self,
+        partition_id: PartitionId,
+        subpartition_index: int,
+        listener: DataListener,
+        *,
+        receiver_exclusive_buffers: int,
+    ) -> BytesView:
+        """Return the one view of a subpartition for a remote reader.
+
+        Args:
+            partition_id: Which partition.
+            subpartition_index: Which of its channels.
+            listener: Notified from now on; not about what is queued.
+            receiver_exclusive_buffers: How many the reader has of its own.
+
+        Raises:
+            PartitionNotFoundError: If the partition is not there (yet).
+            InvalidArgumentError: If no remote reader was declared for it.
+            IllegalStateError: If the subpartition has a view already.
+        """
+        partition = self.find(partition_id)
+        if not isinstance(partition, ServesBytes):
+            raise InvalidArgumentError(
+                "partition_id",
+                f"all consumers of partition {partition_id} are on its own loop",
+            )
+        return partition.create_bytes_view(
+            subpartition_index,
+            listener,
+            receiver_exclusive_buffers=receiver_exclusive_buffers,
+        )
+
+    def release(
+        self, partition_id: PartitionId, failure: BaseException | None = None
+    ) -> None:
+        """Release a partition and forget it; a no-op if it is not there."""
+        partition = self._partitions.pop(partition_id, None)
+        if partition is not None:
+            partition.release(failure)
+
+    def release_outputs(self, tasks: Collection[SubtaskId]) -> None:
+        """Release the partitions that any attempt of some tasks has made."""
+        for partition_id in list(self._partitions):
+            producer = partition_id.producer
+            if SubtaskId(producer.vertex, producer.subtask_index) in tasks:
+                self.release(partition_id)
+
+    def release_all(self, failure: BaseException | None = None) -> None:
+        """Release every partition."""
+        for partition_id in list(self._partitions):
+            self.release(partition_id, failure)
+
+    def _forget(self, partition: OutputPartition) -> None:
+        if self._partitions.get(partition.partition_id) is partition:
+            del self._partitions[partition.partition_id]
+
+
+# Input channels: one per subpartition that a gate reads.
+
+
+class ChannelListener(Protocol):
+    """The gate, as its channels see it."""
+
+    def on_channel_data(self, channel: InputChannel) -> None:
+        """Be notified that a channel has something to take, an error included."""
+        ...
+
+    def on_channel_priority(self, channel: InputChannel, sequence_number: int) -> None:
+        """Be notified that a channel's next buffer, of that number, has priority."""
+        ...
+
+
+class InputChannel:
+    """Base of channels: their place in the gate, and their first error.
+
+    Concept:
+        Flink, ``InputChannel``.
+    """
+
+    index: int
+    error: BaseException | None
+    is_released: bool
+    _gate: ChannelListener
+
+    def __init__(self) -> None:
+        self.index = 0
+        self.error = None
+        self.is_released = False
+
+    def attach(self, gate: ChannelListener, index: int) -> None:
+        """Take a place in a gate; called once, by the gate."""
+        self._gate = gate
+        self.index = index
+
+    def request_subpartition(self) -> None:
+        """Connect to the producer. An error surfaces at the next `poll`."""
+        raise TypeError(f"{type(self).__name__} does not define request_subpartition")
+
+    def poll(self) -> PolledBuffer | None:
+        """Take the next buffer, or None; raises the channel's error if it has one."""
+        raise TypeError(f"{type(self).__name__} does not define poll")
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        return False
+
+    def resume_consumption(self) -> None:
+        """Go on after an event that blocked upstream."""
+        raise TypeError(f"{type(self).__name__} does not define resume_consumption")
+
+    def prioritize(self, sequence_number: int) -> None:
+        """Let the barrier of that number overtake what is queued before it.
+
+        Only barriers of other processes are announced before they can be read.
+        """
+
+    def in_flight(self, checkpoint_id: int) -> list[bytes]:
+        """Return what has arrived here before a checkpoint's barrier, to be kept.
+
+        On one loop nothing is on its way: what was not taken is the producer's.
+        """
+        return []
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Tell the producer that all its records have been processed."""
+
+    def release(self) -> None:
+        """Release the producer; recycles what is queued. Idempotent."""
+        self.is_released = True
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot for metrics."""
+        return ChannelStatistics()
+
+    def credit(self) -> ChannelCredit | None:
+        """Return the credit of the channel for metrics; None if it needs none.
+
+        On one loop buffers are handed over: the producer's permits are the bound.
+        """
+        return None
+
+    def floating_pool(self) -> LocalBufferPool | None:
+        """Return the pool that the channel borrows from with others of its gate."""
+        return None
+
+    def set_error(self, error: BaseException) -> None:
+        """Let the task trip over an error at its next poll; the first one wins."""
+        # The first is the cause; what follows is usually its echo.
+        if self.error is None:
+            self.error = error
+        # As if it had data: the task trips over it where it may raise.
+        self._gate.on_channel_data(self)
+
+
+class LocalInputChannel(InputChannel):
+    """Reads a subpartition of the same loop: buffers are handed over, not copied.
+
+    Args:
+        registry: Where the partition is found.
+        partition_id: Which partition.
+        subpartition_index: Which of its subpartitions.
+        retry_initial_ms: First wait if the partition is not there yet; 0 never waits.
+        retry_max_ms: Longest wait; after it the partition counts as missing.
+
+    Concept:
+        Flink, ``LocalInputChannel``.
+    """
+
+    def __init__(
+        self,
+        registry: PartitionRegistry,
+        partition_id: PartitionId,
+        subpartition_index: int,
+        *,
+        retry_initial_ms: int = 100,
+        retry_max_ms: int = 10_000,
+    ) -> None:
+        super().__init__()
+        self.partition_id = partition_id
+        self.subpartition_index = subpartition_index
+        self._registry = registry
+        self._delays_ms = retry_delays_ms(retry_initial_ms, retry_max_ms)
+        self._retry: asyncio.TimerHandle | None = None
+        self._view: ObjectView | None = None
+
+    def __repr__(self) -> str:
+        return (
+            f"<LocalInputChannel {self.index}: "
+            f"{self.partition_id}[{self.subpartition_index}]>"
+        )
+
+    def request_subpartition(self) -> None:
+        """Connect to the producer, again and again until it is there.
+
+        A partition that never appears makes the next `poll` raise.
+        """
+        self._retry = None
+        if self.is_released or self._view is not None:
+            return
+        try:
+            self._view = self._registry.create_view(
+                self.partition_id, self.subpartition_index, self
+            )
+        except PartitionNotFoundError as error:
+            delay_ms = next(self._delays_ms, None)
+            if delay_ms is None:
+                self.set_error(error)
+                return
+            loop = asyncio.get_running_loop()
+            self._retry = loop.call_later(delay_ms / 1000, self.request_subpartition)
+            return
+        except Exception as error:  # noqa: BLE001 -- in a timer it would vanish
+            self.set_error(error)
+            return
+        # Of what was queued before the view existed, nothing was notified.
+        self._view.tell_again()
+
+    def poll(self) -> PolledBuffer | None:
+        """Take the next buffer.
+
+        Returns:
+            What was taken, or None if nothing can be taken now.
+
+        Raises:
+            StopTask: If the producer has released its partition before the end.
+            BaseException: The channel's own error, if it has one.
+        """
+        if self.error is not None:
+            raise self.error
+        view = self._view
+        if view is None:
+            return None
+        polled = view.poll()
+        if polled is None and view.is_released and not self.is_released:
+            # No failure of this task's: the failed task reports it itself, and the job
+            # names that one.
+            raise StopTask(
+                f"the producer of {self.partition_id} released it before its end"
+            ) from view.failure
+        return polled
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        view = self._view
+        return view is not None and not view.is_released and view.has_priority
+
+    def resume_consumption(self) -> None:
+        """Go on after an event that blocked upstream.
+
+        Raises:
+            IllegalStateError: If nothing blocks.
+        """
+        view = self._view
+        if view is not None and not view.is_released:
+            view.resume_consumption()
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Tell the producer that all its records have been processed."""
+        # The partition may be gone when the last acknowledgement comes.
+        if self.partition_id in self._registry:
+            partition = self._registry.find(self.partition_id)
+            partition.acknowledge_all_data_processed(self.subpartition_index)
+
+    def release(self) -> None:
+        """Release the producer; recycles what is queued. Idempotent."""
+        self.is_released = True
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+        if self._view is not None:
+            self._view.release()
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot for metrics; counting what is queued takes a walk."""
+        if self._view is None:
+            return ChannelStatistics()
+        return self._view.statistics()
+
+    def on_data_available(self) -> None:
+        """Pass on to the gate that something can be taken."""
+        self._gate.on_channel_data(self)
+
+    def on_priority_event(self, sequence_number: int) -> None:
+        """Pass on to the gate that the next buffer has priority."""
+        self._gate.on_channel_priority(self, sequence_number)
+
+
+def retry_delays_ms(initial_ms: int, maximum_ms: int) -> Iterator[int]:
+    """Yield waits that double up to a maximum, which is the last one.
+
+    Concept:
+        Flink, ``InputChannel.increaseBackoff``.
+
+    Example:
+        >>> list(retry_delays_ms(500, 3000))
+        [500, 1000, 2000, 3000]
+        >>> list(retry_delays_ms(0, 3000))
+        []
+    """
+    delay_ms = min(initial_ms, maximum_ms)
+    while 0 < delay_ms < maximum_ms:
+        yield delay_ms
+        delay_ms = min(2 * delay_ms, maximum_ms)
+    if delay_ms > 0:
+        yield delay_ms
 
 
 class GateActivity(Protocol):

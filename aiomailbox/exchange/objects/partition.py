@@ -22,8 +22,10 @@ from aiomailbox.exchange.core.channel_state import (
 from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
 from aiomailbox.exchange.core.partition_users import PartitionUsers
 from aiomailbox.exchange.core.pipelined_output import PipelinedOutput, check_count
-from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
-from aiomailbox.exchange.objects.view import SubpartitionView
+from aiomailbox.exchange.objects.subpartition import (
+    PipelinedSubpartition,
+    SubpartitionView,
+)
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records import Control, Element

@@ -10,8 +10,14 @@ wait. The socket is always read: credit has made room for what comes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, Final, cast
+import enum
+import errno
+import socket
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final, NamedTuple, Protocol, cast
 
 from aiomailbox.errors import (
     CorruptStreamError,
@@ -22,27 +28,343 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.handshake import Handshake
-from aiomailbox.exchange.remote.keepalive import keep_alive, means_gone
-from aiomailbox.exchange.remote.lifecycle import ConnectionLifecycle, ConnectionState
-from aiomailbox.exchange.remote.messages import (
+from aiomailbox.exchange.remote.wire import (
     BufferResponse,
     ErrorResponse,
     Message,
     RemoteCause,
+    encode_message,
 )
-from aiomailbox.exchange.remote.options import ConnectionOptions
-from aiomailbox.exchange.remote.outgoing import Batch, Outgoing
-from aiomailbox.exchange.remote.wire import encode_message
 from aiomailbox.forks import keep_from_forks
+from aiomailbox.memory.buffer import Buffer
+from aiomailbox.memory.segment import DEFAULT_SEGMENT_SIZE_BYTES
 
-__all__ = ["Connection"]
+# Noticing a peer whose machine has gone without a word.
+
+
+# Seconds of silence before the first probe, seconds between probes, and how many may
+# stay unanswered: a dead machine is noticed within two minutes.
+_PROBES: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+
+
+# Of these, some are no ConnectionError.
+_GONE: Final = frozenset(
+    {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.EHOSTUNREACH}
+)
+
+
+def keep_alive(transport: asyncio.BaseTransport, stall_timeout: float) -> None:
+    """Let the kernel notice that a TCP connection is dead; nothing to do for others.
+
+    Args:
+        transport: Its transport.
+        stall_timeout: Seconds that something sent may stay unconfirmed; it is not
+            probed for meanwhile.
+    """
+    connected = transport.get_extra_info("socket")
+    if connected is None or connected.family not in {socket.AF_INET, socket.AF_INET6}:
+        return
+    # Of a connection that was reset meanwhile, some systems refuse any option.
+    with suppress(OSError):
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        unconfirmed_ms = max(1, round(1000 * stall_timeout))
+        for name, value in (*_PROBES, ("TCP_USER_TIMEOUT", unconfirmed_ms)):
+            option = getattr(socket, name, None)
+            if option is not None:
+                connected.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def means_gone(error: Exception) -> bool:
+    """Say whether a connection was lost with its peer, and not by our own trouble."""
+    if isinstance(error, ConnectionError):
+        return True
+    return isinstance(error, OSError) and error.errno in _GONE
+
+
+# The life of a connection: a table of states and the moves between them.
+
+
+class ConnectionState(enum.Enum):
+    """How far a connection is.
+
+    Attributes:
+        CONNECTING: There is no transport yet.
+        GREETING: Both sides identify and authenticate themselves.
+        OPEN: Everything else may be said.
+        CLOSING: Nothing is read or said any more; what was written may still go out.
+        CLOSED: The transport is gone, and with it all that was pinned.
+    """
+
+    CONNECTING = "connecting"
+    GREETING = "greeting"
+    OPEN = "open"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+_State = ConnectionState
+
+
+_NEXT: Final = {
+    _State.CONNECTING: frozenset({_State.GREETING, _State.CLOSED}),
+    _State.GREETING: frozenset(
+        {_State.OPEN, _State.CONNECTING, _State.CLOSING, _State.CLOSED}
+    ),
+    _State.OPEN: frozenset({_State.CLOSING, _State.CLOSED}),
+    _State.CLOSING: frozenset({_State.CLOSED}),
+    _State.CLOSED: frozenset[_State](),
+}
+
+
+_ENDING: Final = frozenset({_State.CLOSING, _State.CLOSED})
+
+
+class ConnectionLifecycle:
+    """The state of one connection; it only moves along the table.
+
+    The connecting peer may begin again if it lost its transport while greeting: nothing was
+    said yet, and the peer may have needed the place for another one.
+
+    Example:
+        >>> life = ConnectionLifecycle()
+        >>> life.advance(ConnectionState.OPEN), life.advance(ConnectionState.GREETING)
+        (False, True)
+        >>> life.is_ending
+        False
+    """
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state: ConnectionState = ConnectionState.CONNECTING
+
+    def __repr__(self) -> str:
+        return f"<{self.state.value}>"
+
+    def advance(self, target: ConnectionState) -> bool:
+        """Move to ``target`` if the table allows it; say whether it did."""
+        if target not in _NEXT[self.state]:
+            return False
+        self.state = target
+        return True
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether nothing more is read or said."""
+        return self.state in _ENDING
+
+
+# The limits of connections, and where they write what happened to them.
+
+
+class ConnectionOptions(NamedTuple):
+    """Limits of connections; durations in seconds.
+
+    Attributes:
+        segment_bytes_max: A data buffer of more bytes is refused.
+        handshake_timeout: How long a connected peer may take to greet and to
+            authenticate; time in which the server's loop was held is no part of it.
+        strangers_max: How many connections a server holds that have not done so.
+        stall_timeout: How long a peer may read nothing at all of what it is sent, or
+            its machine confirm nothing.
+        linger: How long a closing connection may take to send what it has written.
+        receivers_max: How many channels may share a connection.
+        connections_max: How many connections of peers a server holds.
+        connect_timeout: After which no further attempt to connect and to be let in is
+            made.
+        connect_backoff: Between the first two attempts; doubles.
+        connect_backoff_max: Where it ends.
+    """
+
+    segment_bytes_max: int = DEFAULT_SEGMENT_SIZE_BYTES
+    handshake_timeout: float = 10.0
+    strangers_max: int = 32
+    stall_timeout: float = 120.0
+    linger: float = 2.0
+    receivers_max: int = 16_384
+    connections_max: int = 1_024
+    connect_timeout: float = 30.0
+    connect_backoff: float = 0.05
+    connect_backoff_max: float = 2.0
+
+
+# What is written: headers and views without a copy, pinned until they are sent.
+#
+# Theory of operation: since CPython 3.12 a transport keeps the caller's view until the
+# kernel has taken it, so a segment may not be reused before. asyncio does not tell when
+# one write is done, but how many bytes wait: what was written before these has left.
+
+
+# Flink lets two segments wait in a socket; more only hides in it.
+BATCH_BUFFERS_MAX: Final = 4
+
+
+# What a socket takes at once by default: of more, asyncio would copy the rest.
+BATCH_BYTES_MAX: Final = 128 * 1024
+
+
+BATCH_CONTROL_BYTES_MAX: Final = 64 * 1024
+
+
+# Up to here one copy costs less than a second system call.
+_JOIN_BYTES_MAX: Final = 16 * 1024
+
+
+# Before, transports join what they are given by themselves, and copy what is left over
+# twice: it is better done here, once.
+_HAS_VECTORS: Final = sys.version_info >= (3, 12)
+
+
+class WriteTransport(Protocol):
+    """What is asked of a transport; `asyncio.Transport` is one."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, or keep them until they can be sent."""
+        ...
+
+    def writelines(self, list_of_data: list[bytes | memoryview]) -> None:
+        """Send several pieces in one go."""
+        ...
+
+    def get_write_buffer_size(self) -> int:
+        """Return how many bytes wait."""
+        ...
+
+
+class Batch:
+    """What goes out in one turn.
+
+    Attributes:
+        parts: Pieces in order, none of them empty.
+        buffers: Whose bytes they are; recycled when sent.
+        size_bytes: Of all pieces.
+    """
+
+    __slots__ = ("buffers", "parts", "size_bytes")
+
+    def __init__(self) -> None:
+        self.parts: list[bytes | memoryview] = []
+        self.buffers: list[Buffer] = []
+        self.size_bytes: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.parts)
+
+    @property
+    def has_room_for_control(self) -> bool:
+        """Whether another message fits in this turn."""
+        return self.size_bytes < BATCH_CONTROL_BYTES_MAX
+
+    @property
+    def has_room_for_buffer(self) -> bool:
+        """Whether another buffer fits in this turn."""
+        return (
+            len(self.buffers) < BATCH_BUFFERS_MAX and self.size_bytes < BATCH_BYTES_MAX
+        )
+
+    def add(self, encoded: bytes) -> None:
+        """Append a message."""
+        self.parts.append(encoded)
+        self.size_bytes += len(encoded)
+
+    def add_buffer(self, header: bytes, buffer: Buffer) -> None:
+        """Append a buffer, taken over, behind its header."""
+        self.add(header)
+        self.buffers.append(buffer)
+        content = buffer.readable()
+        if content:
+            self.parts.append(content)
+            self.size_bytes += len(content)
+
+    def drop(self) -> None:
+        """Recycle what will not be written."""
+        _recycle(self.buffers)
+
+
+class Outgoing:
+    """The buffers that a transport may still refer to.
+
+    Args:
+        transport: Where to.
+
+    Attributes:
+        written_bytes: All that was handed to the transport so far.
+        pinned: How many buffers wait to be sent.
+
+    Invariants:
+        A buffer is recycled once, and only when its last byte has left the transport.
+    """
+
+    __slots__ = ("_is_writing", "_pinned", "_transport", "written_bytes")
+
+    def __init__(self, transport: WriteTransport) -> None:
+        self._transport = transport
+        self._pinned: deque[tuple[int, list[Buffer]]] = deque()
+        self._is_writing = False
+        self.written_bytes: int = 0
+
+    @property
+    def pinned(self) -> int:
+        """How many buffers wait to be sent."""
+        return sum(len(buffers) for _, buffers in self._pinned)
+
+    def write(self, batch: Batch) -> None:
+        """Send a batch; its buffers are recycled now or when they have left."""
+        parts, buffers = batch.parts, batch.buffers
+        self.written_bytes += batch.size_bytes
+        if batch.size_bytes <= _JOIN_BYTES_MAX:
+            joined = b"".join(parts)
+            _recycle(buffers)
+            self._transport.write(joined)
+            return
+        if not _HAS_VECTORS:
+            parts = [memoryview(b"".join(parts))]
+        if buffers:
+            self._pinned.append((self.written_bytes, buffers))
+        self._is_writing = True
+        try:
+            # Some versions of writelines() do not pause (gh-127655): write() does.
+            if len(parts) > 1:
+                self._transport.writelines(parts[:-1])
+            self._transport.write(parts[-1])
+        finally:
+            self._is_writing = False
+        self.recycle_sent()
+
+    def recycle_sent(self) -> None:
+        """Recycle what has provably left."""
+        # A transport may resume its writer inside a write, when only a part of the
+        # batch is in its hands: what waits says nothing then.
+        if not self._pinned or self._is_writing:
+            return
+        sent_bytes = self.written_bytes - self._transport.get_write_buffer_size()
+        while self._pinned and self._pinned[0][0] <= sent_bytes:
+            _recycle(self._pinned.popleft()[1])
+
+    def recycle_all(self) -> None:
+        """Recycle everything: the transport is gone and refers to nothing."""
+        while self._pinned:
+            _recycle(self._pinned.popleft()[1])
+
+
+def _recycle(buffers: list[Buffer]) -> None:
+    for buffer in buffers:
+        buffer.recycle()
+
 
 _GREETING_SCRATCH_BYTES: Final = 1024
+
+
 _SCRATCH_BYTES: Final = 64 * 1024
+
+
 # What is still missing of a body is received in place from here on: less is copied.
 _DIRECT_BYTES_MIN: Final = 16 * 1024
+
+
 # What a stranger says goes to the log, but not at any length.
 _STRANGERS_TEXT_MAX: Final = 200
+
 
 MessageBuilder = Callable[[], Message | None]
 
@@ -433,3 +755,23 @@ class Connection(asyncio.BufferedProtocol):
             if timer is not None:
                 timer.cancel()
         self._deadline = self._stall = None
+
+
+# Waiting for connections to be gone, but not for ever.
+
+
+async def close_all(connections: Iterable[Connection], linger: float) -> None:
+    """Wait until connections that were ended are gone; hurry them after a while.
+
+    Args:
+        connections: Which.
+        linger: Seconds to wait for what was written.
+    """
+    waiting = {connection.closed: connection for connection in connections}
+    if not waiting:
+        return
+    _, pending = await asyncio.wait(waiting, timeout=linger)
+    for closed in pending:
+        waiting[closed].abort()
+    if pending:
+        await asyncio.wait(pending)

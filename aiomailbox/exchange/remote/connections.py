@@ -9,18 +9,19 @@ from typing import Any, Final
 
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.remote.client import ClientConnection
-from aiomailbox.exchange.remote.closing import close_all
+from aiomailbox.exchange.remote.connection import (
+    ConnectionOptions,
+    ConnectionState,
+    close_all,
+)
 from aiomailbox.exchange.remote.endpoints import (
     ChannelLink,
     PeerAddress,
     Receiver,
     partition_address,
 )
-from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
-from aiomailbox.exchange.remote.lifecycle import ConnectionState
-from aiomailbox.exchange.remote.messages import PartitionRequest
-from aiomailbox.exchange.remote.options import ConnectionOptions
-from aiomailbox.exchange.remote.security import Security
+from aiomailbox.exchange.remote.handshake import Handshake, Security, WorkerIdentity
+from aiomailbox.exchange.remote.wire import PartitionRequest
 from aiomailbox.ids import PartitionId
 from aiomailbox.logs import library_log
 

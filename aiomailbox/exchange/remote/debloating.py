@@ -11,8 +11,7 @@ import asyncio
 from collections.abc import Sequence
 
 from aiomailbox.clock import Clock, clock_of
-from aiomailbox.exchange.input.channel import InputChannel
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.input.gate import InputChannel, InputGate
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.memory.debloat import BufferDebloater, DebloatOptions, ThroughputMeter
 

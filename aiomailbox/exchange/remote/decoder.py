@@ -13,11 +13,12 @@ from enum import Enum
 from typing import Final, Protocol
 
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.exchange.remote.messages import BufferResponse, Message
 from aiomailbox.exchange.remote.wire import (
     BUFFER_HEADER_BYTES,
     FRAME_HEADER,
     MAGIC,
+    BufferResponse,
+    Message,
     decode_body,
     decode_buffer_header,
     frame_layout,
@@ -66,7 +67,7 @@ class WireDecoder:
         At most one control message is held back; its size is bounded by its kind.
 
     Example:
-        >>> from aiomailbox.exchange.remote.messages import AddCredit
+        >>> from aiomailbox.exchange.remote.wire import AddCredit
         >>> from aiomailbox.exchange.remote.wire import encode_message
         >>> class Printer:
         ...     def open_body(self, header):

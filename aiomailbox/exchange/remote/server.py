@@ -3,26 +3,221 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
 import stat
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.exchange.remote.closing import close_all
+from aiomailbox.exchange.remote.connection import ConnectionOptions, close_all
 from aiomailbox.exchange.remote.endpoints import PeerAddress, ViewProvider
-from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
-from aiomailbox.exchange.remote.listener import Listener
-from aiomailbox.exchange.remote.options import ConnectionOptions
+from aiomailbox.exchange.remote.handshake import (
+    Handshake,
+    Security,
+    WorkerIdentity,
+    check_listener,
+)
 from aiomailbox.exchange.remote.producer import ProducerConnection
-from aiomailbox.exchange.remote.security import Security, check_listener
-from aiomailbox.exchange.remote.strangers import Strangers
 from aiomailbox.forks import keep_from_forks
 from aiomailbox.logs import library_log
 
-__all__ = ["DataServer"]
+# Accepting connections, also where there are no descriptors left.
+#
+# Theory of operation: asyncio's own servers go on asking for connections after the
+# system has said that there is no room for one, and write a line for each. Here, the
+# listener is asked to make room, and where there is none to make, nothing is accepted
+# for a second: new connections wait in the kernel's queue meanwhile.
+
+
+_FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+# Others of the loop get their turn: a queue of strangers may be long.
+_PER_TURN: Final = 16
+
+
+_PAUSE_S: Final = 1.0
+
+
+_QUEUE_LENGTH: Final = 128
+
+
+class Listener:
+    """A socket that listens.
+
+    Args:
+        bound: A bound socket; it is closed with the listener.
+        on_accepted: Is given each connection's socket.
+        make_room: Closes a connection that is of least use, and says whether there was
+            one; asked where the system has no more descriptors.
+        log: A structlog logger.
+    """
+
+    def __init__(
+        self,
+        bound: socket.socket,
+        on_accepted: Callable[[socket.socket], None],
+        make_room: Callable[[], bool],
+        log: Any,
+    ) -> None:
+        keep_from_forks(bound)
+        bound.setblocking(False)
+        bound.listen(_QUEUE_LENGTH)
+        self._socket = bound
+        self._on_accepted = on_accepted
+        self._make_room = make_room
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._pause: asyncio.TimerHandle | None = None
+        self._is_full = False
+        self._resume()
+
+    def close(self) -> None:
+        """Stop listening. Idempotent."""
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket)
+            self._socket.close()
+
+    def _resume(self) -> None:
+        self._loop.add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(_PER_TURN):
+            try:
+                accepted, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                # What was closed to make room is gone in the next turn.
+                if error.errno not in _FULL or not self._make_room():
+                    self._wait_a_while(error)
+                return
+            self._is_full = False
+            accepted.setblocking(False)
+            self._on_accepted(accepted)
+
+    def _wait_a_while(self, error: OSError) -> None:
+        self._loop.remove_reader(self._socket)
+        self._pause = self._loop.call_later(_PAUSE_S, self._resume)
+        if not self._is_full:
+            # Once, until something was accepted again.
+            self._is_full = True
+            self._log.error(
+                "no connection can be accepted",
+                error=f"{type(error).__name__}: {error}",
+            )
+
+
+# Connections that are not authenticated yet: few, briefly, with small frames.
+
+
+_LOG_PAUSE_S: Final = 1.0
+
+
+# A reason may quote what a stranger has said.
+_REASONS_MAX: Final = 8
+
+
+class Strangers:
+    """The connections of a server that are not open yet, in the order of their coming.
+
+    Args:
+        count_max: How many there may be.
+        log: A structlog logger.
+
+    Concept:
+        Flink has no such bound; its network is one's own.
+    """
+
+    def __init__(self, count_max: int, log: Any) -> None:
+        self._count_max = count_max
+        self._log = log
+        self._known: dict[ProducerConnection, asyncio.Task[Any]] = {}
+        self._unsaid: dict[str, int] = {}
+        self._pause: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def add(self, connection: ProducerConnection, opening: asyncio.Task[Any]) -> None:
+        """Take a newcomer; one that came before has to go if there are too many.
+
+        Args:
+            connection: The newcomer.
+            opening: Gives it a transport; with TLS that takes as long as the peer likes.
+        """
+        while len(self._known) >= self._count_max:
+            self.turn_away_one()
+        self._known[connection] = opening
+
+    def remove(self, connection: ProducerConnection) -> None:
+        """Forget one: it is open, or gone."""
+        self._known.pop(connection, None)
+
+    def turn_away_one(self) -> bool:
+        """Close the oldest, if there is any; those of the job that lack a proof last."""
+        if not self._known:
+            return False
+        oldest = next(iter(self._known))
+        # A connection that named the job is probably a worker's that was held up.
+        chosen = next((each for each in self._known if not each.is_introduced), oldest)
+        self._turn_away(chosen, "others want to connect, and it has not proved itself")
+        return True
+
+    def turn_all_away(self, reason: str) -> list[ProducerConnection]:
+        """Close all, and return them."""
+        known = list(self._known)
+        for connection in known:
+            self._turn_away(connection, reason)
+        return known
+
+    def on_ended(self, peer: str, reason: str | None) -> None:
+        """Log that one came to nothing; at most one line a second, with the sums."""
+        text = str(reason)
+        if self._pause is not None:
+            if text not in self._unsaid and len(self._unsaid) >= _REASONS_MAX:
+                text = "other reasons"
+            self._unsaid[text] = self._unsaid.get(text, 0) + 1
+            return
+        self._log.warning("connection closed", peer=peer, reason=text, was_open=False)
+        self._say_later()
+
+    def close(self) -> None:
+        """Say what is still to be said."""
+        if self._pause is not None:
+            self._pause.cancel()
+            self._say()
+
+    def _say_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._pause = loop.call_later(_LOG_PAUSE_S, self._say_and_go_on)
+
+    def _say_and_go_on(self) -> None:
+        if self._say():
+            self._say_later()
+
+    def _say(self) -> bool:
+        self._pause = None
+        reasons, self._unsaid = self._unsaid, {}
+        if reasons:
+            count = sum(reasons.values())
+            self._log.warning(
+                "connections closed", count=count, reasons=reasons, was_open=False
+            )
+        return bool(reasons)
+
+    def _turn_away(self, connection: ProducerConnection, reason: str) -> None:
+        opening = self._known.pop(connection)
+        connection.end(reason)
+        connection.abort()
+        opening.cancel()
+
 
 # The kernel's limit of a unix socket's path, with its end; 104 on some systems.
 _UNIX_PATH_BYTES_MAX: Final = 103

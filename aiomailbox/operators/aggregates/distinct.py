@@ -6,14 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from aiomailbox.errors import RecordTypeError
-from aiomailbox.operators.aggregates.undoable import Undoable
-from aiomailbox.operators.core.callables import shortened
-from aiomailbox.operators.core.selectors import (
+from aiomailbox.operators.aggregates.promises import Undoable
+from aiomailbox.operators.core.fields import (
     Condition,
     Selector,
     selector_text,
     selector_where,
 )
+from aiomailbox.operators.core.user_code import shortened
 
 __all__ = ["CountDistinct", "count_distinct"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from aiomailbox.operators.aggregates.undoable import UndoableList
-from aiomailbox.operators.core.selectors import (
+from aiomailbox.operators.aggregates.promises import UndoableList
+from aiomailbox.operators.core.fields import (
     Condition,
     Selector,
     field_or_function,

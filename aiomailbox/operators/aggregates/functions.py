@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Generic, overload
 
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
-from aiomailbox.operators.aggregates.aggregate_source import (
+from aiomailbox.operators.aggregates.compiled import (
     COUNT,
     COUNT_WHERE,
     CUSTOM,
@@ -21,22 +21,14 @@ from aiomailbox.operators.aggregates.aggregate_source import (
     Layout,
     Template,
     add_source,
+    check_result_fields,
     compile_function,
     pour_source,
+    result_type,
     roll_source,
 )
-from aiomailbox.operators.aggregates.commutative import is_commutative
-from aiomailbox.operators.aggregates.result_record import (
-    check_result_fields,
-    result_type,
-)
-from aiomailbox.operators.core.callables import (
-    check_methods,
-    describe,
-    is_async_callable,
-    shortened,
-)
-from aiomailbox.operators.core.selectors import (
+from aiomailbox.operators.aggregates.promises import is_commutative
+from aiomailbox.operators.core.fields import (
     Condition,
     ExpressionSelector,
     FieldSelector,
@@ -46,8 +38,14 @@ from aiomailbox.operators.core.selectors import (
     selector_text,
     selector_where,
 )
+from aiomailbox.operators.core.user_code import (
+    check_methods,
+    describe,
+    is_async_callable,
+    shortened,
+)
 from aiomailbox.state.accumulators import AccumulatorSchema, accumulator_schema
-from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import InT, OutT, ValueT
 
 _TEMPLATES: Final[dict[str, Template]] = {

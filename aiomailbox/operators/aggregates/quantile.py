@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
-from aiomailbox.operators.aggregates.undoable import Undoable
-from aiomailbox.operators.core.selectors import (
+from aiomailbox.operators.aggregates.promises import Undoable
+from aiomailbox.operators.core.fields import (
     Condition,
     Selector,
     selector_text,

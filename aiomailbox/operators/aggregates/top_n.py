@@ -6,8 +6,8 @@ from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Generic
 
-from aiomailbox.operators.aggregates.undoable import UndoableList
-from aiomailbox.operators.core.selectors import (
+from aiomailbox.operators.aggregates.promises import UndoableList
+from aiomailbox.operators.core.fields import (
     Condition,
     Selector,
     selector_text,

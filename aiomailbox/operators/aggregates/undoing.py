@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from aiomailbox.operators.aggregates.functions import Aggregate
-from aiomailbox.operators.aggregates.undoable import Undoable
-from aiomailbox.operators.core.on_error import USER_ERRORS
-from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.operators.aggregates.promises import Undoable
+from aiomailbox.operators.core.failures import USER_ERRORS
+from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.state.snapshot import copy_content
 
 __all__ = ["UndoableAggregate", "undoable"]

@@ -9,23 +9,22 @@ mail, which emits results and frees places, until there is room again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from typing import Any
 
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
-from aiomailbox.operators.async_io.caller import Caller
-from aiomailbox.operators.async_io.emitter import Emitter
-from aiomailbox.operators.async_io.entry import Entry
-from aiomailbox.operators.async_io.function import AsyncFunction
+from aiomailbox.operators.async_io.calls import Entry
 from aiomailbox.operators.async_io.identity import RecordIds
-from aiomailbox.operators.async_io.key_gate import KeyGate
-from aiomailbox.operators.async_io.queues import (
+from aiomailbox.operators.async_io.ordering import (
+    Emitter,
     OrderedQueue,
     ResultQueue,
     SegmentedQueue,
 )
-from aiomailbox.operators.async_io.rows import RowFlow
+from aiomailbox.operators.async_io.rows import KeyGate, RowFlow
 from aiomailbox.operators.async_io.segment import QueuedControl
 from aiomailbox.operators.async_io.settings import (
     CallSettings,
@@ -35,17 +34,31 @@ from aiomailbox.operators.async_io.settings import (
     check_key,
     share,
 )
-from aiomailbox.operators.core.blocked import Blocked
-from aiomailbox.operators.core.contract import Operator, Pending, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import (
+from aiomailbox.operators.async_io.workers import Caller
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.failures import (
     OnError,
+    RecordFailures,
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.open_calls import OpenCalls
-from aiomailbox.operators.core.selectors import field_or_function
-from aiomailbox.operators.snapshots.in_flight import held_elements, with_held_elements
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import (
+    Blocked,
+    OpenCalls,
+    Operator,
+    Pending,
+    pending_of,
+    then,
+)
+from aiomailbox.operators.core.user_code import (
+    CallableKind,
+    callable_kind,
+    check_function,
+    describe,
+    refuse_generator,
+)
+from aiomailbox.operators.snapshots.codec import held_elements, with_held_elements
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
@@ -54,7 +67,87 @@ from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatu
 from aiomailbox.records.run import Run
 from aiomailbox.state.rescale import OperatorStateSnapshot
 
-__all__ = ["AsyncMapOperator"]
+# The user's asynchronous function, and its life.
+
+
+class AsyncFunction:
+    """What is called for each record, or for each list of them.
+
+    Args:
+        function: An ``async def`` function; or a function that returns an awaitable; or
+            an object with ``async def __call__``, and with ``open(context)`` and
+            ``close()``, sync or async, or an asynchronous context manager, for what it
+            needs as long as it runs; or a class of such objects, called without
+            arguments for one object a subtask.
+
+    Attributes:
+        call: What makes a call; ready after `open`.
+
+    Raises:
+        WrongTypeError: If ``function`` cannot be called with one argument, or is an
+            asynchronous generator.
+    """
+
+    __slots__ = ("_exit", "_given", "_instance", "call")
+
+    def __init__(self, function: Any) -> None:
+        if inspect.isclass(function):
+            kind = callable_kind(_call_of_objects(function))
+        else:
+            check_function(function, "function", arity=1)
+            refuse_generator(function, "function", "Return one value a record.")
+            kind = callable_kind(function)
+        if kind is CallableKind.ASYNC_GENERATOR:
+            raise WrongTypeError(
+                "function",
+                f"{describe(function)} is an asynchronous generator",
+                "Return one value per record, or use flat_map.",
+            )
+        self._given = function
+        self._instance: Any = None
+        self._exit: Callable[[], Any] | None = None
+        self.call: Callable[[Any], Awaitable[Any]] = function
+
+    @property
+    def given(self) -> Callable[..., Any]:
+        """The function as the user gave it."""
+        function: Callable[..., Any] = self._given
+        return function
+
+    def open(self, context: RuntimeContext) -> Pending:
+        """Make the object if a class was given, and acquire what it needs."""
+        given = self._given
+        instance: Any = given() if inspect.isclass(given) else given
+        self.call = instance
+        if inspect.isfunction(instance) or inspect.ismethod(instance):
+            return None
+        if hasattr(type(instance), "__aenter__"):
+            return self._enter(instance)
+        self._exit = getattr(instance, "close", None)
+        acquire = getattr(instance, "open", None)
+        return None if acquire is None else pending_of(acquire(context))
+
+    def close(self) -> Pending:
+        """Release what `open` acquired; once."""
+        release, self._exit = self._exit, None
+        return None if release is None else pending_of(release())
+
+    async def _enter(self, instance: Any) -> None:
+        entered = await instance.__aenter__()
+        self._exit = lambda: instance.__aexit__(None, None, None)
+        self.call = entered if callable(entered) else instance
+
+
+def _call_of_objects(given: type) -> Callable[..., Any]:
+    for base in given.__mro__:
+        if "__call__" in vars(base):
+            call: Callable[..., Any] = vars(base)["__call__"]
+            return call
+    raise WrongTypeError(
+        "function",
+        f"objects of the class {given.__qualname__} cannot be called",
+        "Define async def __call__(self, record).",
+    )
 
 
 class AsyncMapOperator(Operator):

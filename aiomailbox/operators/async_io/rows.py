@@ -2,34 +2,211 @@
 
 from __future__ import annotations
 
+import asyncio
 import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any
+from typing import Any, Final
 
+from aiomailbox.clock import Clock
 from aiomailbox.errors import RejectedMailError, add_note, safe_str
-from aiomailbox.operators.async_io.caller import Caller
-from aiomailbox.operators.async_io.emitter import Emitter
-from aiomailbox.operators.async_io.entry import Entry
-from aiomailbox.operators.async_io.gathering import Gatherer
+from aiomailbox.metrics.instruments import Counter
+from aiomailbox.operators.async_io.calls import Entry, Outcomes
 from aiomailbox.operators.async_io.identity import RecordIds
-from aiomailbox.operators.async_io.journalling import RowActions, RowJournal
-from aiomailbox.operators.async_io.key_gate import NO_KEY, KeyGate
-from aiomailbox.operators.async_io.outcomes import Outcomes
-from aiomailbox.operators.async_io.queues import ResultQueue
+from aiomailbox.operators.async_io.journal import RowActions, RowJournal
+from aiomailbox.operators.async_io.ordering import Emitter, ResultQueue
 from aiomailbox.operators.async_io.settings import CallSettings
-from aiomailbox.operators.async_io.sharing import SharedResults
+from aiomailbox.operators.async_io.workers import Caller
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import (
+from aiomailbox.operators.core.failures import (
     FATAL_ERRORS,
     USER_ERRORS,
     DeadLetter,
     ErrorAction,
     OnError,
+    RecordFailures,
 )
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.policies.batch import Batch
+from aiomailbox.policies.cache import Cache, LruCache
 
-__all__ = ["RowFlow"]
+# Puts rows together into batches.
+
+
+class Gatherer:
+    """Hands over rows in lists: when there are enough, or the first waited enough.
+
+    Args:
+        batch: How many, and how long.
+        submit: Takes the lists.
+    """
+
+    __slots__ = ("_rows", "_size", "_submit", "_timer", "_within_s")
+
+    def __init__(self, batch: Batch, submit: Callable[[list[Entry]], None]) -> None:
+        self._size = batch.size
+        self._within_s = batch.within_s
+        self._submit = submit
+        self._rows: list[Entry] = []
+        self._timer: asyncio.TimerHandle | None = None
+
+    def add(self, entry: Entry) -> None:
+        """Take a row."""
+        self._rows.append(entry)
+        if len(self._rows) >= self._size:
+            self.flush()
+        elif self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._within_s, self.flush)
+
+    def flush(self) -> None:
+        """Hand over what is there."""
+        rows, self._rows = self._rows, []
+        self.close()
+        if rows:
+            self._submit(rows)
+
+    def close(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+# One row of a key at a time.
+
+
+NO_KEY: Final = object()
+
+
+"""The key of a row whose key could not be read: it waits behind no other."""
+
+
+class KeyGate:
+    """Lets the first row of each key through; the others wait behind it.
+
+    Args:
+        waiting_max: Rows that may wait behind their keys, all keys together.
+
+    Attributes:
+        waiting: Rows that wait.
+
+    Example:
+        >>> gate = KeyGate(waiting_max=10)
+        >>> first, second = Entry("a", None), Entry("b", None)
+        >>> gate.enter(first, "key"), gate.enter(second, "key")
+        (True, False)
+        >>> gate.leave(first) is second
+        True
+    """
+
+    __slots__ = ("_rows", "waiting", "waiting_max")
+
+    def __init__(self, waiting_max: int) -> None:
+        self.waiting_max: int = waiting_max
+        self.waiting: int = 0
+        # The rows behind the one that went through; None for none, which is cheaper.
+        self._rows: dict[Hashable, deque[Entry] | None] = {}
+
+    def is_busy(self, key: Hashable) -> bool:
+        """Whether a row of this key has gone through and has not left.
+
+        Raises:
+            TypeError: If the key cannot be hashed.
+        """
+        return key in self._rows
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more rows may wait."""
+        return self.waiting >= self.waiting_max
+
+    def enter(self, entry: Entry, key: Hashable) -> bool:
+        """Say whether the row goes through now; else it waits."""
+        entry.key = key
+        if key not in self._rows:
+            self._rows[key] = None
+            return True
+        behind = self._rows[key]
+        if behind is None:
+            behind = self._rows[key] = deque()
+        behind.append(entry)
+        self.waiting += 1
+        return False
+
+    def leave(self, entry: Entry) -> Entry | None:
+        """Be notified that a row is done; return the one that goes through now."""
+        if entry.key is NO_KEY:
+            return None
+        behind = self._rows[entry.key]
+        if not behind:
+            del self._rows[entry.key]
+            return None
+        self.waiting -= 1
+        return behind.popleft()
+
+
+# Results that are shared: kept for later, and for equal rows at the same time.
+
+
+class SharedResults:
+    """Knows which results there are, and which are on their way.
+
+    Args:
+        cache: What to keep.
+        clock: Tells how old results are.
+        hits: Counts the rows that needed no call.
+    """
+
+    __slots__ = ("_clock", "_followers", "_hits", "_key", "_results")
+
+    def __init__(self, cache: Cache, clock: Clock, hits: Counter) -> None:
+        assert cache.key is not None, "checked where the settings are made"
+        self._key: Callable[[Any], Hashable] = field_or_function(cache.key, "key")
+        self._results = LruCache(cache.size, cache.ttl_s)
+        self._clock = clock
+        self._hits = hits
+        self._followers: dict[Hashable, list[Entry]] = {}
+
+    def find(self, entry: Entry) -> tuple[bool, Any, bool]:
+        """Look for a row's result, and let the row wait if it is on its way.
+
+        Returns:
+            Whether it is there, the result, and whether the row waits for another one.
+
+        Raises whatever the key function raises.
+        """
+        key = self._key(entry.value)
+        found, result = self._results.get(key, self._clock.monotonic())
+        if found:
+            self._hits.value += 1
+            return True, result, False
+        followers = self._followers.get(key)
+        if followers is not None:
+            self._hits.value += 1
+            followers.append(entry)
+            return False, None, True
+        self._followers[key] = []
+        entry.cache_key = (key,)
+        return False, None, False
+
+    def keep(self, entry: Entry, result: Any) -> list[Entry]:
+        """Keep a row's result; return the rows that waited for it."""
+        if entry.cache_key is None:
+            return []
+        (key,) = entry.cache_key
+        self._results.put(key, result, self._clock.monotonic())
+        return self._leave(entry)
+
+    def fail(self, entry: Entry) -> list[Entry]:
+        """Be notified that a row has no result; return the rows that waited for it."""
+        return [] if entry.cache_key is None else self._leave(entry)
+
+    def _leave(self, entry: Entry) -> list[Entry]:
+        assert entry.cache_key is not None, "only the row that makes the call leaves"
+        (key,) = entry.cache_key
+        entry.cache_key = None
+        return self._followers.pop(key, [])
 
 
 class RowFlow:

@@ -9,8 +9,8 @@ from typing import Any, Final, Literal
 
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators.core.callables import check_sync_function
-from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.user_code import check_sync_function
 from aiomailbox.policies.arguments import check_count, check_number
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache

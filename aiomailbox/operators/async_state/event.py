@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.operators.functions.keyed_context import TimeDomain
+from aiomailbox.operators.functions.contexts import TimeDomain
 
 __all__ = ["KeyedEvent"]
 

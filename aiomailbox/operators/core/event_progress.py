@@ -11,8 +11,8 @@ from aiomailbox.eventtime.idleness import RelativeClock
 from aiomailbox.eventtime.processing_time import TimerHandle
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Operator, Output, Pending, then
-from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
+from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
+from aiomailbox.operators.core.operator import Operator, Output, Pending, then
 from aiomailbox.records.elements import Watermark, WatermarkStatus
 from aiomailbox.records.run import Run
 

@@ -2,32 +2,154 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 import traceback
-from collections.abc import Callable
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from aiomailbox.errors import (
+    OverdraftCeilingError,
     RecordMutatedError,
     StopTask,
     UserFunctionError,
+    WrongTypeError,
     add_note,
     safe_str,
 )
-from aiomailbox.operators.core.callables import collected, describe, shortened
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Output, Pending, then
-from aiomailbox.operators.core.locate import is_own_line, user_location
-from aiomailbox.operators.core.on_error import (
-    FATAL_ERRORS,
-    USER_ERRORS,
-    DeadLetter,
-    ErrorAction,
-    OnError,
-    is_closing,
-    raise_as,
+from aiomailbox.operators.core.operator import Output, Pending, then
+from aiomailbox.operators.core.user_code import (
+    collected,
+    describe,
+    is_own_line,
+    shortened,
+    user_location,
 )
 from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import ListRun
+
+# What happens to a record whose function raised: fail, skip, or dead letter.
+
+
+# What a function may raise for a record. A GeneratorExit of its own, from a generator
+# that it uses, is a failure like others.
+USER_ERRORS: Final = (Exception, GeneratorExit)
+
+
+# What fails the task whatever on_error says.
+FATAL_ERRORS: Final = (StopTask, OverdraftCeilingError, RecordMutatedError)
+
+
+def is_closing(error: BaseException) -> bool:
+    """Say whether ``error`` came to close the coroutine or generator that caught it.
+
+    Such a ``GeneratorExit`` begins in the frame that catches it, and one of a user's
+    function begins in the function.
+
+    Example:
+        >>> def paused():
+        ...     try:
+        ...         yield
+        ...     except GeneratorExit as error:
+        ...         print(is_closing(error))
+        >>> generator = paused()
+        >>> next(generator)
+        >>> generator.close()
+        True
+    """
+    traceback = error.__traceback__
+    return type(error) is GeneratorExit and (
+        traceback is None or traceback.tb_next is None
+    )
+
+
+def raise_as(failure: BaseException, error: BaseException) -> NoReturn:
+    """Raise what an error was made into, with the error as its cause.
+
+    Raises:
+        BaseException: ``failure``; as it is, if that is the error itself.
+    """
+    if failure is error:
+        raise error
+    raise failure from error
+
+
+class ErrorAction(Enum):
+    """The three ends of a record that cannot be processed."""
+
+    FAIL = "fail"
+    SKIP = "skip"
+    DEAD_LETTER = "dead_letter"
+
+
+@dataclass(frozen=True, slots=True)
+class OnError:
+    """What an operator does with a record whose function raised.
+
+    Use the constants `fail` and `skip` or the function `dead_letter`.
+    """
+
+    action: ErrorAction
+    tag: OutputTag[DeadLetter] | None = None
+
+
+fail: Final = OnError(ErrorAction.FAIL)
+
+
+skip: Final = OnError(ErrorAction.SKIP)
+
+
+def dead_letter(tag: OutputTag[DeadLetter]) -> OnError:
+    """Send records that cannot be processed to a side output, as `DeadLetter`.
+
+    Example:
+        >>> dead_letter(OutputTag("failed")).tag.id
+        'failed'
+    """
+    if not isinstance(tag, OutputTag):
+        raise WrongTypeError(
+            "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('failed')."
+        )
+    return OnError(ErrorAction.DEAD_LETTER, tag)
+
+
+def check_on_error(on_error: object) -> OnError:
+    """Return ``on_error`` if it is an `OnError`, else raise with what would be."""
+    if isinstance(on_error, OnError):
+        return on_error
+    raise WrongTypeError(
+        "on_error",
+        f"{on_error!r} is not an error policy",
+        "Use am.fail, am.skip or am.dead_letter(tag).",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that could not be processed, and why.
+
+    Attributes:
+        record: The original value; for a window whose firing failed a `FailedWindow`.
+        timestamp: Its event time in milliseconds, or None.
+        operator: The operator's name.
+        uid: The operator's uid, or None.
+        attempts: How often it was tried.
+        error_type: The exception's class name.
+        error: The exception's message.
+        traceback: The exception's traceback, as text.
+    """
+
+    record: Any
+    timestamp: int | None
+    operator: str
+    uid: str | None
+    attempts: int
+    error_type: str
+    error: str
+    traceback: str
 
 
 class RecordFailures:
@@ -206,3 +328,98 @@ def report_all(failures: list[RecordFailures]) -> Pending:
         if failed.waiting:
             pending = then(pending, failed.report)
     return pending
+
+
+# Says what is meant by a name that an object of the library does not have.
+
+
+STATE_OF_ELSEWHERE: Final = {
+    "get_state": "get_value(descriptor)",
+    "get_list_state": "get_list(descriptor)",
+    "get_map_state": "get_map(descriptor)",
+    "get_reducing_state": "get_reducing(descriptor)",
+    "get_aggregating_state": "get_aggregating(descriptor)",
+}
+
+
+# What Flink and PyFlink call it.
+_MEANT: Final = {
+    **{name: f"state.{method}" for name, method in STATE_OF_ELSEWHERE.items()},
+    "keyed_state": "state",
+    "get_current_key": "current_key",
+    "get_timer_service": "timer_service",
+    "timers": "timer_service",
+    "element_timestamp": "timestamp",
+    "get_metrics_group": "metrics",
+    "get_metric_group": "metrics",
+    "get_index_of_this_subtask": "subtask_index",
+    "get_number_of_parallel_subtasks": "parallelism",
+    "get_max_number_of_parallel_subtasks": "max_parallelism",
+    "get_attempt_number": "attempt",
+    "get_task_name": "task_name",
+}
+
+
+class Context:
+    """What the methods of a function object may ask; knows names of other libraries."""
+
+    __slots__ = ()
+    # The names that are meant here, by what others call them.
+    meant: ClassVar[Mapping[str, str]] = _MEANT
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is meant.
+
+            Raises:
+                AttributeError: Always.
+            """
+            names = dir(type(self)) if name.startswith("_") else dir(self)
+            meant = {
+                other: here
+                for other, here in self.meant.items()
+                if here.partition(".")[0] in names
+            }
+            text = no_such_name(self, name, "context", meant)
+            raise AttributeError(text, name=name, obj=self)
+
+
+def no_such_name(
+    owner: object, name: str, what: str, meant: Mapping[str, str], instead: str = ""
+) -> str:
+    """Return what to say where an object or a class has no such attribute.
+
+    Args:
+        owner: The object, or its class.
+        name: What was asked for.
+        what: What users call the object.
+        meant: What to write, by what others call it; where that is no attribute of the
+            object, it begins with a space.
+        instead: What there is to write in place of any other name.
+
+    Example:
+        >>> no_such_name([], "reverze", "items", {})
+        "'list' object has no attribute 'reverze'; is items.reverse meant?"
+    """
+    kind = owner if isinstance(owner, type) else type(owner)
+    text = f"{kind.__name__!r} object has no attribute {name!r}"
+    if name.startswith("_"):
+        return text
+    snake = snake_case(name)
+    names = [each for each in dir(owner) if not each.startswith("_")]
+    if snake in names:
+        call = "(...)" if callable(getattr(kind, snake, None)) else ""
+        return f"{text}; write {what}.{snake}{call}"
+    if snake in meant:
+        found = meant[snake]
+        return f"{text};{found}" if found[0] == " " else f"{text}; write {what}.{found}"
+    close = difflib.get_close_matches(snake, names, n=1)
+    if close:
+        return f"{text}; is {what}.{close[0]} meant?"
+    return f"{text}; write {what}.{instead}" if instead else text
+
+
+def snake_case(name: str) -> str:
+    """Return a name as PyFlink had it, where Java has another."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)

@@ -7,9 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.core.callables import describe
-from aiomailbox.operators.core.checkpointed import FunctionHooks
-from aiomailbox.operators.core.contract import Pending, pending_of
+from aiomailbox.operators.core.operator import Pending, pending_of
+from aiomailbox.operators.core.user_code import FunctionHooks, describe
 
 
 class FunctionLife:

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Input, Operator, Output, Pending
 from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.operator import Input, Operator, Output, Pending
 from aiomailbox.records.elements import OutputTag
 from aiomailbox.records.run import ListRun, Run
 

@@ -2,25 +2,205 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from aiomailbox.operators.core.checkpointed import FunctionHooks
-from aiomailbox.operators.core.contract import Operator, Pending, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import OnError, check_on_error
-from aiomailbox.operators.core.resources import FunctionLife
-from aiomailbox.operators.core.watched import collector_for
-from aiomailbox.operators.functions.calls import (
-    ElementCalls,
-    check_function_object,
-    check_process_method,
+from aiomailbox.errors import StateError, WrongTypeError
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.failures import (
+    USER_ERRORS,
+    OnError,
+    RecordFailures,
+    check_on_error,
 )
-from aiomailbox.operators.functions.process_context import ProcessContext
+from aiomailbox.operators.core.operator import Operator, Pending, RunInterruption, then
+from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.user_code import (
+    FunctionHooks,
+    check_methods,
+    collected,
+    describe,
+    refuse_undefined,
+)
+from aiomailbox.operators.core.watched import collector_for
+from aiomailbox.operators.functions.contexts import ProcessContext
 from aiomailbox.records.elements import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
+from aiomailbox.state.descriptors import (
+    AggregatingStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+from aiomailbox.state.store import check_same_state
+from aiomailbox.typevars import OutT
 
-__all__ = ["ElementOperator", "FunctionOperator"]
+# Calls a method of a function object for each record of a run.
+
+
+# What the methods of function objects are called with.
+_RECORD: Final = ("value", "context", "out")
+
+
+_OTHERS: Final = {
+    "on_timer": ("timestamp", "context", "out"),
+    "process": ("key", "context", "elements", "out"),
+}
+
+
+_LIFE: Final = {
+    "open": ("context",),
+    "clear": ("context",),
+    "end_input": ("index", "out"),
+    "next_selection": (),
+    "finish": ("out",),
+    "close": (),
+}
+
+
+ProcessCall = Callable[[Any, Any, Collector], Pending]
+
+
+def check_process_method(owner: object, method: str) -> ProcessCall:
+    """Return a method ``(value, context, out)`` of a function object.
+
+    Raises:
+        WrongTypeError: If it is not there, or only declared, takes other arguments, or is
+            a generator: results go to ``out``.
+    """
+    call = getattr(owner, method, None)
+    if not callable(call):
+        raise WrongTypeError(
+            "function",
+            f"{owner!r} has no method {method}(value, context, out)",
+            "Give an instance of a subclass of ProcessFunction.",
+        )
+    refuse_undefined(call, "function")
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise WrongTypeError(
+            "function",
+            f"{describe(call)} is a generator, which is never iterated",
+            "Write out.collect(value) where it says yield value.",
+        )
+    check_methods(owner, "function", {method: _OTHERS.get(method, _RECORD)})
+    checked: ProcessCall = call
+    return checked
+
+
+def check_function_object(function: object, parameter: str = "function") -> None:
+    """Refuse a function object whose life cannot be as it will be: opened, closed.
+
+    Raises:
+        WrongTypeError: Naming the method, its line, and how to write it.
+    """
+    check_methods(function, parameter, _LIFE)
+
+
+class ElementCalls:
+    """Calls a function for each record of a run and emits what it collected.
+
+    Results go out as one run at the end; after a call that had to be awaited, at once.
+
+    Args:
+        function: Called with the value, the context and the collector.
+        context: Gets the event time of each record.
+        collector: Gets the results.
+        failures: Gets the records for which the function raises.
+        interruption: The operator's, asked between two calls that are awaited.
+        enter: Called with the key of each record before the function, if there are keys.
+    """
+
+    __slots__ = (
+        "_collector",
+        "_context",
+        "_enter",
+        "_failures",
+        "_function",
+        "_interruption",
+    )
+
+    def __init__(
+        self,
+        function: ProcessCall,
+        context: ProcessContext,
+        collector: Collector,
+        failures: RecordFailures,
+        interruption: RunInterruption,
+        enter: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._interruption = interruption
+        self._function = function
+        self._context = context
+        self._collector = collector
+        self._failures = failures
+        self._enter = enter
+
+    def process_run(self, run: Run, keys: Sequence[Any] = ()) -> Pending:
+        """Process all records of a run, in order.
+
+        Args:
+            run: The records.
+            keys: The key of each, if they have any.
+        """
+        pending, index = self._advance(run, keys, 0)
+        if pending is None:
+            return self.emit()
+        return self._process_rest(pending, run, keys, index)
+
+    def emit(self) -> Pending:
+        """Emit what was collected, and what failed."""
+        if self._failures.waiting:
+            return then(self._failures.report(), self._collector.emit)
+        return self._collector.emit()
+
+    def _advance(
+        self, run: Run, keys: Sequence[Any], start: int
+    ) -> tuple[Pending, int]:
+        """Process records until a call must be awaited; return it and its index."""
+        values, timestamps = run.values, run.timestamps
+        function, context, collector = self._function, self._context, self._collector
+        enter = self._enter
+        collector.timestamp = MIN_TIMESTAMP
+        context.timestamp = None
+        for index in range(start, len(values)):
+            if timestamps is not None:
+                stamp = timestamps[index]
+                collector.timestamp = stamp
+                context.timestamp = None if stamp == MIN_TIMESTAMP else stamp
+            if enter is not None:
+                enter(keys[index])
+            collector.passed = 0
+            try:
+                pending = function(values[index], context, collector)
+            except USER_ERRORS as error:
+                self._failures.take(values[index], collector.timestamp, error)
+                continue
+            if pending is not None:
+                return pending, index
+        return None, len(values)
+
+    async def _process_rest(
+        self, pending: Pending, run: Run, keys: Sequence[Any], index: int
+    ) -> None:
+        interruption = self._interruption
+        watch = interruption.start()
+        while pending is not None:
+            try:
+                await collected(self._function, pending)
+            except USER_ERRORS as error:
+                stamp = self._collector.timestamp
+                self._failures.take(run.values[index], stamp, error)
+            emitted = self.emit()
+            if emitted is not None:
+                await emitted
+            if watch.has_waited and await interruption.look_around(run, index + 1):
+                return
+            pending, index = self._advance(run, keys, index + 1)
+        emitted = self.emit()
+        if emitted is not None:
+            await emitted
 
 
 class FunctionOperator(Operator):
@@ -157,3 +337,168 @@ class ElementOperator(FunctionOperator):
         self._collector.timestamp = MIN_TIMESTAMP
         pending = self._failures.guard(self.function.finish, self._collector)
         return then(pending, self._collector.emit)
+
+
+# The life of a function object, as its user sees it.
+
+
+class RichFunction(Generic[OutT]):
+    """The base of functions that are opened, may hold something back, and are closed.
+
+    Each method may be ``async def``.
+
+    Concept:
+        Flink, ``RichFunction``.
+    """
+
+    def open(self, context: RuntimeContext, /) -> Any:
+        """Acquire resources, before the first record.
+
+        A context manager that is returned, such as an HTTP client, is entered now and
+        left at the end; what it gives is ``context.resource`` of the other methods.
+        """
+        return None
+
+    def finish(self, out: Collector[OutT], /) -> Pending:
+        """Emit what is still held back; no record follows."""
+        return None
+
+    def close(self) -> Pending:
+        """Release resources; called also after a failure."""
+        return None
+
+
+# What can be seen of a function's state and timers without running it.
+
+
+# Lists and maps may also be state without keys; these may not.
+_KEYED_ONLY: Final = (
+    ValueStateDescriptor,
+    ReducingStateDescriptor,
+    AggregatingStateDescriptor,
+)
+
+
+# The attribute of on_timer methods of base classes, which do nothing.
+_INHERITED: Final = "is_inherited_on_timer"
+
+
+MethodT = TypeVar("MethodT")
+
+
+def described_state(function: object) -> list[StateDescriptor]:
+    """Return the descriptors that are attributes of a function object or its class.
+
+    Also those in lists, tuples and dicts of these. What a method makes when it runs is
+    not seen.
+
+    Example:
+        >>> from types import SimpleNamespace
+        >>> function = SimpleNamespace(seen=ValueStateDescriptor("seen", int))
+        >>> [one.name for one in described_state(function)]
+        ['seen']
+    """
+    return [
+        item
+        for value in _attributes(function)
+        for item in _items(value)
+        if isinstance(item, StateDescriptor)
+    ]
+
+
+def check_state_names(function: object) -> None:
+    """Refuse a function that describes one state in two ways.
+
+    Raises:
+        StateError: Naming the function, the state, and what differs.
+    """
+    known: dict[str, StateDescriptor] = {}
+    for descriptor in described_state(function):
+        first = known.setdefault(descriptor.name, descriptor)
+        try:
+            check_same_state(first, descriptor)
+        except StateError as error:
+            message = f"function {_name(function)} describes one state twice: {error}"
+            raise StateError(message) from None
+
+
+def check_without_keys(function: object, remedy: str) -> None:
+    """Refuse a function that needs a key, for a stream that has none.
+
+    Args:
+        function: The user's function object.
+        remedy: What to write instead.
+
+    Raises:
+        WrongTypeError: If it has ``on_timer``, or attributes that describe state of a
+            key.
+    """
+    if callable(getattr(function, "on_timer", None)):
+        raise WrongTypeError(
+            "function",
+            f"{_name(function)} has on_timer, and the stream has no keys: timers "
+            "belong to a key",
+            remedy,
+        )
+    for descriptor in described_state(function):
+        if isinstance(descriptor, _KEYED_ONLY):
+            raise WrongTypeError(
+                "function",
+                f"{_name(function)} describes {descriptor.kind} state "
+                f"{descriptor.name!r}, and the stream has no keys: such state belongs "
+                "to a key",
+                remedy,
+            )
+
+
+def inherited_on_timer(method: MethodT) -> MethodT:
+    """Mark an ``on_timer`` that is there only to be overridden.
+
+    Concept:
+        A decorator for the base classes of functions with timers.
+    """
+    setattr(method, _INHERITED, True)
+    return method
+
+
+def has_on_timer(function: object) -> bool:
+    """Say whether the user wrote ``on_timer``, rather than inheriting ours.
+
+    Example:
+        >>> from aiomailbox.operators.functions.process import KeyedProcessFunction
+        >>> has_on_timer(KeyedProcessFunction())
+        False
+    """
+    method: Any = getattr(function, "on_timer", None)
+    if method is None:
+        return False
+    return not hasattr(method, _INHERITED)
+
+
+def _attributes(function: object) -> Iterator[Any]:
+    """Yield the values of attributes, without those that others hide."""
+    kind = function if inspect.isclass(function) else type(function)
+    found: dict[str, Any] = dict(getattr(function, "__dict__", {}))
+    for base in kind.__mro__:
+        if base.__module__.partition(".")[0] not in ("aiomailbox", "builtins"):
+            for name, value in vars(base).items():
+                found.setdefault(name, value)
+    yield from found.values()
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        yield from value
+    elif isinstance(value, dict):
+        yield from value.values()
+    else:
+        yield value
+
+
+def _name(function: Any) -> str:
+    method = getattr(type(function), "process_element", None) or getattr(
+        type(function), "process_element1", None
+    )
+    place = "" if method is None else describe(method).partition(" ")[2]
+    name = type(function).__qualname__.rpartition("<locals>.")[2]
+    return f"{name} {place}".strip()

@@ -8,24 +8,26 @@ from typing import Any, Final, Generic
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.on_error import OnError, fail
-from aiomailbox.operators.functions.broadcast_context import (
-    BroadcastContext,
-    BroadcastStates,
-    KeyedBroadcastContext,
-    KeyedReadOnlyContext,
-    ReadOnlyContext,
-)
-from aiomailbox.operators.functions.co_inputs import CoFunctionOperator
-from aiomailbox.operators.functions.function_state import (
+from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.functions.base import (
+    RichFunction,
     check_without_keys,
     inherited_on_timer,
 )
-from aiomailbox.operators.functions.keyed import KeyedFunctionOperator
-from aiomailbox.operators.functions.keyed_context import KeyedProcessContext
-from aiomailbox.operators.functions.process_context import ProcessContext
-from aiomailbox.operators.functions.rich import RichFunction
+from aiomailbox.operators.functions.contexts import (
+    BroadcastContext,
+    BroadcastStates,
+    KeyedBroadcastContext,
+    KeyedProcessContext,
+    KeyedReadOnlyContext,
+    ProcessContext,
+    ReadOnlyContext,
+)
+from aiomailbox.operators.functions.process import (
+    CoFunctionOperator,
+    KeyedFunctionOperator,
+)
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import MapStateDescriptor

@@ -3,20 +3,49 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Generic
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic
 
 from aiomailbox.errors import WrongTypeError
+from aiomailbox.eventtime.timer_queue import Timer
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.on_error import (
+from aiomailbox.operators.core.failures import (
+    USER_ERRORS,
     OnError,
+    RecordFailures,
+    check_on_error,
     fail,
+    raise_as,
 )
-from aiomailbox.operators.functions.base import ElementOperator
-from aiomailbox.operators.functions.function_state import check_without_keys
-from aiomailbox.operators.functions.process_context import ProcessContext
-from aiomailbox.operators.functions.rich import RichFunction
-from aiomailbox.typevars import ContextT, InT, OutT
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import (
+    InputSelection,
+    Pending,
+    TwoInputOperator,
+    then,
+)
+from aiomailbox.operators.core.user_code import check_sync_function, refuse_generator
+from aiomailbox.operators.functions.base import (
+    ElementOperator,
+    RichFunction,
+    check_process_method,
+    check_state_names,
+    check_without_keys,
+    has_on_timer,
+    inherited_on_timer,
+)
+from aiomailbox.operators.functions.contexts import (
+    KeyedProcessContext,
+    ProcessContext,
+    TimeDomain,
+)
+from aiomailbox.operators.keyed.key_reader import KeyReader
+from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.operators.stateless.fused import FusedLoop, StageKind
+from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.run import Run
+from aiomailbox.typevars import ContextT, FirstT, InT, KeyT, OutT, SecondT
 
 
 class ElementFunction(RichFunction[OutT], Generic[InT, ContextT, OutT]):
@@ -86,3 +115,489 @@ class ProcessOperator(ElementOperator):
             function,
             "Derive from KeyedProcessFunction and write key_by(...).process(...).",
         )
+
+
+# Process functions on keyed streams: state and timers.
+
+
+class KeyedProcessFunction(
+    ElementFunction[InT, KeyedProcessContext[KeyT], OutT], Generic[KeyT, InT, OutT]
+):
+    """A process function with state and timers per key; subclass it.
+
+    Each method may be ``async def``. State objects may be made in `open`, from
+    ``context.keyed_state``, and refer to the current key when they are used. For a type
+    checker, ``KeyedProcessFunction[Key, In, Out]`` says what comes in and goes out.
+
+    Concept:
+        Flink, ``KeyedProcessFunction``.
+
+    Example:
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> class Count(KeyedProcessFunction):
+        ...     def open(self, context):
+        ...         self.seen = context.keyed_state.get_value(
+        ...             ValueStateDescriptor("seen", int, default=0)
+        ...         )
+        ...
+        ...     def process_element(self, value, context, out):
+        ...         self.seen.update(self.seen.value() + 1)
+        ...         context.timer_service.register_event_time_timer(10)
+        ...
+        ...     def on_timer(self, timestamp, context, out):
+        ...         out.collect((context.current_key, self.seen.value()))
+        >>> operator = KeyedProcessOperator(str.lower, Count())
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_run(["a", "A"], [1, 2])
+        ...     harness.process_watermark(10)
+        ...     harness.output[0]
+        StreamRecord(value=('a', 2), timestamp=10)
+    """
+
+    @inherited_on_timer
+    def on_timer(
+        self,
+        timestamp: int,
+        context: KeyedProcessContext[KeyT],
+        out: Collector[OutT],
+        /,
+    ) -> Pending:
+        """React to a timer that is due.
+
+        Results get the timer's event time, or none if it is about processing time.
+
+        Args:
+            timestamp: The timer's time, milliseconds.
+            context: As for a record; ``time_domain`` says which time this is.
+            out: The collector.
+        """
+        return None
+
+
+class KeyedFunctionOperator(ElementOperator, StatefulOperator):
+    """The base of operators that run a process function with state and timers.
+
+    Args:
+        function: The function; it is not shared between subtasks.
+        on_error: What to do with a record for which it raises. What it had emitted
+            and kept for the record until then stays.
+        **keys: For each input that has keys a field's name or a function of a record,
+            by the parameter's name; those of all inputs are of one type.
+    """
+
+    def __init__(self, function: Any, on_error: OnError, **keys: KeySelector) -> None:
+        super().__init__(function, on_error)
+        self._on_timer = check_process_method(function, "on_timer")
+        check_state_names(function)
+        self._selectors = [field_or_function(key, name) for name, key in keys.items()]
+
+    def open(self) -> Pending:
+        """Bind state and timers, and open the function."""
+        first, *others = self._selectors
+        reader = KeyReader(first, self)
+        self._readers = [reader, *(KeyReader(key, self, like=reader) for key in others)]
+        return super().open()
+
+    def make_contexts(self) -> Sequence[ProcessContext]:
+        """Return one context for all methods, with the timers bound."""
+        self._timers = self.timer_service("timers", self, self._collector)
+        self._context = self.keyed_context()
+        if not has_on_timer(self.function):
+            self._context.refuse_timers(self.function)
+        return [self._context] * len(self.methods)
+
+    def keyed_context(self) -> KeyedProcessContext:
+        """Return the context of the methods that have a key."""
+        return KeyedProcessContext(self.context, self._collector, self._timers)
+
+    def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
+        """Return what reads the key of an input's records; None if they have none."""
+        return self._selectors[index] if index < len(self._selectors) else None
+
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Call the method of an input for each record, with its key."""
+        if not len(run):
+            return None
+        keys = self._readers[index].read(run.values)
+        self.context.keyed_state.prefetch(keys)
+        return self._calls[index].process_run(run, keys)
+
+    def enter_of(self, index: int) -> Callable[[Any], None] | None:
+        """Return what makes the key of each record the current one."""
+        return self._context.enter
+
+    def emit_collected(self) -> Pending:
+        """Pass on what the function emitted."""
+        return self._collector.emit()
+
+    def on_event_time(self, timer: Timer) -> Pending:
+        """Call the function with a timer in event time."""
+        self._collector.timestamp = timer.timestamp
+        self._collector.passed = 0
+        return self._call_timer(timer, TimeDomain.EVENT_TIME)
+
+    def on_processing_time(self, timer: Timer) -> Pending:
+        """Call the function with a timer in processing time."""
+        context, collector = self._context, self._collector
+        # A function that yields to mail goes on afterwards, with its own record.
+        before = (context.current_key, context.timestamp, collector.timestamp)
+        collector.timestamp = MIN_TIMESTAMP
+        pending = self._call_timer(timer, TimeDomain.PROCESSING_TIME)
+        pending = then(pending, collector.emit)
+        return then(pending, self._return_to, *before)
+
+    def _call_timer(self, timer: Timer, domain: TimeDomain) -> Pending:
+        context = self._context
+        context.enter(timer.key)
+        context.timestamp = timer.timestamp
+        context.time_domain = domain
+        pending = self._failures.guard(
+            self._on_timer, timer.timestamp, context, self._collector
+        )
+        return then(pending, self._after_timer)
+
+    def _after_timer(self) -> Pending:
+        self._context.time_domain = None
+        return None
+
+    def _return_to(self, key: Any, timestamp: int | None, stamp: int) -> Pending:
+        self._context.enter(key)
+        self._context.timestamp = timestamp
+        self._collector.timestamp = stamp
+        return None
+
+
+class KeyedProcessOperator(KeyedFunctionOperator):
+    """Runs a `KeyedProcessFunction`.
+
+    Args:
+        key: A field's name or a function of a record.
+        function: The function; it is not shared between subtasks.
+        on_error: What to do with a record for which it raises. What it had emitted
+            and kept for the record until then stays.
+
+    Raises:
+        WrongTypeError: If ``function`` lacks ``process_element`` or ``on_timer``, or
+            one of them is a generator.
+
+    Concept:
+        Flink, ``KeyedProcessOperator``.
+
+    Example:
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> class Keys(KeyedProcessFunction):
+        ...     def process_element(self, value, context, out):
+        ...         out.collect(context.current_key)
+        >>> operator = KeyedProcessOperator(str.lower, Keys())
+        >>> with OneInputHarness(operator, keyed=True) as harness:
+        ...     harness.process_element("A")
+        ...     harness.values
+        ['a']
+    """
+
+    def __init__(
+        self, key: KeySelector, function: Any, *, on_error: OnError = fail
+    ) -> None:
+        super().__init__(function, on_error, key=key)
+
+
+# What functions of two streams may say about their inputs.
+
+
+class CoFunctionOperator(ElementOperator, TwoInputOperator):
+    """The base of operators that run a function of two streams.
+
+    The function may have ``end_input(index, out)``, called when input 0 or 1 has ended,
+    and ``next_selection()``, asked after each record which input the next one comes
+    from. With the latter, records are read one at a time, which costs speed.
+
+    Concept:
+        Flink, ``BoundedMultiInput`` and ``InputSelectable``.
+    """
+
+    methods = ("process_element1", "process_element2")
+
+    def process_run1(self, run: Run) -> Pending:
+        """Call the function for each record of the first stream."""
+        return self.process_input(0, run)
+
+    def process_run2(self, run: Run) -> Pending:
+        """Call the function for each record of the second stream."""
+        return self.process_input(1, run)
+
+    @property
+    def next_selection(self) -> Callable[[], InputSelection] | None:
+        """What to ask for the inputs to be read, or None to read all of them."""
+        if getattr(self.function, "next_selection", None) is None:
+            return None
+        return self._selected
+
+    def end_input1(self) -> Pending:
+        """Tell the function that the first input has ended."""
+        return self._ended(0)
+
+    def end_input2(self) -> Pending:
+        """Tell the function that the second input has ended."""
+        return self._ended(1)
+
+    def _ended(self, index: int) -> Pending:
+        end_input = getattr(self.function, "end_input", None)
+        if end_input is None:
+            return None
+        self._collector.timestamp = MIN_TIMESTAMP
+        pending = self._failures.guard(end_input, index, self._collector)
+        return then(pending, self._collector.emit)
+
+    def _selected(self) -> InputSelection:
+        try:
+            selection = self.function.next_selection()
+        except USER_ERRORS as error:
+            raise_as(self._failures.user_error(error), error)
+        if not isinstance(selection, InputSelection):
+            raise WrongTypeError(
+                "next_selection",
+                f"it returned {selection!r}, not an InputSelection",
+                "Return am.InputSelection.FIRST, SECOND or ALL.",
+            )
+        return selection
+
+
+# Functions on two connected streams, without keys.
+
+
+class _CoStage:
+    """One of the two functions, as the loop sees it."""
+
+    def __init__(self, operator: CoMapOperator, function: Callable[[Any], Any]) -> None:
+        self.kind = operator.kind
+        self.function = function
+        self.on_error = operator.on_error
+        self.context = operator.context
+        self._output = operator.output
+
+    def failures(self) -> RecordFailures:
+        return RecordFailures(self.on_error, self.function, self.context, self._output)
+
+
+class CoMapOperator(TwoInputOperator):
+    """Replaces each record by what the function of its stream returns.
+
+    Args:
+        first: Called with each value of the first stream.
+        second: Called with each value of the second stream.
+        on_error: What to do with a record for which its function raises.
+
+    Raises:
+        WrongTypeError: If a function cannot be called with one argument or is
+            ``async def``.
+        InvalidArgumentError: If a function is a generator and this is no flat_map.
+
+    Concept:
+        Flink, ``CoMapFunction`` and ``CoStreamMap``.
+
+    Example:
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> with TwoInputHarness(CoMapOperator(str, float)) as harness:
+        ...     harness.first.process_element(1)
+        ...     harness.second.process_element("2")
+        ...     harness.values
+        ['1', 2.0]
+    """
+
+    kind: ClassVar[StageKind] = StageKind.MAP
+
+    def __init__(
+        self,
+        first: Callable[[Any], Any],
+        second: Callable[[Any], Any],
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        super().__init__()
+        self.first: Callable[..., Any] = check_sync_function(first, "first", arity=1)
+        self.second: Callable[..., Any] = check_sync_function(second, "second", arity=1)
+        if self.kind is not StageKind.FLAT_MAP:
+            refuse_generator(first, "first", "Use it with flat_map.")
+            refuse_generator(second, "second", "Use it with flat_map.")
+        self.on_error: OnError = check_on_error(on_error)
+
+    def open(self) -> Pending:
+        """Prepare a loop for each function."""
+        self._first_loop = FusedLoop([_CoStage(self, self.first)], self.output)
+        self._second_loop = FusedLoop([_CoStage(self, self.second)], self.output)
+        return None
+
+    def process_run1(self, run: Run) -> Pending:
+        """Apply the first function to each record."""
+        return self._first_loop.process(run)
+
+    def process_run2(self, run: Run) -> Pending:
+        """Apply the second function to each record."""
+        return self._second_loop.process(run)
+
+
+class CoFlatMapOperator(CoMapOperator):
+    """Replaces each record by the items that the function of its stream returns.
+
+    Args:
+        first: Called with each value of the first stream; returns an iterable.
+        second: Called with each value of the second stream; returns an iterable.
+        on_error: What to do with a record for which its function raises.
+
+    Concept:
+        Flink, ``CoFlatMapFunction`` and ``CoStreamFlatMap``.
+
+    Example:
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> with TwoInputHarness(CoFlatMapOperator(str.split, list)) as harness:
+        ...     harness.first.process_element("to be")
+        ...     harness.second.process_element("or")
+        ...     harness.values
+        ['to', 'be', 'o', 'r']
+    """
+
+    kind = StageKind.FLAT_MAP
+
+
+class TwoInputFunction(RichFunction[OutT], Generic[FirstT, SecondT, ContextT, OutT]):
+    """A function of the records of two streams."""
+
+    def process_element1(
+        self, value: FirstT, context: ContextT, out: Collector[OutT], /
+    ) -> Pending:
+        """Process a record of the first stream; by default it is dropped."""
+        return None
+
+    def process_element2(
+        self, value: SecondT, context: ContextT, out: Collector[OutT], /
+    ) -> Pending:
+        """Process a record of the second stream; by default it is dropped."""
+        return None
+
+    def end_input(self, index: int, out: Collector[OutT], /) -> Pending:
+        """React to the end of the first (0) or the second (1) stream."""
+        return None
+
+
+class CoProcessFunction(
+    TwoInputFunction[FirstT, SecondT, ProcessContext, OutT],
+    Generic[FirstT, SecondT, OutT],
+):
+    """A process function of two streams; subclass it. Methods may be ``async def``.
+
+    With a method ``next_selection()``, not ``async def``, that returns an
+    `InputSelection` it chooses the stream that the next record comes from.
+
+    Concept:
+        Flink, ``CoProcessFunction``.
+    """
+
+
+class CoProcessOperator(CoFunctionOperator):
+    """Runs a `CoProcessFunction` on two streams without keys.
+
+    Args:
+        function: The function; it is not shared between subtasks.
+        on_error: What to do with a record for which it raises.
+
+    Raises:
+        WrongTypeError: If ``function`` lacks one of its two methods.
+
+    Concept:
+        Flink, ``CoProcessOperator``.
+
+    Example:
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> class Tag(CoProcessFunction):
+        ...     def process_element1(self, value, context, out):
+        ...         out.collect(("left", value))
+        >>> with TwoInputHarness(CoProcessOperator(Tag())) as harness:
+        ...     harness.first.process_element(1)
+        ...     harness.values
+        [('left', 1)]
+    """
+
+    def __init__(self, function: Any, *, on_error: OnError = fail) -> None:
+        super().__init__(function, on_error)
+        check_without_keys(
+            function,
+            "Derive from KeyedCoProcessFunction and give both streams a key.",
+        )
+
+
+# Process functions on two keyed streams that share state and timers.
+
+
+class KeyedCoProcessFunction(
+    TwoInputFunction[FirstT, SecondT, KeyedProcessContext[KeyT], OutT],
+    Generic[KeyT, FirstT, SecondT, OutT],
+):
+    """A process function of two streams with the same keys; subclass it.
+
+    Each method may be ``async def``.
+
+    Concept:
+        Flink, ``KeyedCoProcessFunction``.
+    """
+
+    @inherited_on_timer
+    def on_timer(
+        self,
+        timestamp: int,
+        context: KeyedProcessContext[KeyT],
+        out: Collector[OutT],
+        /,
+    ) -> Pending:
+        """React to a timer that is due; see `KeyedProcessFunction.on_timer`."""
+        return None
+
+
+class KeyedCoProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
+    """Runs a `KeyedCoProcessFunction`.
+
+    Args:
+        key1: The key of the first stream's records: a field's name or a function.
+        key2: The key of the second stream's; keys of both are of one type.
+        function: The function; it is not shared between subtasks.
+        on_error: What to do with a record for which it raises. What it had emitted
+            and kept for the record until then stays.
+
+    Raises:
+        WrongTypeError: If ``function`` lacks a method, or one of them is a generator.
+
+    Concept:
+        Flink, ``KeyedCoProcessOperator``.
+
+    Example:
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
+        >>> from aiomailbox.testing import TwoInputHarness
+        >>> class Latest(KeyedCoProcessFunction):
+        ...     def open(self, context):
+        ...         self.rate = context.keyed_state.get_value(
+        ...             ValueStateDescriptor("rate")
+        ...         )
+        ...
+        ...     def process_element1(self, value, context, out):
+        ...         out.collect((value[0], self.rate.value()))
+        ...
+        ...     def process_element2(self, value, context, out):
+        ...         self.rate.update(value[1])
+        >>> by_first = lambda record: record[0]
+        >>> operator = KeyedCoProcessOperator(by_first, by_first, Latest())
+        >>> with TwoInputHarness(operator, keyed=True) as harness:
+        ...     harness.second.process_element(("EUR", 1.1))
+        ...     harness.first.process_run([("EUR",), ("USD",)])
+        ...     harness.values
+        [('EUR', 1.1), ('USD', None)]
+    """
+
+    def __init__(
+        self,
+        key1: KeySelector,
+        key2: KeySelector,
+        function: Any,
+        *,
+        on_error: OnError = fail,
+    ) -> None:
+        super().__init__(function, on_error, key1=key1, key2=key2)

@@ -7,11 +7,10 @@ from typing import Any
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.eventtime.timer_queue import Timer
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.grown import grown, values_of
-from aiomailbox.operators.core.on_error import OnError, fail
-from aiomailbox.operators.joins.function import Pair, pair
-from aiomailbox.operators.joins.keyed_join import JoinSide, KeyedJoinOperator
+from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.slices import grown, values_of
+from aiomailbox.operators.joins.keyed import JoinSide, KeyedJoinOperator, Pair, pair
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
 

@@ -6,11 +6,10 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.timer_queue import Timer
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.grown import Grown, grown, values_of
-from aiomailbox.operators.core.on_error import OnError, fail
-from aiomailbox.operators.joins.function import Pair
-from aiomailbox.operators.joins.keyed_join import JoinSide, KeyedJoinOperator
+from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.slices import Grown, grown, values_of
+from aiomailbox.operators.joins.keyed import JoinSide, KeyedJoinOperator, Pair
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records.elements import OutputTag
 
@@ -42,7 +41,7 @@ class IntervalJoinOperator(KeyedJoinOperator):
         Flink, ``IntervalJoinOperator``.
 
     Example:
-        >>> from aiomailbox.operators.joins.function import pair
+        >>> from aiomailbox.operators.joins.keyed import pair
         >>> from aiomailbox.testing import TwoInputHarness
         >>> operator = IntervalJoinOperator(str.lower, str.lower, -1, 1, pair)
         >>> with TwoInputHarness(operator, keyed=True) as harness:

@@ -8,14 +8,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators.async_io.entry import Entry
+from aiomailbox.operators.async_io.calls import Entry
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.rows import RowFlow
-from aiomailbox.operators.core.callables import check_sync_function
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.on_error import USER_ERRORS
-from aiomailbox.operators.core.selectors import field_or_function
-from aiomailbox.operators.joins.function import pair
+from aiomailbox.operators.core.failures import USER_ERRORS
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import check_sync_function
+from aiomailbox.operators.joins.keyed import pair
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.policies.cache import Cache
 

@@ -10,10 +10,10 @@ from typing import Any, Final, NoReturn
 from aiomailbox.errors import KeyTypeError, RecordTypeError, add_note
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.metrics.hot_keys import HotKeys
-from aiomailbox.operators.core.callables import describe, refuse_coroutine
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.on_error import USER_ERRORS, raise_as
-from aiomailbox.operators.core.selectors import FieldSelector, FieldsSelector
+from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
+from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector
+from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.user_code import describe, refuse_coroutine
 from aiomailbox.records.mapping import map_all
 
 # Keys of these types are good whatever their value is.

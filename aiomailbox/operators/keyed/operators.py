@@ -8,6 +8,7 @@ from types import CoroutineType
 from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import RecordTypeError
+from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.operators.aggregates.functions import (
     Aggregate,
     Reduced,
@@ -15,31 +16,29 @@ from aiomailbox.operators.aggregates.functions import (
     is_async_aggregate,
     warn_of_text,
 )
-from aiomailbox.operators.aggregates.result_record import result_type
 from aiomailbox.operators.aggregates.undoing import UndoableAggregate, undoable
-from aiomailbox.operators.core.callables import (
+from aiomailbox.operators.core.failures import (
+    USER_ERRORS,
+    ErrorAction,
+    OnError,
+    RecordFailures,
+    check_on_error,
+    fail,
+    raise_as,
+)
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import Pending, awaited, then
+from aiomailbox.operators.core.user_code import (
     check_function,
     is_async_callable,
     refuse_coroutines,
     refuse_generator,
     refuse_none,
 )
-from aiomailbox.operators.core.contract import Pending, awaited, then
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import (
-    USER_ERRORS,
-    ErrorAction,
-    OnError,
-    check_on_error,
-    fail,
-    raise_as,
-)
-from aiomailbox.operators.core.selectors import field_or_function
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.stateful import StatefulOperator
 from aiomailbox.records.run import ListRun, Run
-from aiomailbox.state.descriptors import AccumulatorDescriptor
-from aiomailbox.state.functions import AggregateFunction
+from aiomailbox.state.descriptors import AccumulatorDescriptor, AggregateFunction
 
 _RETURN_ONE: Final = "Return the reduced record."
 

@@ -13,8 +13,8 @@ from aiomailbox.eventtime.timers import (
     Results,
     Triggerable,
 )
-from aiomailbox.operators.core.contract import Operator, Pending, then
-from aiomailbox.operators.core.pieces import Pieces
+from aiomailbox.operators.core.operator import Operator, Pending, then
+from aiomailbox.operators.core.slices import Pieces
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 from aiomailbox.state.snapshot import KeyedStateSnapshot

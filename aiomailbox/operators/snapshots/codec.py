@@ -8,14 +8,8 @@ key groups are asked for.
 
 from __future__ import annotations
 
-from collections.abc import (
-    Callable,
-    Generator,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any, Final
 
@@ -23,21 +17,27 @@ import msgspec
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.eventtime.timers import TimerSnapshot
-from aiomailbox.operators.snapshots.description import (
-    SnapshotDescription,
-    StateDescription,
-)
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS, BlockReader, BlockWriter
+from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     RedistributionMode,
 )
-from aiomailbox.state.schema import StateSchema
-from aiomailbox.state.serializers import ObjectSerializer, serializer_of
+from aiomailbox.state.serializers import (
+    ClassSchema,
+    ObjectSerializer,
+    StateClasses,
+    StateSchema,
+    declared_classes,
+    serializer_of,
+)
 from aiomailbox.state.snapshot import FetchFile
 from aiomailbox.state.snapshot_codec import (
+    BLOCK_BYTES,
+    BLOCK_ROWS,
+    BlockReader,
+    BlockWriter,
     Contents,
     KeyedPart,
     KeyGroupBlocks,
@@ -50,22 +50,72 @@ from aiomailbox.state.snapshot_codec import (
     reader_of,
     write_keyed,
 )
-from aiomailbox.state.state_classes import StateClasses, declared_classes
 
-__all__ = [
-    "decode_snapshot",
-    "decode_state",
-    "describe_snapshot",
-    "encode_snapshot",
-    "snapshot_chunks",
-]
+# What a snapshot of an operator consists of, without its contents.
+
+
+@dataclass(frozen=True, slots=True)
+class StateDescription:
+    """One state of an operator, as it was written.
+
+    Attributes:
+        name: Its name.
+        kind: Of keyed state ``value``, ``list``, ``map``, ``reducing`` or
+            ``aggregating``; of state without keys ``split``, ``union``, ``broadcast``
+            or ``merge``.
+        is_keyed: Whether it belongs to keys.
+        is_own: Whether the operator keeps it for itself, and not for a function.
+        namespaced: Whether contents belong to a key and a namespace.
+        ttl: Whether contents carry the time they were last touched.
+        serializer: The id of the serializer.
+        types: Per part (``value``, ``element``, ``key``) its type, as far as known; of an
+            ``accumulator`` its aggregates with their kinds.
+        classes: The fields of the classes that occur, ``module:name``.
+    """
+
+    name: str
+    kind: str
+    is_keyed: bool
+    is_own: bool
+    namespaced: bool
+    ttl: bool
+    serializer: str
+    types: dict[str, str]
+    classes: dict[str, ClassSchema]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotDescription:
+    """What one subtask of an operator has kept.
+
+    Attributes:
+        states: Its states.
+        timers: The number of key groups with timers, by the name of their service.
+        timer_classes: The classes of the timers' keys and namespaces.
+        watermark: How far event time had come, milliseconds.
+    """
+
+    states: tuple[StateDescription, ...]
+    timers: dict[str, int]
+    timer_classes: dict[str, ClassSchema]
+    watermark: int
+
 
 _MAGIC: Final = b"AMOS"
+
+
 _VERSION: Final = 1
+
+
 _WHAT: Final = "snapshot of an operator"
+
+
 _TIMER_FIELDS: Final = 3
 
+
 Declared = Mapping[str, type] | None
+
+
 _Rows = list[tuple[int, Any, Any]]
 
 
@@ -455,3 +505,87 @@ def _timer(timestamp: Any, key: Any, namespace: Any) -> tuple[int, Any, Any]:
     if type(timestamp) is not int:
         raise CorruptStreamError(f"a timer is due at no {timestamp!r}")
     return timestamp, key, namespace
+
+
+# Records that an operator holds back, with the watermarks and statuses among them.
+
+
+# A value and its event time, None or `MIN_TIMESTAMP` for none.
+HeldRecord = tuple[Any, int | None]
+
+
+HeldElement = HeldRecord | Watermark | WatermarkStatus
+
+
+_NAME: Final = "held"
+
+
+_RECORDS: Final = "-records"
+
+
+_CONTROLS: Final = "-controls"
+
+
+def with_held_elements(
+    own: OperatorStateSnapshot,
+    elements: Iterable[HeldElement],
+    *,
+    follow_keys: bool = False,
+    name: str = _NAME,
+) -> OperatorStateSnapshot:
+    """Return what an operator keeps, with what it holds back, in order.
+
+    Args:
+        own: What it keeps besides.
+        elements: What it holds back.
+        follow_keys: Whether each subtask is to get all records when the parallelism
+            changes, because it knows which are its own; if not, they are split.
+        name: Under which they are kept.
+    """
+    records: list[HeldRecord] = []
+    controls: list[tuple[int, int | str]] = []
+    for element in elements:
+        if isinstance(element, Watermark):
+            controls.append((len(records), element.timestamp_ms))
+        elif isinstance(element, WatermarkStatus):
+            controls.append((len(records), element.value))
+        else:
+            records.append(element)
+    mode = RedistributionMode.MERGE if follow_keys else RedistributionMode.SPLIT
+    own = own.with_list(name + _RECORDS, records, mode)
+    if not controls:
+        return own
+    places = (len(records), tuple(controls))
+    return own.with_list(name + _CONTROLS, [places], RedistributionMode.MERGE)
+
+
+def held_elements(
+    own: OperatorStateSnapshot, watermark_ms: int, name: str = _NAME
+) -> list[HeldElement]:
+    """Return what was held back, in order.
+
+    Where the records were spread anew, they come first and then the operator's
+    watermark: none that was held back is later.
+
+    Args:
+        own: What the operator kept.
+        watermark_ms: How far event time had come before the operator.
+        name: Under which it was kept.
+    """
+    records: list[HeldRecord] = own.elements(name + _RECORDS)
+    places = own.elements(name + _CONTROLS)
+    if not places:
+        return [*records]
+    count, controls = places[0]
+    if len(places) > 1 or count != len(records):
+        last = Watermark(watermark_ms)
+        return [*records] if watermark_ms == MIN_TIMESTAMP else [*records, last]
+    elements: list[HeldElement] = []
+    taken = 0
+    for place, control in controls:
+        elements += records[taken:place]
+        taken = place
+        elements.append(
+            Watermark(control) if isinstance(control, int) else WatermarkStatus(control)
+        )
+    return [*elements, *records[taken:]]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from aiomailbox.eventtime.timers import TimerSnapshot
+from aiomailbox.keygroups.assignment import key_group_range
 from aiomailbox.records.elements import MIN_TIMESTAMP
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.rescale import (
+    OperatorStateEntry,
+    OperatorStateSnapshot,
+    redistribute_operator_state,
+)
 from aiomailbox.state.snapshot import KeyedStateSnapshot
-
-__all__ = ["OperatorSnapshot"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +57,120 @@ class OperatorSnapshot:
             and not any(one.event or one.processing for one in self.timers.values())
             and not self.own.states
         )
+
+
+# Which subtask resumes from what when their number changes: pure.
+
+
+_Row = tuple[int, Any, Any]
+
+
+def redistribute(
+    snapshots: Sequence[OperatorSnapshot | None], parallelism: int
+) -> list[OperatorSnapshot]:
+    """Return what each of ``parallelism`` new subtasks of an operator is restored from.
+
+    Keyed state and timers go by key group. Lists are split, union lists and broadcast
+    maps handed round; see `RedistributionMode`. Event time resumes from the subtask
+    that was behind, unless each subtask resumes from its own.
+
+    Args:
+        snapshots: One per former subtask, in order; None for one that had nothing.
+        parallelism: How many new subtasks.
+
+    Raises:
+        InvalidArgumentError: If ``parallelism`` is not positive.
+        StateError: If former subtasks describe a state in two ways.
+
+    Concept:
+        Flink, ``StateAssignmentOperation``.
+
+    Example:
+        >>> own = OperatorStateSnapshot().with_list("splits", ["a", "b", "c"])
+        >>> spread = redistribute([OperatorSnapshot(own=own)], 2)
+        >>> [snapshot.own.elements("splits") for snapshot in spread]
+        [['a', 'b'], ['c']]
+    """
+    known = [one or OperatorSnapshot() for one in snapshots]
+    operator = redistribute_operator_state([one.operator for one in known], parallelism)
+    own = redistribute_operator_state([one.own for one in known], parallelism)
+    # Then no subtask reads another's state, and files can be taken over as they are.
+    unchanged = len(known) == parallelism
+    keyed = tuple(piece for one in known for piece in one.keyed)
+    # One that had nothing had ended, and holds no other back.
+    watermarks = [one.watermark for one in snapshots if one is not None]
+    behind = min(watermarks, default=MIN_TIMESTAMP)
+    return [
+        OperatorSnapshot(
+            # All pieces for all: each subtask reads of them what its key groups are.
+            known[index].keyed if unchanged else keyed,
+            _joined(operator[index]),
+            known[index].timers if unchanged else _timers(known, index, parallelism),
+            _joined(own[index]),
+            known[index].watermark if unchanged else behind,
+        )
+        for index in range(parallelism)
+    ]
+
+
+def _joined(
+    parts: Iterable[tuple[int, str, OperatorStateEntry]],
+) -> OperatorStateSnapshot:
+    states: dict[str, OperatorStateEntry] = {}
+    for _, name, entry in parts:
+        before = states[name].elements if name in states else []
+        states[name] = replace(entry, elements=[*before, *entry.elements])
+    return OperatorStateSnapshot(states)
+
+
+def _timers(
+    known: list[OperatorSnapshot], index: int, parallelism: int
+) -> dict[str, TimerSnapshot]:
+    """Return the timers of one new subtask's key groups, by their service."""
+    parts: dict[str, list[TimerSnapshot]] = {}
+    for one in known:
+        for name, timers in one.timers.items():
+            parts.setdefault(name, []).append(timers)
+    found: dict[str, TimerSnapshot] = {}
+    for name, pieces in parts.items():
+        groups = pieces[0].max_parallelism
+        mine = key_group_range(groups, parallelism, index).key_groups
+        found[name] = TimerSnapshot(
+            groups,
+            _OfGroups([one.event for one in pieces], mine),
+            _OfGroups([one.processing for one in pieces], mine),
+        )
+    return found
+
+
+class _OfGroups(Mapping[int, list[_Row]]):
+    """The timers of some key groups, read when they are asked for.
+
+    Args:
+        parts: Of former subtasks, which have no key group in common.
+        mine: The key groups.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self, parts: Iterable[Mapping[int, list[_Row]]], mine: range) -> None:
+        self._parts = {group: part for part in parts for group in part if group in mine}
+
+    def __getitem__(self, group: int) -> list[_Row]:
+        return self._parts[group][group]
+
+    def pieces(self, group: int) -> Iterator[list[_Row]]:
+        """Yield the timers of a key group, some at a time."""
+        part = self._parts[group]
+        read: Any = getattr(part, "pieces", None)
+        yield from [part[group]] if read is None else read(group)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._parts)
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What travels are the timers, to a subtask that reads them anyway.
+        return dict, (dict(self),)

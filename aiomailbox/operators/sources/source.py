@@ -16,8 +16,8 @@ from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError, named_operator
 from aiomailbox.metrics.instruments import MetricGroup
-from aiomailbox.operators.core.contract import Pending
 from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.records.run import Run
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Operator, Output, Pending
-from aiomailbox.operators.stateless.fused_loop import FusedLoop
-from aiomailbox.operators.stateless.fused_source import is_compilable
+from aiomailbox.operators.core.operator import Operator, Output, Pending
+from aiomailbox.operators.stateless.fused import FusedLoop, is_compilable
 from aiomailbox.operators.stateless.operators import StatelessOperator
 from aiomailbox.records.elements import LatencyMarker
 from aiomailbox.records.run import Run

@@ -13,27 +13,33 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators.core.blocked import BlockCause, Blocked
-from aiomailbox.operators.core.callables import (
-    check_sync_function,
-    describe,
-    is_async_callable,
-    items_of,
-    refuse_generator,
-    shortened,
-)
-from aiomailbox.operators.core.contract import Operator, Pending
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.locate import is_own_line, users_line_of
-from aiomailbox.operators.core.on_error import (
+from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     OnError,
+    RecordFailures,
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.open_calls import OpenCall, OpenCalls
+from aiomailbox.operators.core.operator import (
+    BlockCause,
+    Blocked,
+    OpenCall,
+    OpenCalls,
+    Operator,
+    Pending,
+)
+from aiomailbox.operators.core.user_code import (
+    check_sync_function,
+    describe,
+    is_async_callable,
+    is_own_line,
+    items_of,
+    refuse_generator,
+    shortened,
+    users_line_of,
+)
 from aiomailbox.operators.core.watched import watched_function
-from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.threads import ThreadTurns
 

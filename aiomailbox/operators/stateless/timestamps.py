@@ -14,7 +14,6 @@ from aiomailbox.eventtime.generators import (
 )
 from aiomailbox.eventtime.output import OutputGuard
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.operators.core.contract import Operator, Pending, then
 from aiomailbox.operators.core.event_progress import (
     WATERMARK_INTERVAL_MS,
     IdleTicks,
@@ -22,14 +21,15 @@ from aiomailbox.operators.core.event_progress import (
     emit_progress,
     warn_of_seconds,
 )
-from aiomailbox.operators.core.failures import RecordFailures
-from aiomailbox.operators.core.on_error import (
+from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     ErrorAction,
     OnError,
+    RecordFailures,
     check_on_error,
     fail,
 )
+from aiomailbox.operators.core.operator import Operator, Pending, then
 from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, WatermarkStatus
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode

@@ -8,7 +8,7 @@ from typing import Any
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.processing_time import TimerHandle
-from aiomailbox.operators.core.contract import Operator, Pending, then
+from aiomailbox.operators.core.operator import Operator, Pending, then
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, WatermarkStatus
 from aiomailbox.records.run import ListRun, Run

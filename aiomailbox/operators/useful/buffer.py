@@ -7,8 +7,8 @@ from collections import deque
 from typing import Any, Final, Literal
 
 from aiomailbox.errors import BufferFullError, InvalidArgumentError, RejectedMailError
-from aiomailbox.operators.core.contract import Operator, Pending
-from aiomailbox.operators.snapshots.in_flight import held_elements, with_held_elements
+from aiomailbox.operators.core.operator import Operator, Pending
+from aiomailbox.operators.snapshots.codec import held_elements, with_held_elements
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.records.run import ListRun, Run

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, Protocol, runtime_checkable
 
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.keyed.key_reader import KeyReader
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.operators.keyed.stateful import StatefulOperator

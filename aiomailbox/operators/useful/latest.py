@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.operators.core.contract import Pending
-from aiomailbox.operators.core.two_input import TwoInputOperator
+from aiomailbox.operators.core.operator import Pending, TwoInputOperator
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.state.descriptors import MapStateDescriptor
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Operator, Output, Pending
+from aiomailbox.operators.core.operator import Operator, Output, Pending
 from aiomailbox.policies.arguments import check_number
 from aiomailbox.records.run import Run, take_records
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode

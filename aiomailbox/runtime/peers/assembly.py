@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from aiomailbox.clock import SystemClock
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.logs import library_log
 from aiomailbox.metrics.instruments import MetricGroup

@@ -12,9 +12,8 @@ from aiomailbox.errors import (
     safe_str,
 )
 from aiomailbox.policies.restart import culprit_of
-from aiomailbox.runtime.failure_place import place_of_error
+from aiomailbox.runtime.failures import place_of_error, shorten, traceback_text
 from aiomailbox.runtime.peers.messages import ErrorText
-from aiomailbox.runtime.tracebacks import shorten, traceback_text
 
 __all__ = ["error_from_text", "text_of_error"]
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.forks import keep_from_forks
-from aiomailbox.runtime.held_loop import look_at_loop
+from aiomailbox.runtime.loop_watch import look_at_loop
 from aiomailbox.runtime.peers.control import FrameBuffer
 from aiomailbox.runtime.peers.messages import Beat, decode_beat, encode
 

@@ -18,9 +18,9 @@ from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER, MAGIC, frame
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records.events import CheckpointBarrier
-from aiomailbox.runtime.held_loop import HeldLoop
+from aiomailbox.runtime.loop_watch import HeldLoop
 from aiomailbox.runtime.views import TaskView
-from aiomailbox.task.checkpointing import TaskStatistics
+from aiomailbox.task.in_flight import TaskStatistics
 
 __all__ = [
     "COMMITTABLES_BYTES_MAX",

@@ -9,13 +9,11 @@ from aiomailbox.exchange.blocking.output import BlockingOutput
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.exchange.core.output import OutputPartition
 from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
-from aiomailbox.exchange.input.channel import InputChannel
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.remote.channel import RemoteInputChannel
+from aiomailbox.exchange.input.gate import InputChannel, InputGate
+from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.debloating import DebloatingGate
 from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.exchange.remote.handshake import WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.graph.job_graph import Edge, JobGraph

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.options import ConnectionOptions
-from aiomailbox.exchange.remote.security import Security
+from aiomailbox.exchange.remote.handshake import Security
 
 __all__ = ["PeerPlace"]
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.operators.aggregates.result_record import result_type
-from aiomailbox.operators.core.on_error import DeadLetter
+from aiomailbox.operators.aggregates.compiled import result_type
+from aiomailbox.operators.core.failures import DeadLetter
 from aiomailbox.records.named_tuples import record_class
 from aiomailbox.records.questions import Answer, Question
 from aiomailbox.records.record_classes import (
@@ -31,7 +31,7 @@ from aiomailbox.records.record_classes import (
 )
 from aiomailbox.records.spark_rows import is_spark_row, row_class
 from aiomailbox.state.descriptors import StateDescriptor
-from aiomailbox.windowing.failures import FailedWindow
+from aiomailbox.windowing.operator import FailedWindow
 from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow
 
 __all__ = ["RECORDS_OF_OURS", "RecordTypes", "is_foreign", "record_classes"]
@@ -113,7 +113,7 @@ def record_classes(found: Iterable[Any], *, has_arrow: bool) -> RecordClasses:
     declared: dict[str, type | RecordClass] = {}
     if has_arrow:
         # Its import takes long, and few jobs need it.
-        from aiomailbox.columnar.batch_class import batch_class
+        from aiomailbox.columnar.forms import batch_class
 
         entry = batch_class()
         declared[entry.name] = entry

@@ -24,7 +24,7 @@ from aiomailbox.runtime.peers.modules import ModulesByValue
 from aiomailbox.runtime.peers.placement import PARENT, Placement
 from aiomailbox.runtime.peers.record_types import RecordTypes
 from aiomailbox.runtime.peers.unpicklable import why_unpicklable
-from aiomailbox.state.state_classes import state_name_hints
+from aiomailbox.state.serializers import state_name_hints
 
 __all__ = ["Shipment", "pack", "pickled", "unpack"]
 

@@ -24,7 +24,7 @@ from aiomailbox.runtime.peers.messages import (
     TaskEnded,
     TaskRunning,
 )
-from aiomailbox.task.checkpointing import TaskStatistics
+from aiomailbox.task.in_flight import TaskStatistics
 from aiomailbox.task.stream_task import StreamTask
 
 __all__ = ["WorkerAttempt"]

@@ -14,7 +14,7 @@ from typing import Any, Final
 from aiomailbox.availability import Availability
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import InvalidArgumentError, WorkerDiedError, WrongTypeError
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.policies.rate_limit import RateLimit

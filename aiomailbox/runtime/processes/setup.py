@@ -9,9 +9,9 @@ from typing import Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError
+from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.options import ConnectionOptions
-from aiomailbox.exchange.remote.security import Security
+from aiomailbox.exchange.remote.handshake import Security
 from aiomailbox.runtime.peers.place import PeerPlace
 
 __all__ = ["SETUP_BYTES_MAX", "WorkerSetup", "decode_setup"]

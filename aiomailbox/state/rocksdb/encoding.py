@@ -12,7 +12,7 @@ from operator import add
 from typing import Any, Final
 
 from aiomailbox.keygroups.assigner import KeyGroupAssigner, normalized_key
-from aiomailbox.state.object_codec import ObjectCodec
+from aiomailbox.state.serializers import ObjectCodec
 
 __all__ = ["KeyCodec", "prefix_end"]
 

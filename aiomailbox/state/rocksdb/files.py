@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.errors import CorruptStreamError, MissingExtraError
-from aiomailbox.state.entries import Entries
 from aiomailbox.state.rocksdb.database import DatabaseSnapshot, new_directory
 from aiomailbox.state.rocksdb.encoding import KeyCodec
-from aiomailbox.state.rocksdb.tables import Rows
+from aiomailbox.state.rocksdb.store import Rows
 from aiomailbox.state.serializers import ObjectSerializer, serializer_of
-from aiomailbox.state.snapshot import FetchFile, StateMeta
+from aiomailbox.state.snapshot import Entries, FetchFile, StateMeta
 
 __all__ = ["FilesKeyGroups"]
 

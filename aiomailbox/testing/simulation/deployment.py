@@ -17,7 +17,7 @@ from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.task.checkpointing import TaskStatistics
+from aiomailbox.task.in_flight import TaskStatistics
 from aiomailbox.testing.simulation.world import Life
 
 __all__ = ["SimulatedDeployment"]

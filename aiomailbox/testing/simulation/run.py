@@ -26,7 +26,7 @@ from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.state.backends import StateBackend
-from aiomailbox.task.lifecycle import TaskState
+from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing.clock import DEFAULT_START
 from aiomailbox.testing.scripted_source import InjectedFailureError
 from aiomailbox.testing.simulation.deployment import SimulatedDeployment

@@ -6,8 +6,12 @@ import asyncio
 from typing import Any
 
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.sinks.guarantee import Guarantee
-from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.operators.sinks.sink import (
+    Committer,
+    CommitterContext,
+    Guarantee,
+    SinkWriter,
+)
 from aiomailbox.records.run import Run
 from aiomailbox.testing.simulation.world import Life
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from aiomailbox.windowing.assigners import EventTimeSessionWindows
 from aiomailbox.windowing.merging import MergingWindowSet
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.time_window import TimeWindow
 
 FILE = "merging_window_set"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.exchange.remote import messages
-from aiomailbox.exchange.remote.bodies import error_body
+from aiomailbox.exchange.remote import wire as messages
 from aiomailbox.exchange.remote.decoder import WireDecoder
-from aiomailbox.exchange.remote.wire import encode_message, frame
+from aiomailbox.exchange.remote.wire import encode_message, error_body, frame
 from aiomailbox.memory.data_type import DataType
 
 FILE = "netty_messages"

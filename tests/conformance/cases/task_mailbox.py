@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 from aiomailbox.errors import MailboxClosedError
-from aiomailbox.mailbox.lifecycle import MailboxState
 from aiomailbox.mailbox.mail import Mail, MailOptions
-from aiomailbox.mailbox.task_mailbox import TaskMailbox
+from aiomailbox.mailbox.task_mailbox import MailboxState, TaskMailbox
 
 FILE = "task_mailbox"
 

@@ -8,11 +8,11 @@ import pytest
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     WindowAssigner,
 )
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
 
 FILE = "window_assign"
 

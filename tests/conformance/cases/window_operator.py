@@ -12,18 +12,22 @@ from typing import Any
 from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, StreamRecord
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     GlobalWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     WindowAssigner,
 )
 from aiomailbox.windowing.build import window_operator
-from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
 from aiomailbox.windowing.evictors import CountEvictor, Evictor, TimeEvictor
 from aiomailbox.windowing.functions import ProcessWindowFunction
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
-from aiomailbox.windowing.trigger import Trigger
-from aiomailbox.windowing.triggers import CountTrigger, EventTimeTrigger, PurgingTrigger
+from aiomailbox.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    EventTimeTrigger,
+    PurgingTrigger,
+    Trigger,
+)
 
 FILE = "window_operator"
 LATE = OutputTag("late")

@@ -14,7 +14,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.sql.committer import SqlCommitter
+from aiomailbox.connectors.sql.sink import SqlCommitter
 from aiomailbox.errors import JobFailedError
 from tests.connectors.exactly_once.program import COUNT, KEYS
 

@@ -27,10 +27,13 @@ from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 import aiomailbox as am
-from aiomailbox.connectors.files.enumerator import FileEnumerator, FileSplit, FilesSeen
-from aiomailbox.connectors.files.formats import FileFormat
-from aiomailbox.connectors.files.places import find_files
-from aiomailbox.connectors.files.source import FileSource
+from aiomailbox.connectors.files.formats import FileFormat, find_files
+from aiomailbox.connectors.files.source import (
+    FileEnumerator,
+    FileSource,
+    FileSplit,
+    FilesSeen,
+)
 from aiomailbox.errors import (
     DamagedFileError,
     InvalidArgumentError,

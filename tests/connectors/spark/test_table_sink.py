@@ -19,7 +19,7 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.operators.sinks.guarantee import Guarantee
+from aiomailbox.operators.sinks.sink import Guarantee
 from tests.connectors.sinks_by_hand import Program
 
 pytestmark = [pytest.mark.spark, pytest.mark.real_time]

@@ -21,7 +21,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.connectors import patient as patient_module
 from aiomailbox.connectors.sql import (
-    committer as committer_module,
+    sink as sink_module,
     sqlite as sqlite_module,
 )
 from aiomailbox.errors import (
@@ -785,7 +785,7 @@ async def test_the_lease_of_a_job_that_writes_nothing_is_renewed(
     database: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create(database)
-    monkeypatch.setattr(committer_module, "_RENEW_S", 0.001)
+    monkeypatch.setattr(sink_module, "_RENEW_S", 0.001)
     job = program(database)
     await job.start()
     renewed = asyncio.Event()

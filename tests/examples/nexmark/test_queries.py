@@ -11,7 +11,7 @@ import pytest
 
 import aiomailbox as am
 import examples.nexmark
-from aiomailbox.operators.functions.keyed_co import KeyedCoProcessOperator
+from aiomailbox.operators.functions.process import KeyedCoProcessOperator
 from aiomailbox.testing import TwoInputHarness
 from examples.nexmark.__main__ import main
 from examples.nexmark.catalogue import QUERIES

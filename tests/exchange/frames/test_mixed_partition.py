@@ -9,9 +9,11 @@ import pytest
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
 from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
-from aiomailbox.exchange.input.channel import LocalInputChannel
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import (
+    InputGate,
+    LocalInputChannel,
+    PartitionRegistry,
+)
 from aiomailbox.exchange.partitioner import BroadcastPartitioner, RescalePartitioner
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId

@@ -11,9 +11,12 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     StopTask,
 )
-from aiomailbox.exchange.input.channel import LocalInputChannel, retry_delays_ms
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import (
+    InputGate,
+    LocalInputChannel,
+    PartitionRegistry,
+    retry_delays_ms,
+)
 from aiomailbox.ids import TaskId, VertexId
 from aiomailbox.records.events import EndOfPartition
 from aiomailbox.records.run import ListRun

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.remote.channel import RemoteInputChannel
+from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.debloating import GateDebloating
 from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.memory.network_pool import NetworkBufferPool

@@ -9,8 +9,10 @@ import pytest
 
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
-from aiomailbox.exchange.objects.view import SubpartitionView
+from aiomailbox.exchange.objects.subpartition import (
+    PipelinedSubpartition,
+    SubpartitionView,
+)
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records.events import (
     Alignment,

@@ -14,11 +14,11 @@ import pytest
 from aiomailbox.errors import PartitionNotFoundError
 from aiomailbox.exchange.frames.event_buffer import event_consumer
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
+from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.handshake import WorkerIdentity
-from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import NetworkBuffer

@@ -19,13 +19,12 @@ from aiomailbox.errors import (
     LocalTransportError,
     RemoteTransportError,
 )
-from aiomailbox.exchange.remote import messages as m
+from aiomailbox.exchange.remote import wire as m
 from aiomailbox.exchange.remote.client import ClientConnection
+from aiomailbox.exchange.remote.connection import ConnectionOptions, ConnectionState
 from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.endpoints import PeerAddress, partition_address
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
-from aiomailbox.exchange.remote.lifecycle import ConnectionState
-from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.wire import encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId

@@ -6,12 +6,12 @@ import pytest
 
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.exchange.frames.event_buffer import event_buffer
-from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.exchange.remote.received import (
+from aiomailbox.exchange.remote.channel import (
     QUEUED_EVENT_BYTES_MAX,
     QUEUED_EVENTS_MAX,
     ReceivedBuffers,
 )
+from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.memory.buffer import NetworkBuffer
 from aiomailbox.memory.data_type import DataType
 from aiomailbox.memory.network_pool import NetworkBufferPool

@@ -19,8 +19,8 @@ from aiomailbox.errors import (
     RemoteFailureError,
     RemoteTransportError,
 )
+from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.records.events import CheckpointBarrier
 

@@ -17,9 +17,9 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
 )
-from aiomailbox.exchange.remote import messages as m
+from aiomailbox.exchange.remote import wire as m
 from aiomailbox.exchange.remote.decoder import WireDecoder
-from aiomailbox.exchange.remote.hello import agree, check_proof, prove
+from aiomailbox.exchange.remote.handshake import agree, check_proof, prove
 from aiomailbox.exchange.remote.wire import (
     BUFFER_FRAME_OVERHEAD_BYTES,
     FRAME_HEADER,

@@ -12,13 +12,14 @@ import pytest
 from aiomailbox.errors import PartitionNotFoundError, RemoteFailureError
 from aiomailbox.exchange.core.views import BytesView
 from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
-from aiomailbox.exchange.input.channel import LocalInputChannel
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.input.registry import PartitionRegistry
-from aiomailbox.exchange.remote.channel import RemoteInputChannel
+from aiomailbox.exchange.input.gate import (
+    InputGate,
+    LocalInputChannel,
+    PartitionRegistry,
+)
+from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
-from aiomailbox.exchange.remote.gate_buffers import GateBuffers
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import NetworkBuffer
 from aiomailbox.memory.data_type import DataType

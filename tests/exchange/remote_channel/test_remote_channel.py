@@ -14,7 +14,7 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     StopTask,
 )
-from aiomailbox.exchange.remote.gate_buffers import GateBuffers
+from aiomailbox.exchange.remote.channel import GateBuffers
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
 from aiomailbox.records.events import (

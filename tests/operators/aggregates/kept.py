@@ -23,8 +23,8 @@ from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.window_forms import columnar_windows
 from aiomailbox.operators.aggregates.functions import aggregates, count, mean, sum_
-from aiomailbox.operators.core.selectors import field_or_function
-from aiomailbox.operators.functions.keyed import (
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
 )
@@ -34,11 +34,11 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.descriptors import AggregatingStateDescriptor, StateTtlConfig
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
 from aiomailbox.windowing.build import window_operator
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
 from aiomailbox.windowing.triggers import CountTrigger, PurgingTrigger
 
 KEPT_BY_0_1: Final = Path(__file__).parent / "kept_by_0_1.json"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.aggregates.commutative import commutative, is_commutative
 from aiomailbox.operators.aggregates.functions import (
     Aggregate,
     aggregates,
@@ -19,6 +18,7 @@ from aiomailbox.operators.aggregates.functions import (
     min_,
     sum_,
 )
+from aiomailbox.operators.aggregates.promises import commutative, is_commutative
 from aiomailbox.operators.aggregates.quantile import quantile
 from aiomailbox.operators.aggregates.top_n import top_n
 

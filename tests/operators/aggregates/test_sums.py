@@ -27,8 +27,7 @@ from aiomailbox.windowing.assigners import (
     TumblingEventTimeWindows,
 )
 from aiomailbox.windowing.build import window_operator
-from aiomailbox.windowing.panes import PanedAggregateOperator
-from aiomailbox.windowing.running_merge import RunningMerge
+from aiomailbox.windowing.panes import PanedAggregateOperator, RunningMerge
 from aiomailbox.windowing.triggers import EventTimeTrigger
 
 # What cancels out, what is too small to be seen beside it, and what rounds.

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import clock_of
-from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.control import MailboxController
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.core.contract import Operator, Pending
+from aiomailbox.operators.core.operator import Operator, Pending
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.elements import StreamRecord, Watermark

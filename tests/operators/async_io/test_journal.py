@@ -26,7 +26,7 @@ from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals
 from aiomailbox.operators.async_io.identity import current_call
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.core.on_error import dead_letter, skip
+from aiomailbox.operators.core.failures import dead_letter, skip
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.retry import Retry

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import clock_of
-from aiomailbox.mailbox.default_action import MailboxController
+from aiomailbox.mailbox.control import MailboxController
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.elements import StreamRecord, Watermark
 from aiomailbox.records.run import ListRun

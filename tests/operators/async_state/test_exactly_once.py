@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from aiomailbox.operators.async_state.function import KeyedAsyncProcessFunction
-from aiomailbox.operators.functions.keyed import (
+from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
 )
-from aiomailbox.operators.snapshots.redistribution import redistribute
+from aiomailbox.operators.snapshots.snapshot import redistribute
 from aiomailbox.records.elements import StreamRecord, Watermark
 from aiomailbox.state.backends import RocksDBStateBackend
 from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
-from aiomailbox.operators.core.callables import (
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
     check_function,
     describe,
 )
-from aiomailbox.operators.core.selectors import field_or_function
 
 
 def plain(value):

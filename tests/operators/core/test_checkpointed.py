@@ -10,22 +10,22 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import UserFunctionError, WrongTypeError
 from aiomailbox.keygroups.assignment import key_group
-from aiomailbox.operators.core.checkpointed import CheckpointedFunction
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.user_code import CheckpointedFunction
 from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
 )
-from aiomailbox.operators.functions.co import CoProcessFunction, CoProcessOperator
-from aiomailbox.operators.functions.keyed import (
-    KeyedProcessFunction,
-    KeyedProcessOperator,
-)
-from aiomailbox.operators.functions.keyed_co import (
+from aiomailbox.operators.functions.process import (
+    CoProcessFunction,
+    CoProcessOperator,
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    ProcessFunction,
+    ProcessOperator,
 )
-from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,

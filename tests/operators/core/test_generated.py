@@ -8,8 +8,8 @@ import traceback
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators.core.generated import SOURCES_MAX, compiled
-from aiomailbox.operators.stateless.fused_source import (
+from aiomailbox.operators.core.user_code import SOURCES_MAX, compiled
+from aiomailbox.operators.stateless.fused import (
     LoopShape,
     StageKind,
     compile_loop,

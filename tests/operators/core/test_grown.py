@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.operators.core.grown import Grown, grown, values_of
+from aiomailbox.operators.core.slices import Grown, grown, values_of
 
 
 def test_a_sequence_has_its_values_in_order_and_copies_each_only_a_few_times() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.operators.functions.keyed import (
+from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
+    ProcessFunction,
+    ProcessOperator,
 )
-from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
 from aiomailbox.state.descriptors import ListStateDescriptor
 from aiomailbox.state.rescale import RedistributionMode, redistribute_operator_state
 from aiomailbox.testing import OneInputHarness

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
@@ -17,16 +17,16 @@ from aiomailbox.operators.functions.broadcast import (
     KeyedBroadcastProcessFunction,
     KeyedBroadcastProcessOperator,
 )
-from aiomailbox.operators.functions.co import CoProcessFunction, CoProcessOperator
-from aiomailbox.operators.functions.keyed import (
-    KeyedProcessFunction,
-    KeyedProcessOperator,
-)
-from aiomailbox.operators.functions.keyed_co import (
+from aiomailbox.operators.functions.process import (
+    CoProcessFunction,
+    CoProcessOperator,
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    ProcessFunction,
+    ProcessOperator,
 )
-from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
 from aiomailbox.state.descriptors import MapStateDescriptor
 from aiomailbox.testing import OneInputHarness, OperatorHarness
 

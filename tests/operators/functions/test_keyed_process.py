@@ -15,16 +15,14 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.on_error import skip
-from aiomailbox.operators.functions.keyed import (
+from aiomailbox.operators.core.failures import skip
+from aiomailbox.operators.functions.contexts import TimeDomain
+from aiomailbox.operators.functions.process import (
+    KeyedCoProcessFunction,
+    KeyedCoProcessOperator,
     KeyedProcessFunction,
     KeyedProcessOperator,
 )
-from aiomailbox.operators.functions.keyed_co import (
-    KeyedCoProcessFunction,
-    KeyedCoProcessOperator,
-)
-from aiomailbox.operators.functions.keyed_context import TimeDomain
 from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
 from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness, TwoInputHarness

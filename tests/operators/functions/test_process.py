@@ -3,14 +3,15 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import StateError, UserFunctionError, WrongTypeError
-from aiomailbox.operators.core.on_error import dead_letter, skip
-from aiomailbox.operators.functions.co import (
+from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.functions.process import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessFunction,
     CoProcessOperator,
+    ProcessFunction,
+    ProcessOperator,
 )
-from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
 from aiomailbox.records.elements import (
     OutputTag,
     StreamRecord,

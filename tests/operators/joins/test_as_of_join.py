@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.operators.joins.as_of import AsOfJoinOperator
-from aiomailbox.operators.joins.function import ProcessJoinFunction
+from aiomailbox.operators.joins.keyed import ProcessJoinFunction
 from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import TwoInputHarness
 

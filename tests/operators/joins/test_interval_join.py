@@ -17,9 +17,9 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.on_error import skip
-from aiomailbox.operators.joins.function import ProcessJoinFunction
+from aiomailbox.operators.core.failures import skip
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.joins.keyed import ProcessJoinFunction
 from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import TwoInputHarness, redistributed
 

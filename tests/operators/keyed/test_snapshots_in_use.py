@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.operators.functions.keyed import (
+from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
 )

@@ -11,8 +11,8 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.on_error import dead_letter, skip
-from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.records.elements import OutputTag
 from aiomailbox.testing import OneInputHarness
 

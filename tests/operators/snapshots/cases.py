@@ -26,43 +26,40 @@ from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.selectors import field_or_function
+from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.functions.broadcast import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
     KeyedBroadcastProcessFunction,
     KeyedBroadcastProcessOperator,
 )
-from aiomailbox.operators.functions.co import (
+from aiomailbox.operators.functions.process import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessFunction,
     CoProcessOperator,
-)
-from aiomailbox.operators.functions.keyed import (
-    KeyedProcessFunction,
-    KeyedProcessOperator,
-)
-from aiomailbox.operators.functions.keyed_co import (
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
+    KeyedProcessFunction,
+    KeyedProcessOperator,
+    ProcessFunction,
+    ProcessOperator,
 )
-from aiomailbox.operators.functions.process import ProcessFunction, ProcessOperator
 from aiomailbox.operators.joins.as_of import AsOfJoinOperator
-from aiomailbox.operators.joins.function import pair
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
+from aiomailbox.operators.joins.keyed import pair
 from aiomailbox.operators.joins.lookup import LookupJoinOperator
 from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,
 )
-from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.sources.operator import SourceOperator
-from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
-from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.fusion import FusedOperator
 from aiomailbox.operators.stateless.operators import (
+    AsyncStatelessOperator,
     FilterOperator,
     FlatMapOperator,
     MapOperator,
@@ -73,8 +70,7 @@ from aiomailbox.operators.useful.batch import BatchOperator
 from aiomailbox.operators.useful.buffer import BufferOperator
 from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
 from aiomailbox.operators.useful.latest import WithLatestOperator
-from aiomailbox.operators.useful.match import MatchOperator
-from aiomailbox.operators.useful.pattern import pattern
+from aiomailbox.operators.useful.patterns import MatchOperator, pattern
 from aiomailbox.operators.useful.sample import SampleOperator
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
@@ -90,6 +86,7 @@ from aiomailbox.testing import (
 )
 from aiomailbox.testing.scripted_source import ScriptSplit
 from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
@@ -97,11 +94,13 @@ from aiomailbox.windowing.assigners import (
 )
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.co_group import SidedKey
-from aiomailbox.windowing.continuous import ContinuousEventTimeTrigger
 from aiomailbox.windowing.evictors import CountEvictor
 from aiomailbox.windowing.functions import ProcessWindowFunction
-from aiomailbox.windowing.sessions import EventTimeSessionWindows
-from aiomailbox.windowing.triggers import CountTrigger, EventTimeTrigger
+from aiomailbox.windowing.triggers import (
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    EventTimeTrigger,
+)
 from aiomailbox.windowing.window_join import WindowJoinOperator
 
 Step = tuple[Any, ...]
@@ -459,11 +458,13 @@ def joined(left: Any, right: Any) -> Any:
 
 
 def window_cases() -> list[Case]:
+    from aiomailbox.windowing.aggregate import (
+        SlidingAggregateOperator,
+        TumblingAggregateOperator,
+    )
     from aiomailbox.windowing.operator import WindowOperator
     from aiomailbox.windowing.panes import PanedAggregateOperator
     from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
-    from aiomailbox.windowing.sliding import SlidingAggregateOperator
-    from aiomailbox.windowing.tumbling import TumblingAggregateOperator
 
     tumbling, sliding = TumblingEventTimeWindows(10), SlidingEventTimeWindows(12, 4)
     sessions = EventTimeSessionWindows(5)

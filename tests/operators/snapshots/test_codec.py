@@ -17,15 +17,14 @@ from aiomailbox.operators.snapshots.codec import (
     encode_snapshot,
     snapshot_chunks,
 )
-from aiomailbox.operators.snapshots.redistribution import redistribute
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.state.blocks import BLOCK_BYTES, BLOCK_ROWS
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import OperatorStateStore
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 from aiomailbox.state.serializers import PickleSerializer
 from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.state.snapshot_codec import BLOCK_BYTES, BLOCK_ROWS
 from aiomailbox.testing import ManualClock
 
 COUNT = ValueStateDescriptor("count", list)

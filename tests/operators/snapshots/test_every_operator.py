@@ -25,10 +25,9 @@ from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.keygroups.assignment import key_group, key_group_range
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
-from aiomailbox.operators.snapshots.redistribution import redistribute
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.records.elements import StreamRecord
 from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend

@@ -5,10 +5,13 @@ import asyncio
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError, UserFunctionError, WrongTypeError
-from aiomailbox.operators.core.on_error import dead_letter, skip
-from aiomailbox.operators.stateless.async_operator import AsyncStatelessOperator
-from aiomailbox.operators.stateless.fused_source import StageKind
-from aiomailbox.operators.stateless.operators import MapOperator, stateless
+from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.stateless.fused import StageKind
+from aiomailbox.operators.stateless.operators import (
+    AsyncStatelessOperator,
+    MapOperator,
+    stateless,
+)
 from aiomailbox.records.elements import OutputTag, StreamRecord
 from aiomailbox.testing import OneInputHarness
 

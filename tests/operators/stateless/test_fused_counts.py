@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.stateless.fused import StageKind
 
 COUNT = 3_000
 

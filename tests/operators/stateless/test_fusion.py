@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import RecordTypeError, StopTask, UserFunctionError
-from aiomailbox.operators.core.contract import Operator
-from aiomailbox.operators.core.on_error import DeadLetter, dead_letter, skip
-from aiomailbox.operators.stateless.fused_source import (
+from aiomailbox.operators.core.failures import DeadLetter, dead_letter, skip
+from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.stateless.fused import (
     LoopShape,
     StageKind,
     loop_source,

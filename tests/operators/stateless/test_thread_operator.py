@@ -10,8 +10,8 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.operators.core.on_error import dead_letter, skip
-from aiomailbox.operators.stateless.fused_source import StageKind
+from aiomailbox.operators.core.failures import dead_letter, skip
+from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.thread_operator import ThreadOperator
 from aiomailbox.records.elements import OutputTag, StreamRecord
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun

@@ -15,9 +15,8 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
-from aiomailbox.operators.core.on_error import dead_letter
-from aiomailbox.operators.useful.match import MatchOperator
-from aiomailbox.operators.useful.pattern import Match, Pattern, pattern
+from aiomailbox.operators.core.failures import dead_letter
+from aiomailbox.operators.useful.patterns import Match, MatchOperator, Pattern, pattern
 from aiomailbox.records.elements import OutputTag
 from aiomailbox.testing import OneInputHarness
 

@@ -17,7 +17,7 @@ from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.graph.chaining import build_job_graph
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.records.values import PythonSerializer
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.alignment import (

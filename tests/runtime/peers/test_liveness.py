@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.runtime.held_loop import HeldLoop, look_at_loop
+from aiomailbox.runtime.loop_watch import HeldLoop, look_at_loop
 from aiomailbox.runtime.peers import liveness
 from aiomailbox.runtime.peers.control import FrameBuffer
 from aiomailbox.runtime.peers.liveness import Heart, LivenessWatch

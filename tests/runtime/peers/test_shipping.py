@@ -16,7 +16,7 @@ from aiomailbox.errors import NotShippableError
 from aiomailbox.exchange.partitioner import KeyGroupPartitioner
 from aiomailbox.graph.chaining import build_job_graph
 from aiomailbox.graph.transformation import Origin, Transformation
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.stateless.operators import StatelessOperator
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.config import JobConfig

@@ -16,8 +16,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import RemoteTransportError
-from aiomailbox.exchange.remote.messages import Hello, HelloProof
-from aiomailbox.exchange.remote.wire import encode_message
+from aiomailbox.exchange.remote.wire import Hello, HelloProof, encode_message
 from aiomailbox.runtime.peers.desk import WorkerDesk
 from aiomailbox.runtime.peers.network import PeerNetwork
 

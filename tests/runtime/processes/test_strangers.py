@@ -11,8 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
-from aiomailbox.exchange.remote.messages import Hello
-from aiomailbox.exchange.remote.wire import encode_message
+from aiomailbox.exchange.remote.wire import Hello, encode_message
 from tests.runtime.processes.programs import SCRIPT, expect, start
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]

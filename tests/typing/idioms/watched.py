@@ -13,7 +13,7 @@ import aiomailbox as am
 from aiomailbox import testing
 from aiomailbox.observe.otel import OpenTelemetryExport
 from aiomailbox.observe.prometheus import PrometheusExport
-from aiomailbox.windowing.explain import WindowExplanation
+from aiomailbox.windowing.spec import WindowExplanation
 from tests.typing.idioms.streams import Order
 
 

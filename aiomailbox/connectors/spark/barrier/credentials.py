@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from aiomailbox.errors import UsageError, WorldError, install_command
-from aiomailbox.exchange.remote.security import Security
+from aiomailbox.exchange.remote.handshake import Security
 from aiomailbox.scratch import ScratchDirectory
 
 __all__ = ["Credentials", "new_credentials", "security_of"]

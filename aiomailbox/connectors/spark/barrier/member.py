@@ -44,8 +44,8 @@ from aiomailbox.errors import (
     RemoteTaskError,
     WorldError,
 )
+from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.options import ConnectionOptions
 from aiomailbox.exchange.remote.wire import FRAME_HEADER
 from aiomailbox.logs import library_log
 from aiomailbox.policies.rate_limit import RateLimit

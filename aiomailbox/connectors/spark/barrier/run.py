@@ -62,13 +62,13 @@ from aiomailbox.errors import (
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
-from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.stateless.operators import MapOperator
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import FixedDelayRestart, NoRestart, RestartStrategy
 from aiomailbox.records.elements import OutputTag
 from aiomailbox.runtime.config import IfFinished, JobConfig
-from aiomailbox.runtime.failure_place import job_failure
+from aiomailbox.runtime.failures import job_failure
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 from aiomailbox.runtime.peers.errors_as_text import error_from_text
 from aiomailbox.runtime.peers.placement import Placement

@@ -26,7 +26,7 @@ from aiomailbox.connectors.spark.frame_source import (
     FrameSource,
 )
 from aiomailbox.errors import IllegalStateError, SourceChangedError
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import (
     EnumeratorContext,
     InputStatus,
@@ -34,7 +34,7 @@ from aiomailbox.operators.sources.source import (
     ReaderOutput,
     StaticEnumerator,
 )
-from aiomailbox.state.state_classes import kept_in_state
+from aiomailbox.state.serializers import kept_in_state
 
 __all__ = ["INPUT", "BarrierInput", "PartitionFeeds", "PartitionPosition", "Wrapping"]
 

@@ -41,7 +41,7 @@ from aiomailbox.errors import (
 from aiomailbox.graph.columns import describe_form
 from aiomailbox.graph.job_graph import JobGraph, JobVertex
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
-from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.records.elements import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot

@@ -16,7 +16,7 @@ from aiomailbox.connectors.spark.inside.wire import RowKind, WireRow, elements_o
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import PolledBuffer
-from aiomailbox.exchange.input.channel import InputChannel
+from aiomailbox.exchange.input.gate import InputChannel
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.elements import MAX_WATERMARK
 from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode

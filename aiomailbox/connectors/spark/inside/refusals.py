@@ -7,7 +7,7 @@ from typing import Final
 from aiomailbox.connectors.spark.inside.source import StageInput
 from aiomailbox.errors import UsageError
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 
 __all__ = ["check_applicable", "check_no_sinks", "check_runnable"]
 

@@ -12,10 +12,10 @@ from aiomailbox.availability import Availability
 from aiomailbox.clock import Clock
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import BatchMaker
-from aiomailbox.connectors.immediate_writer import ImmediateWriter
+from aiomailbox.connectors.sinks import ImmediateWriter
 from aiomailbox.connectors.spark.letters import plain_letter
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.spark.frame_source import BatchRuns, FrameSource
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.operators.core.contract import Pending
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import (
     EnumeratorContext,
     InputStatus,

@@ -35,9 +35,7 @@ from aiomailbox.connectors.spark.inside.sending import RowWriter, ShuffleOutput
 from aiomailbox.connectors.spark.inside.wire import RowKind, WireRow, rows_of_batch
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.exchange.core.output import OutputPartition
-from aiomailbox.exchange.input.channel import InputChannel
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.input.registry import PartitionRegistry
+from aiomailbox.exchange.input.gate import InputChannel, InputGate, PartitionRegistry
 from aiomailbox.graph.job_graph import Edge
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
@@ -46,7 +44,7 @@ from aiomailbox.logs import library_log
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
-from aiomailbox.operators.core.contract import Operator
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX

@@ -27,9 +27,9 @@ from aiomailbox.connectors.spark.barrier.member import (
 from aiomailbox.connectors.spark.barrier.source import Wrapping
 from aiomailbox.connectors.spark.handshake import connect_as
 from aiomailbox.errors import HandshakeError, UsageError, WorldError
+from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.options import ConnectionOptions
-from aiomailbox.exchange.remote.security import Security
+from aiomailbox.exchange.remote.handshake import Security
 from aiomailbox.runtime.peers.place import PeerPlace
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]

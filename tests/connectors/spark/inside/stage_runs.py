@@ -24,7 +24,7 @@ from aiomailbox.connectors.spark.inside.source import StageInput
 from aiomailbox.connectors.spark.inside.stage import StagePart, run_stage
 from aiomailbox.connectors.spark.types import special_columns
 from aiomailbox.graph.transformation import Origin, Transformation
-from aiomailbox.operators.sinks.operator import SinkOperator
+from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.runtime.peers.placement import Placement
 from aiomailbox.runtime.peers.shipping import Shipment, pack
 

@@ -1,0 +1,359 @@
+"""Directories as targets: what is prepared, and how it becomes visible at once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from aiomailbox.errors import (
+    AioMailboxError,
+    InvalidArgumentError,
+    SinkError,
+    WrongTypeError,
+)
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.policies.arguments import local_path
+from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
+from aiomailbox.storage.growing_directory import GrowingDirectory
+from aiomailbox.storage.local import make_directories, sync_directory
+from aiomailbox.storage.spark_log import SparkLog
+from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.workplace import staging_directory
+from aiomailbox.threads import ThreadTurns
+
+# Makes files of a directory visible, off the loop.
+
+
+# Subtask, token, attempt, number.
+_NAME: Final = re.compile(r"part-(\d+)-.+-(\d+)-\d+(\.|$)")
+
+
+def is_left_behind(name: str, *, subtasks: Collection[int], before: int) -> bool:
+    """Say whether a file is of an attempt of some subtasks that is over.
+
+    Args:
+        name: The file's, as `DirectoryTarget` names it.
+        subtasks: The subtasks.
+        before: The number of their attempt that is not over.
+
+    Example:
+        >>> name = "part-00001-0123abcd-7-00000.parquet"
+        >>> is_left_behind(name, subtasks={1}, before=8)
+        True
+        >>> is_left_behind(name, subtasks={1}, before=7)
+        False
+    """
+    found = _NAME.match(name)
+    return found is not None and int(found[1]) in subtasks and int(found[2]) < before
+
+
+class _DirectoryCommitter:
+    """Runs steps in a thread, and says of errors which directory they are about."""
+
+    def __init__(self, place: str, context: CommitterContext) -> None:
+        self._place = place
+        self._turns = ThreadTurns()
+        self._owner = f"job {context.job_name!r}"
+
+    async def _run(self, step: Callable[[], None], remedy: str = "") -> None:
+        try:
+            await self._turns.run(step)
+        except OSError as error:
+            if isinstance(error, AioMailboxError):
+                raise
+            message = f"{self._place!r} cannot be written: {error}. {remedy}"
+            raise SinkError(message.rstrip()) from error
+
+    async def _begin(self, step: Callable[[], None]) -> None:
+        await self._run(step, "Choose a path where this process may create files.")
+
+
+class WholeCommitter(_DirectoryCommitter):
+    """Makes a directory visible at the end of a job; see `StagedDirectory`.
+
+    Args:
+        place: The target, for messages.
+        directory: The target.
+        context: Whose it is.
+    """
+
+    def __init__(
+        self, place: str, directory: StagedDirectory, context: CommitterContext
+    ) -> None:
+        super().__init__(place, context)
+        self._directory = directory
+
+    async def begin(self, *, restored: bool) -> None:
+        """Claim the target and make the staging directory.
+
+        Raises:
+            TargetExistsError: If the target is already there.
+            SinkError: If it cannot be written, or another job writes it.
+        """
+        await self._begin(partial(self._directory.begin, self._owner))
+
+    async def commit(
+        self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+    ) -> None:
+        """Make everything visible.
+
+        Raises:
+            TargetExistsError: If the target appeared since `begin`.
+            SinkError: If the disk refuses.
+        """
+        await self._run(partial(self._directory.commit, committables))
+
+    async def end(self, *, succeeded: bool) -> None:
+        """Leave nothing behind; after a failure the target is as it was.
+
+        Raises:
+            SinkError: If it cannot be put back; says where it is.
+        """
+        await self._run(partial(self._directory.end, succeeded=succeeded))
+
+
+class GrowingCommitter(_DirectoryCommitter):
+    """Adds files to a directory with every checkpoint; see `GrowingDirectory`.
+
+    Args:
+        place: The target, for messages.
+        directory: The target.
+        context: Whose it is.
+    """
+
+    def __init__(
+        self, place: str, directory: GrowingDirectory, context: CommitterContext
+    ) -> None:
+        super().__init__(place, context)
+        self._directory = directory
+
+    async def begin(self, *, restored: bool) -> None:
+        """Claim the target and make the staging directory, or find what is prepared.
+
+        Raises:
+            TargetExistsError: If the target is already there, and not this job's.
+            SinkError: If it cannot be written, or another job writes it.
+        """
+        begin = partial(self._directory.begin, self._owner, restored=restored)
+        await self._begin(begin)
+
+    async def commit(
+        self, committables: list[Any], *, checkpoint_id: int, is_final: bool
+    ) -> None:
+        """Make files visible; those that are visible already stay.
+
+        Raises:
+            TargetExistsError: If the target appeared since `begin`.
+            SinkError: If a file is gone, or the disk refuses.
+        """
+        commit = partial(
+            self._directory.commit,
+            committables,
+            checkpoint_id=checkpoint_id,
+            is_final=is_final,
+        )
+        await self._run(commit)
+
+    async def recover(self) -> None:
+        """Remove what was prepared and is in no checkpoint.
+
+        Raises:
+            SinkError: If the disk refuses.
+        """
+        await self._run(self._directory.recover)
+
+    async def recover_writers(self, subtasks: Collection[int], before: int) -> None:
+        """Remove what attempts of some subtasks before one have prepared.
+
+        Raises:
+            SinkError: If the disk refuses.
+        """
+        is_left = partial(is_left_behind, subtasks=subtasks, before=before)
+        await self._run(partial(self._directory.remove_prepared, is_left))
+
+    async def end(self, *, succeeded: bool) -> None:
+        """Leave behind what was committed, and what may be committed yet.
+
+        Raises:
+            SinkError: If the disk refuses.
+        """
+        await self._run(partial(self._directory.end, succeeded=succeeded))
+
+
+# What sinks of files have in common: a directory, and how its files are named.
+#
+# Files are named after the job, its directory of checkpoints and the sink (or, if
+# nothing goes on from it, the execution), the subtask, the attempt, and how many the
+# subtask wrote before: no two attempts write to one name, and what an attempt left that
+# is no more is known by it.
+
+
+WriteMode = Literal["error", "overwrite", "append"]
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryTarget:
+    """A directory that a job writes.
+
+    Attributes:
+        path: Where it is, or will be.
+        mode: What becomes of what is there.
+        follow: Whether a log notifies readers of commits, and what becomes of files
+            that all have passed.
+        has_spark_log: Whether Spark's own readers see commits at once.
+    """
+
+    path: Path
+    mode: WriteMode
+    follow: Following | None = None
+    has_spark_log: bool = False
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], mode: WriteMode) -> DirectoryTarget:
+        """Return the target of two arguments of a sink.
+
+        Raises:
+            InvalidArgumentError: If one has a value that cannot work.
+            WrongTypeError: If ``path`` is no path.
+        """
+        if mode not in {"error", "overwrite", "append"}:
+            raise InvalidArgumentError(
+                "mode",
+                f"{mode!r} is unknown",
+                'Use "error", "overwrite" or "append".',
+            )
+        if not isinstance(path, str | os.PathLike):
+            raise WrongTypeError("path", f"{path!r} is not a path", "Give a directory.")
+        if not str(path):
+            raise InvalidArgumentError("path", "it is empty", "Give a directory.")
+        return cls(local_path(path, "path"), mode)
+
+    def create_committer(
+        self, context: CommitterContext
+    ) -> GrowingCommitter | WholeCommitter:
+        """Create the committer: one that adds with each checkpoint, or one at the end."""
+        path, token = self.path, token_of(context)
+        logs: list[DirectoryLog] = []
+        if self.follow is not None:
+            logs.append(CommitLog(self.follow))
+        if self.has_spark_log:
+            # Resolved: Spark's log has absolute paths.
+            logs.append(SparkLog(path.resolve()))
+        overwrite, append = self.mode == "overwrite", self.mode == "append"
+        if not context.commits_at_checkpoints and not append:
+            whole = StagedDirectory(path, token, overwrite=overwrite, logs=logs)
+            return WholeCommitter(str(path), whole, context)
+        growing = GrowingDirectory(
+            path,
+            token,
+            overwrite=overwrite,
+            append=append,
+            former=former_token_of(context),
+            is_resumable=context.is_resumable,
+            logs=logs,
+        )
+        return GrowingCommitter(str(path), growing, context)
+
+    def segments(self, context: RuntimeContext, ending: str) -> Segments:
+        """Return the names of a subtask's files."""
+        token = token_of(context)
+        prefix = f"part-{context.subtask_index:05d}-{token}-{context.attempt}"
+        if self.mode == "append":
+            # Beside files of an earlier execution of the same job.
+            prefix = f"{prefix}-{context.execution_id[:8]}"
+        return Segments(staging_directory(self.path, token), prefix, ending)
+
+
+class Segments:
+    """The files of one writer, in the staging directory.
+
+    Args:
+        directory: Where they are prepared; the committer made it.
+        prefix: How their names begin; no other writer has it.
+        ending: How their names end.
+
+    Attributes:
+        directory: Where they are prepared.
+        count: How many have been begun.
+    """
+
+    def __init__(self, directory: Path, prefix: str, ending: str) -> None:
+        self.directory = directory
+        self.count: int = 0
+        self._prefix = prefix
+        self._ending = ending
+        self._finished: list[str] = []
+
+    def begin(self, folder: str = "") -> Path:
+        """Return the path of a new file.
+
+        Args:
+            folder: The directory below that it belongs into; made if it is not there.
+        """
+        place = self.directory / folder
+        if folder:
+            make_directories(place)
+        name = f"{self._prefix}-{self.count:05d}{self._ending}"
+        # Counted also if it is never finished: no name is ever used twice.
+        self.count += 1
+        return place / name
+
+    def finish(self, path: Path) -> None:
+        """Let a file, which is closed, survive a loss of power; blocks."""
+        # File, then directory: a name without its content is what must never be seen.
+        _sync(path)
+        sync_directory(path.parent)
+        self._finished.append(str(path.relative_to(self.directory.parent)))
+
+    def take_finished(self) -> list[str]:
+        """Return the names of the files finished since the last call."""
+        finished, self._finished = self._finished, []
+        return finished
+
+    def snapshot(self) -> list[Any]:
+        """Return how many files there are, so that names do not come again."""
+        return [self.count]
+
+    def restore(self, elements: list[Any]) -> None:
+        """Take over the number of files; of several writers, the largest."""
+        self.count = max(elements)
+
+
+def token_of(context: RuntimeContext | CommitterContext) -> str:
+    """Return what names the files of a sink that can be committed together.
+
+    Writers and committer, wherever they are, find each other's files by it.
+    """
+    if not (context.commits_at_checkpoints and context.is_resumable):
+        return context.execution_id[:12]
+    # What the next execution finds again, too; and no job of the same name whose
+    # checkpoints are elsewhere, and count alike.
+    return _token(context.job_id, context.operator_id, context.lineage)
+
+
+def former_token_of(context: RuntimeContext | CommitterContext) -> str:
+    """Return the token of versions before lineages; "" if nothing goes on from it."""
+    if not (context.commits_at_checkpoints and context.is_resumable):
+        return ""
+    return _token(context.job_id, context.operator_id)
+
+
+def _token(*names: str) -> str:
+    # One without a lineage is named as versions before lineages did.
+    identity = "\0".join(one for one in names if one).encode()
+    return hashlib.sha256(identity).hexdigest()[:12]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

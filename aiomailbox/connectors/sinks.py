@@ -1,0 +1,230 @@
+"""What writes at once: functions and callers as sinks, and what writers share."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from operator import length_hint
+from types import CoroutineType
+from typing import Any
+
+from aiomailbox.errors import RecordsRefusedError
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.failures import USER_ERRORS, is_closing
+from aiomailbox.operators.core.operator import Pending, RunInterruption
+from aiomailbox.operators.core.user_code import (
+    check_function,
+    is_async_callable,
+    refuse_coroutine,
+)
+from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.records.run import Run
+
+# What the writers of sinks have in common that write at once.
+
+
+class ImmediateWriter:
+    """Base of writers for which a record is written when ``write_run`` has ended.
+
+    They buffer and prepare nothing, keep nothing for a restart, and hold nothing open.
+    """
+
+    __slots__ = ()
+
+    def flush(self, *, end_of_input: bool) -> Pending:
+        """Nothing is buffered."""
+        return None
+
+    def prepare_commit(self) -> list[Any]:
+        """Nothing to commit."""
+        return []
+
+    def snapshot(self) -> list[Any]:
+        """Nothing to keep."""
+        return []
+
+    def restore(self, elements: list[Any]) -> None:
+        """Nothing to take over."""
+
+    def close(self) -> Pending:
+        """Nothing to release."""
+        return None
+
+
+# A function as a sink.
+
+
+class FunctionSink:
+    """Calls a function with every record, in order.
+
+    An ``async def`` function is awaited before it gets the next record, so the
+    pipeline goes at its pace. Guarantee: at least once. In a job with checkpoints, records
+    since the newest one come again after a failure: what the function does must bear it.
+    Without checkpoints a job that fails has called it for some of its records. It is called in the process that starts the job, wherever the rest
+    of the job runs: what it fills or prints is the caller's.
+
+    Args:
+        function: A function of one record. What it returns is ignored, but a coroutine
+            from a function that is not ``async def`` fails the job.
+
+    Raises:
+        WrongTypeError: If it is not callable with one argument.
+
+    Example:
+        >>> sink = FunctionSink(print)
+    """
+
+    # A copy of the function in another process would fill a copy of what it fills.
+    stays_in_parent = True
+
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self.function: Callable[..., Any] = check_function(
+            function, "function", arity=1
+        )
+        self.may_leave_rest: bool = is_async_callable(self.function)
+
+    def create_writer(self, context: RuntimeContext) -> _FunctionWriter:
+        """Create the writer of one subtask."""
+        return _FunctionWriter(self.function)
+
+    def create_committer(self, context: CommitterContext) -> None:
+        """Return None: nothing is committed."""
+        return
+
+
+class _FunctionWriter(ImmediateWriter):
+    def __init__(self, function: Callable[[Any], object]) -> None:
+        self.interruption: RunInterruption | None = None
+        self._function = function
+        self._is_async = is_async_callable(function)
+
+    def write_run(self, run: Run) -> Pending:
+        """Call the function with each record."""
+        if self._is_async:
+            return self._await_each(run)
+        function = self._function
+        values = iter(run.values)
+        try:
+            for value in values:
+                result = function(value)
+                # One test per record; a call that is never awaited would be lost.
+                if type(result) is CoroutineType:
+                    refuse_coroutine(result, function)
+        except USER_ERRORS as error:
+            raise _refused(run, values, error) from error
+        return None
+
+    async def _await_each(self, run: Run) -> None:
+        function: Any = self._function
+        interruption = self.interruption
+        if interruption is not None:
+            interruption.start()
+        values = iter(run.values)
+        try:
+            for value in values:
+                result: Awaitable[object] = function(value)
+                await result
+                if interruption is not None and interruption.watch.has_waited:
+                    following = len(run) - length_hint(values)
+                    if await interruption.look_around(run, following):
+                        return
+        except USER_ERRORS as error:
+            if is_closing(error):
+                raise
+            raise _refused(run, values, error) from error
+
+
+def _refused(
+    run: Run, values: Iterator[Any], error: BaseException
+) -> RecordsRefusedError:
+    """Refuse the last record that was taken from a list's iterator.
+
+    It knows how many are left: they need not be counted.
+    """
+    seen = len(run) - length_hint(values)
+    return RecordsRefusedError({seen - 1: error}, seen)
+
+
+# The sink behind ``collect``, ``take`` and ``async for``: hands runs to the caller.
+
+
+class PullSink:
+    """Leaves results in the job's hand-over of a name; the runner of the job pulls.
+
+    Args:
+        handover: The name.
+    """
+
+    # The caller that pulls is there.
+    stays_in_parent = True
+    takes_columns = True
+
+    def __init__(self, handover: str) -> None:
+        self._handover = handover
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        """Create the writer of one subtask."""
+        return PullWriter(self._handover, context)
+
+    def create_committer(self, context: CommitterContext) -> Committer | None:
+        """Nothing to commit: what is pulled is gone."""
+        return None
+
+
+class PullWriter(ImmediateWriter):
+    """Offers each run, and takes no input while the consumer has enough.
+
+    Attributes:
+        accepts: Available while there is room.
+    """
+
+    __slots__ = ("_context", "_handover", "accepts")
+
+    def __init__(self, name: str, context: RuntimeContext) -> None:
+        self._context = context
+        self._handover = context.handover(name)
+        self.accepts = self._handover.room
+
+    def write_run(self, run: Run) -> Pending:
+        """Hand the run over; where one record led to many runs, wait for room."""
+        if not self.accepts.available:
+            return self._write_later(run)
+        self._handover.offer(run)
+        return None
+
+    async def _write_later(self, run: Run) -> None:
+        while not self.accepts.available:
+            await self._context.mailbox.yield_until(self._handover.writable())
+        self._handover.offer(run)
+
+
+# What a writer returns for a run of which it takes only some records.
+
+
+def refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> Pending:
+    """Say which records of a run are refused, after what is pending for the others.
+
+    Args:
+        refused: Why, by the index of the record in the run.
+        seen: How many records the run has.
+        pending: What is under way for those that were taken, or None.
+
+    Returns:
+        Raises `RecordsRefusedError` when it is awaited.
+
+    Raises:
+        RecordsRefusedError: At once, if nothing is pending.
+
+    Example:
+        >>> refuse({1: ValueError("no price")}, 2, None)
+        Traceback (most recent call last):
+        aiomailbox.errors.RecordsRefusedError: 1 of 2 records refused, ...
+    """
+    error = RecordsRefusedError(refused, seen)
+    if pending is None:
+        raise error
+    return _raise_after(pending, error)
+
+
+async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
+    await pending
+    raise error

@@ -1,0 +1,389 @@
+"""Calls on their way: their rows, what came of them, and how they are told of."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import reprlib
+from collections.abc import Callable, Collection, Hashable, Iterable
+from types import CoroutineType
+from typing import Any, Final, NamedTuple
+
+from aiomailbox.errors import WrongTypeError
+from aiomailbox.operators.async_io.identity import Identity
+from aiomailbox.operators.async_io.segment import Segment
+from aiomailbox.operators.async_io.settings import CallSettings
+from aiomailbox.operators.core.failures import DeadLetter
+from aiomailbox.operators.core.operator import OpenCall, OpenCalls
+from aiomailbox.operators.core.user_code import describe, users_line_of
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.run import Run
+from aiomailbox.supervision import frames_of
+
+# Rows that are on their way through an async operator, and the calls made for them.
+
+
+class Entry:
+    """One row, from its arrival until its result has been emitted.
+
+    Attributes:
+        value: The record, or what of it the function is called with.
+        timestamp: Its event time in milliseconds, as its run carried it, or None.
+        done: Whether it has been decided what comes out.
+        result: What the function returned; meaningless while not ``done``.
+        dropped: Whether nothing comes out on the main output.
+        letter: What goes to the side output of dead letters, or None.
+        segment: The stretch between two watermarks that it belongs to, if order is
+            kept by segments.
+        key: Its key, where order is kept by key.
+        cache_key: The key of its result in the cache, if it makes the call itself.
+        identity: Which call it means, where records have ids.
+        attempts: Attempts that have ended without an outcome.
+        run: The run that has the whole record, where ``value`` is a part of it, or None.
+        place: Where in that run; meaningless without one.
+    """
+
+    __slots__ = (
+        "attempts",
+        "cache_key",
+        "done",
+        "dropped",
+        "identity",
+        "key",
+        "letter",
+        "place",
+        "result",
+        "run",
+        "segment",
+        "timestamp",
+        "value",
+    )
+
+    segment: Segment
+    place: int
+
+    def __init__(self, value: Any, timestamp: int | None, attempts: int = 0) -> None:
+        self.value: Any = value
+        self.timestamp: int | None = timestamp
+        self.done: bool = False
+        self.dropped: bool = False
+        self.result: Any = None
+        self.letter: DeadLetter | None = None
+        self.key: Hashable = None
+        self.cache_key: tuple[Hashable] | None = None
+        self.identity: Identity | None = None
+        self.attempts: int = attempts
+        self.run: Run | None = None
+
+    @property
+    def record(self) -> Any:
+        """The whole record."""
+        if self.run is None:
+            return self.value
+        return self.run.slice(self.place, self.place + 1).values[0]
+
+
+class Worker:
+    """A coroutine that makes one call after the other.
+
+    Attributes:
+        task: The task it runs in.
+        call: The call that it makes, or None.
+        abandoned: Whether the call it makes has been given up by others: whatever
+            comes of it is ignored.
+    """
+
+    __slots__ = ("abandoned", "call", "task")
+
+    task: asyncio.Task[None]
+
+    def __init__(self) -> None:
+        self.call: Call | None = None
+        self.abandoned: bool = False
+
+
+class Call:
+    """One call of the user's function: all its attempts, for one row or a batch.
+
+    Attributes:
+        entries: The rows that still need a result.
+        attempts: Attempts begun.
+        begun_s: When the last one began, by the job's monotonic clock.
+        is_leasing: Whether it waits for its limit.
+        worker: Makes the current attempt; None between attempts.
+        timer: The current attempt's timeout, or the wait before the next one.
+        deadline: The timer of all attempts together.
+        deadline_s: The time at which it fires, by the job's monotonic clock.
+        settled: Whether all rows have a result or have failed.
+        span: Its span in a trace, None without one.
+    """
+
+    __slots__ = (
+        "attempts",
+        "begun_s",
+        "deadline",
+        "deadline_s",
+        "entries",
+        "is_leasing",
+        "settled",
+        "span",
+        "timer",
+        "worker",
+    )
+
+    def __init__(self, entries: list[Entry]) -> None:
+        self.entries: list[Entry] = entries
+        # Rows of a batch may have been in others before: none gets fewer than it may.
+        self.attempts: int = entries[0].attempts
+        if len(entries) > 1:
+            self.attempts = min(entry.attempts for entry in entries)
+        self.begun_s: float = 0.0
+        self.is_leasing: bool = False
+        self.worker: Worker | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.deadline: asyncio.TimerHandle | None = None
+        self.deadline_s: float = 0.0
+        self.settled: bool = False
+        self.span: Any = None
+
+    def cancel_timer(self) -> None:
+        """Stop the timeout, or the wait before the next attempt."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def settle(self) -> None:
+        """End the call: no timer of it fires any more."""
+        self.settled = True
+        self.cancel_timer()
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+
+# What came of a call, row by row.
+
+
+class Outcomes:
+    """Is notified of what came of a row; each row exactly once.
+
+    Args:
+        on_result: Told the row and its result.
+        on_failure: Told the row, the error and how many attempts there were.
+        on_fatal: Told of an error that no row is to blame for.
+    """
+
+    __slots__ = ("on_failure", "on_fatal", "on_result")
+
+    def __init__(
+        self,
+        on_result: Callable[[Entry, Any], None],
+        on_failure: Callable[[Entry, BaseException, int], None],
+        on_fatal: Callable[[BaseException], None],
+    ) -> None:
+        self.on_result: Callable[[Entry, Any], None] = on_result
+        self.on_failure: Callable[[Entry, BaseException, int], None] = on_failure
+        self.on_fatal: Callable[[BaseException], None] = on_fatal
+
+
+class Answers:
+    """Judges what the function returned.
+
+    Args:
+        function: The function, for messages.
+        settings: Whether there are batches, and which results are to be asked again.
+        outcomes: Notified of the outcome of each row.
+    """
+
+    __slots__ = ("_batched", "_function", "_outcomes", "_plain", "_retry")
+
+    def __init__(
+        self, function: Callable[..., Any], settings: CallSettings, outcomes: Outcomes
+    ) -> None:
+        self._function = function
+        self._retry = retry = settings.retry
+        self._batched = settings.batch is not None
+        self._outcomes = outcomes
+        self._plain = not self._batched and (retry is None or retry.retry_if is None)
+
+    def is_final(self, result: Any) -> bool:
+        """Whether a result is its row's, and there is nothing more to ask."""
+        return self._plain and type(result) is not CoroutineType
+
+    def sort_out(self, call: Call, result: Any) -> tuple[list[Entry], Any]:
+        """Tell the outcome of rows that are done.
+
+        Returns:
+            The rows whose call should be made again, and what is wrong with the first:
+            an exception or a result.
+
+        Raises:
+            WrongTypeError: If a batch was not answered with as many results, or a
+                result is a coroutine.
+        """
+        entries = call.entries
+        results = self._each(result, len(entries)) if self._batched else [result]
+        for one in results:
+            self._check(one)
+        wanted = [self._wants_again(call, one) for one in results]
+        again: list[Entry] = []
+        reason: Any = None
+        for entry, one, is_wanted in zip(entries, results, wanted, strict=True):
+            if is_wanted:
+                reason = one if not again else reason
+                again.append(entry)
+            elif self._batched and isinstance(one, Exception):
+                self._outcomes.on_failure(entry, one, call.attempts)
+            else:
+                self._outcomes.on_result(entry, one)
+        return again, reason
+
+    def _each(self, result: Any, count: int) -> list[Any]:
+        if isinstance(result, list | tuple):
+            if len(result) == count:
+                return list(result)
+            got = f"{len(result)} results"
+        else:
+            got = type(result).__name__
+        raise WrongTypeError(
+            "function",
+            f"{describe(self._function)} returned {got} for a batch of {count}",
+            "Return a list with one result for each record, in their order.",
+        )
+
+    def _check(self, result: Any) -> None:
+        if type(result) is CoroutineType:
+            result.close()
+            raise WrongTypeError(
+                "function",
+                f"{describe(self._function)} returned a coroutine instead of a value",
+                "Await it inside the function.",
+            )
+
+    def _wants_again(self, call: Call, result: Any) -> bool:
+        retry = self._retry
+        if retry is None or call.attempts >= retry.attempts:
+            return False
+        if self._batched and isinstance(result, Exception):
+            return retry.wants_error(result)
+        return retry.wants_result(result)
+
+
+# Describes calls that have not ended; nothing is prepared for it while they run.
+
+
+_TEXT_MAX: Final = 200
+
+
+# What is long is not written out first.
+_SHORT: Final = reprlib.Repr()
+
+
+_SHORT.maxstring = _SHORT.maxother = _TEXT_MAX
+
+
+_SHORT.maxdict = _SHORT.maxlist = _SHORT.maxtuple = 8
+
+
+class LimitShown(NamedTuple):
+    """The limit of an operator's calls.
+
+    Attributes:
+        limit: The limit, or None.
+        free: Units that may be used now; None if they are counted in another process.
+        waiting: Attempts of this operator that wait for it.
+    """
+
+    limit: RateLimit | None
+    free: float | None
+    waiting: int
+
+    @property
+    def name(self) -> str:
+        """What people call the limit."""
+        limit = self.limit
+        if limit is None or limit.name is None:
+            return "the limit"
+        return f"limit {limit.name!r}"
+
+    @property
+    def text(self) -> str:
+        """The limit and its tokens in words, "" without one."""
+        limit = self.limit
+        if limit is None:
+            return ""
+        free = "" if self.free is None else f"{self.free:g} of "
+        return (
+            f"{self.name}: {free}{limit.count:g} {limit.unit} free in {limit.per_s:g} s, "
+            f"{self.waiting} calls wait for it"
+        )
+
+
+def look_at_calls(
+    workers: Iterable[Worker],
+    retrying: Collection[Call],
+    limit: LimitShown,
+    *,
+    waiting_for_slot: int,
+    now_s: float,
+    count_max: int,
+) -> OpenCalls:
+    """Return the oldest calls; of the very oldest, where its code stands, too.
+
+    Args:
+        workers: They make the calls.
+        retrying: Those that wait for their next attempt.
+        limit: What they share.
+        waiting_for_slot: Calls that no worker makes yet.
+        now_s: The time by the job's monotonic clock.
+        count_max: How many are described.
+    """
+    made: list[tuple[Call, Worker | None]] = [
+        (worker.call, worker) for worker in workers if worker.call is not None
+    ]
+    made += [(call, None) for call in retrying]
+    oldest = [
+        _describe(call, worker, limit, now_s, with_line=place == 0)
+        for place, (call, worker) in enumerate(
+            heapq.nsmallest(count_max, made, key=lambda each: each[0].begun_s)
+        )
+    ]
+    return OpenCalls(len(made), oldest, waiting_for_slot, limit.text)
+
+
+def _describe(
+    call: Call,
+    worker: Worker | None,
+    limit: LimitShown,
+    now_s: float,
+    *,
+    with_line: bool,
+) -> OpenCall:
+    line = ""
+    if worker is None:
+        waits_for = "its next attempt"
+    elif worker.abandoned:
+        waits_for = "its function, which goes on after it was cancelled"
+    elif call.is_leasing:
+        waits_for = limit.name
+    else:
+        waits_for = "its function"
+    if with_line and worker is not None and not call.is_leasing:
+        line = users_line_of(frames_of(worker.task))
+    return OpenCall(
+        _records(call), call.attempts, max(0.0, now_s - call.begun_s), waits_for, line
+    )
+
+
+def _records(call: Call) -> str:
+    first = _text(call.entries[0].value)
+    more = len(call.entries) - 1
+    return f"{first} and {more} more" if more else first
+
+
+def _text(value: Any) -> str:
+    try:
+        text = _SHORT.repr(value)
+    except Exception:  # noqa: BLE001 -- the user's own type
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."

@@ -1,0 +1,786 @@
+"""The user's functions: how they are called, and on which line they stand."""
+
+from __future__ import annotations
+
+import asyncio
+import dis
+import functools
+import hashlib
+import inspect
+import itertools
+import linecache
+import pathlib
+import signal
+import sys
+import sysconfig
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from enum import Enum
+from functools import partial
+from types import CodeType, CoroutineType, FrameType
+from typing import Any, Final, NoReturn, Protocol, cast, runtime_checkable
+
+from aiomailbox.errors import (
+    AioMailboxError,
+    BadResultError,
+    InvalidArgumentError,
+    RecordTypeError,
+    UserFunctionError,
+    WrongTypeError,
+    add_note,
+    named_operator,
+    safe_repr,
+)
+from aiomailbox.mailbox.task_mailbox import current_task_or_none
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.signatures import accepts
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.store import KeyedStateStore
+
+# Looks at the users' functions: sync or async, how many arguments, from which line.
+
+
+class CallableKind(Enum):
+    """What calling a function gives."""
+
+    SYNC = "a value"
+    ASYNC = "a coroutine"
+    ASYNC_GENERATOR = "an asynchronous generator"
+
+
+def callable_kind(function: Callable[..., Any]) -> CallableKind:
+    """Return what calling ``function`` gives, without calling it.
+
+    Functions, methods, ``functools.partial`` and objects with a ``__call__`` are
+    understood; a plain function that returns a coroutine looks like a sync one.
+
+    Example:
+        >>> async def look_up(key): ...
+        >>> callable_kind(look_up)
+        <CallableKind.ASYNC: 'a coroutine'>
+    """
+    target = _without_partials(function)
+    # An object with `__call__` is as asynchronous as that.
+    for candidate in (target, getattr(target, "__call__", None)):  # noqa: B004 -- the method itself is looked at
+        # Calling a class makes an instance, whatever that can be called for.
+        if inspect.isclass(target):
+            break
+        if inspect.iscoroutinefunction(candidate):
+            return CallableKind.ASYNC
+        if inspect.isasyncgenfunction(candidate):
+            return CallableKind.ASYNC_GENERATOR
+    return CallableKind.SYNC
+
+
+def is_async_callable(function: Callable[..., Any]) -> bool:
+    """Return whether the result of ``function`` has to be awaited or iterated async."""
+    return callable_kind(function) is not CallableKind.SYNC
+
+
+def check_function(
+    function: object, parameter: str, *, arity: int | None = None
+) -> Callable[..., Any]:
+    """Return ``function`` if it can be called with ``arity`` arguments.
+
+    Args:
+        function: What the user gave.
+        parameter: The name of the parameter it was given for.
+        arity: How many positional arguments it will get; None skips the check, and so
+            does a function whose signature is unknown (some built-in ones).
+
+    Raises:
+        WrongTypeError: If it is not callable, or not with so many arguments.
+    """
+    refuse_called(function, parameter)
+    if not callable(function):
+        raise WrongTypeError(
+            parameter, f"{function!r} is not a function", "Give a function or method."
+        )
+    if arity is not None and not accepts(function, arity):
+        raise WrongTypeError(
+            parameter,
+            f"{describe(function)} cannot be called with {arity} positional argument"
+            f"{'' if arity == 1 else 's'}",
+            f"Its signature is {inspect.signature(function)}.",
+        )
+    return function
+
+
+def refuse_called(given: object, parameter: str) -> None:
+    """Refuse what a function gave when it was called where it should be named.
+
+    Args:
+        given: What the user gave.
+        parameter: The name of the parameter it was given for.
+
+    Raises:
+        WrongTypeError: If it is a coroutine or a generator.
+    """
+    if inspect.iscoroutine(given):
+        # Python would add, at some later time, that it was never awaited.
+        given.close()
+    elif not (inspect.isgenerator(given) or inspect.isasyncgen(given)):
+        return
+    name = given.__name__
+    raise WrongTypeError(
+        parameter,
+        f"{given!r} is what {name}(...) gave",
+        f"Give the function itself, without parentheses: {name}.",
+    )
+
+
+def check_methods(
+    owner: object, parameter: str, methods: Mapping[str, Sequence[str]]
+) -> None:
+    """Refuse an object with a method that cannot be called as it will be.
+
+    Args:
+        owner: What the user gave, an object with methods.
+        parameter: The name of the parameter it was given for.
+        methods: By its name what each method is called with; those that ``owner`` has
+            not are for others to miss.
+
+    Raises:
+        WrongTypeError: Naming the method, its line, and how to write it.
+    """
+    for name, arguments in methods.items():
+        method = getattr(owner, name, None)
+        if not callable(method) or accepts(method, len(arguments)):
+            continue
+        raise WrongTypeError(
+            parameter,
+            f"{describe(method)} cannot be called with {len(arguments)} argument"
+            f"{'' if len(arguments) == 1 else 's'} beside self: its signature is "
+            f"{inspect.signature(method)}",
+            f"Write def {name}({', '.join(['self', *arguments])}).",
+        )
+
+
+def refuse_undefined(method: Callable[..., Any], parameter: str) -> None:
+    """Refuse a method that a base class only declares.
+
+    Raises:
+        WrongTypeError: If the user's class does not define it.
+    """
+    if getattr(method, "__isabstractmethod__", False):
+        owner, name = getattr(method, "__self__", method), method.__name__
+        arguments = ", ".join(("self", *inspect.signature(method).parameters))
+        raise WrongTypeError(
+            parameter,
+            f"{type(owner).__qualname__} defines no {name}",
+            f"Write def {name}({arguments}).",
+        )
+
+
+def refuse_generator(function: object, parameter: str, remedy: str) -> None:
+    """Refuse a generator function where one result is expected.
+
+    Raises:
+        InvalidArgumentError: If it is one; an iterator would be the result.
+    """
+    target = inspect.unwrap(_without_partials(cast("Callable[..., Any]", function)))
+    call = getattr(type(target), "__call__", None)  # noqa: B004 -- it is looked at
+    if inspect.isgeneratorfunction(target) or inspect.isgeneratorfunction(call):
+        raise InvalidArgumentError(
+            parameter,
+            f"{describe(cast('Callable[..., Any]', function))} is a generator",
+            remedy,
+        )
+
+
+def refuse_resultless(function: Callable[..., Any], parameter: str) -> None:
+    """Refuse a function that was written without the result that is looked at.
+
+    Raises:
+        WrongTypeError: If it never returns a value.
+    """
+    code = getattr(inspect.unwrap(_without_partials(function)), "__code__", None)
+    if isinstance(code, CodeType) and _returns_only_none(code):
+        raise WrongTypeError(
+            parameter,
+            f"{describe(function)} never returns a value",
+            "Write return before its result.",
+        )
+
+
+def _returns_only_none(code: CodeType) -> bool:
+    """Whether a function has ends, and gives None at each of them."""
+    if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
+        return False
+    given = [
+        # In one instruction, or in two.
+        one if one.opname == "RETURN_CONST" else before
+        for before, one in itertools.pairwise(dis.get_instructions(code))
+        if one.opname in {"RETURN_CONST", "RETURN_VALUE"}
+    ]
+    return bool(given) and all(
+        "CONST" in one.opname and one.argval is None for one in given
+    )
+
+
+# Iterable, and meant to be one record.
+TAKEN_APART: Final = (str, bytes, bytearray, dict)
+
+
+def taken_apart(result: Any) -> tuple[str, str]:
+    """Say what a flat_map makes of a result that is iterable, and what to return instead.
+
+    Args:
+        result: Of one of the types `TAKEN_APART`.
+
+    Returns:
+        What it is, and the remedy.
+
+    Example:
+        >>> taken_apart("to be")[0]
+        "text, which flat_map takes apart into letters: 'to be'"
+    """
+    if isinstance(result, str):
+        kind, name, parts = "text", "text", "letters"
+    elif isinstance(result, dict):
+        kind, name, parts = "a dict", "row", "keys"
+    else:
+        kind, name, parts = "bytes", "data", "numbers"
+    return (
+        f"{kind}, which flat_map takes apart into {parts}: {shortened(result)}",
+        f"Return [{name}] for one record, or list({name}) for its {parts}.",
+    )
+
+
+def items_of(function: Callable[..., Any], result: Any) -> Iterator[Any]:
+    """Return an iterator of what a function of a flat_map returned.
+
+    Raises:
+        BadResultError: If that is text, or else of a type that is taken for one record.
+        TypeError: If it is not iterable.
+    """
+    if isinstance(result, TAKEN_APART):
+        raise BadResultError(describe(function), *taken_apart(result))
+    return iter(result)
+
+
+def refuse_none(function: Callable[..., Any], record: object) -> NoReturn:
+    """Say that a function that folds records has forgotten to return what it made.
+
+    Raises:
+        BadResultError: Always.
+    """
+    raise BadResultError(
+        describe(function),
+        f"None for the record {shortened(record)}",
+        "Return the reduced record.",
+    )
+
+
+async def collected(function: Callable[..., Any], result: Any) -> None:
+    """Await a method that emits by its collector, and so returns nothing.
+
+    Args:
+        function: The user's method.
+        result: What it returned, which is not None.
+
+    Raises:
+        BadResultError: If it returned a value, at once or at its end: it would be lost.
+    """
+    if hasattr(result, "__await__"):
+        result = await result
+    if result is not None:
+        raise BadResultError(
+            describe(function),
+            f"{shortened(result)}, which no operator gets",
+            "Write out.collect(value) for each result, and return nothing.",
+        )
+
+
+def check_sync_function(
+    function: object, parameter: str, *, arity: int | None = None
+) -> Callable[..., Any]:
+    """Return ``function`` if it can be called and gives its result at once.
+
+    Raises:
+        WrongTypeError: Also if it is an ``async def`` function.
+    """
+    checked = check_function(function, parameter, arity=arity)
+    if is_async_callable(checked):
+        raise WrongTypeError(
+            parameter,
+            f"{describe(checked)} gives {callable_kind(checked).value}",
+            "A plain function is needed here: do the awaiting in map_async before.",
+        )
+    return checked
+
+
+def refuse_coroutine(
+    coroutine: CoroutineType[Any, Any, Any], function: Callable[..., Any]
+) -> NoReturn:
+    """Close a coroutine that came where a value is expected, and say whose it is.
+
+    Args:
+        coroutine: What ``function`` returned although it is no ``async def`` function.
+        function: The user's function.
+
+    Raises:
+        RecordTypeError: Always.
+    """
+    coroutine.close()
+    raise RecordTypeError(
+        "function",
+        f"{describe(function)} returned a coroutine where a value is expected",
+        "An async def function: pass the function itself instead of calling it in a "
+        "lambda, or use map_async before.",
+    )
+
+
+def refuse_coroutines(
+    results: Iterable[object], function: Callable[..., Any]
+) -> NoReturn:
+    """Close the coroutines among what ``function`` returned, and raise.
+
+    Raises:
+        RecordTypeError: As `refuse_coroutine`.
+    """
+    coroutines = [one for one in results if type(one) is CoroutineType]
+    for coroutine in coroutines[1:]:
+        coroutine.close()
+    refuse_coroutine(coroutines[0], function)
+
+
+def describe(function: Callable[..., Any]) -> str:
+    """Return the function's name and where it is written.
+
+    Example:
+        >>> describe(len)
+        'len'
+    """
+    target = _without_partials(function)
+    name = _name(target)
+    if target is not function:
+        name = f"partial of {name}"
+    code = getattr(inspect.unwrap(target), "__code__", None)
+    if code is None:
+        call = getattr(type(target), "__call__", None)  # noqa: B004 -- for its line
+        code = getattr(call, "__code__", None)
+    if code is None:
+        return name
+    return f"{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def shortened(value: object, length_max: int = 200) -> str:
+    """Return the value's repr for a message, truncated if it is long.
+
+    Example:
+        >>> shortened("a" * 300, 10)
+        "'aaaaaa..."
+    """
+    text = safe_repr(value)
+    return text if len(text) <= length_max else f"{text[: length_max - 3]}..."
+
+
+def _without_partials(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
+def _name(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__qualname__", None)
+    if name is None:
+        return f"{type(function).__qualname__} object"
+    last = str(name).rpartition("<locals>.")[2]
+    return "lambda" if last == "<lambda>" else last
+
+
+# Finds the user's line in a traceback.
+
+
+_PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[2])
+
+
+_GENERATED: Final = "<aiomailbox"
+
+
+_ENDS: Final = (StopIteration, StopAsyncIteration)
+
+
+_STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
+
+
+def caller_location() -> str:
+    """Return ``file:line`` of the user's call that led here, "" if there is none."""
+    frame = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        following = frame.f_back
+        if following is None:
+            return ""
+        frame = following
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def user_location(error: BaseException) -> str:
+    """Return ``file:line`` of the innermost frame that is not aiomailbox's own.
+
+    Libraries and the standard library count only if no line of the user's own is known;
+    "unknown" when the traceback is empty. A return value that is lost has the
+    function's own line.
+    """
+    if isinstance(error, BadResultError):
+        return error.function
+    cause = error.__cause__
+    if isinstance(error, RuntimeError) and isinstance(cause, _ENDS):
+        # Python puts a RuntimeError in its place, whose traceback begins outside.
+        error = cause
+    return users_line(traceback.extract_tb(error.__traceback__))
+
+
+def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
+    """Return ``file:line`` of the innermost frame that is the user's own.
+
+    Args:
+        frames: The innermost one last. Those of libraries and of the standard library
+            count only if there is no other, and aiomailbox's own after them.
+    """
+    outside = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((_PACKAGE, _GENERATED))
+    ]
+    users = [
+        frame
+        for frame in outside
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith(_STANDARD_LIBRARY)
+    ]
+    for candidates in (users, outside, frames):
+        if candidates:
+            return f"{candidates[-1].filename}:{candidates[-1].lineno}"
+    return "unknown"
+
+
+def users_line_of(frames: Iterable[FrameType]) -> str:
+    """Return ``file:line`` of the innermost frame of a stack that is the user's own.
+
+    Args:
+        frames: Outermost first; no file is looked at.
+    """
+    return users_line(
+        [
+            traceback.FrameSummary(
+                frame.f_code.co_filename, frame.f_lineno, "", lookup_line=False
+            )
+            for frame in frames
+        ]
+    )
+
+
+def is_users(location: str) -> bool:
+    """Say whether a location is the user's, and not of a library or aiomailbox itself."""
+    return not (
+        is_own_line(location)
+        or "site-packages" in location
+        or location.startswith(_STANDARD_LIBRARY)
+    )
+
+
+def is_own_line(location: str) -> bool:
+    """Say whether a location is in aiomailbox itself, or not known: of no use to users.
+
+    Example:
+        >>> is_own_line(__file__), is_own_line("job.py:7")
+        (True, False)
+    """
+    return location.startswith((_PACKAGE, _GENERATED)) or location == "unknown"
+
+
+# Compiles source that is written at run time; tracebacks show its lines.
+
+
+# Beyond it the source that was not asked for the longest is forgotten. Its functions go
+# on, and their lines appear in tracebacks no more.
+SOURCES_MAX: Final = 512
+
+
+_known: Final[OrderedDict[str, CodeType]] = OrderedDict()
+
+
+def compiled(what: str, source: str) -> CodeType:
+    """Return the code of a source; equal sources share it.
+
+    Args:
+        what: What the source is for, as tracebacks name it.
+        source: Python's.
+
+    Example:
+        >>> compiled("example", "n = 1") is compiled("example", "n = 1")
+        True
+    """
+    digest = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
+    filename = f"<aiomailbox {what} {digest}>"
+    code = _known.get(filename)
+    if code is None:
+        code = compile(source, filename, "exec")
+        # Entries without a time stamp are never thrown out by linecache.checkcache.
+        lines = source.splitlines(keepends=True)
+        linecache.cache[filename] = (len(source), None, lines, filename)
+        _known[filename] = code
+        if len(_known) > SOURCES_MAX:
+            linecache.cache.pop(_known.popitem(last=False)[0], None)
+    _known.move_to_end(filename)
+    return code
+
+
+# Functions that keep state without keys by hand: CheckpointedFunction.
+
+
+class FunctionStateContext:
+    """What `CheckpointedFunction` may use.
+
+    Attributes:
+        is_restored: Whether the job resumes from a snapshot. So it may have what other
+            subtasks kept, or nothing, if there are more subtasks now.
+        operator_state: State without keys: ``get_list_state``, ``get_union_list_state``
+            and ``get_broadcast_state``.
+        state: The keyed state, if the stream has keys.
+        subtask_index: From 0.
+        parallelism: Subtasks of the operator.
+
+    Concept:
+        Flink, ``FunctionInitializationContext`` and ``FunctionSnapshotContext``.
+    """
+
+    __slots__ = (
+        "is_restored",
+        "operator_state",
+        "parallelism",
+        "state",
+        "subtask_index",
+    )
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self.operator_state: OperatorStateStore = context.operator_state
+        self.state: KeyedStateStore = context.keyed_state
+        self.subtask_index: int = context.subtask_index
+        self.parallelism: int = context.parallelism
+        self.is_restored: bool = context.operator_state.is_restored
+
+
+@runtime_checkable
+class CheckpointedFunction(Protocol):
+    """What a process function may have, to keep things that belong to no key.
+
+    A function need not derive from it: it is enough to have both methods.
+
+    Concept:
+        Flink, ``CheckpointedFunction``.
+
+    Example:
+        >>> from aiomailbox.operators.functions.process import ProcessFunction
+        >>> from aiomailbox.operators.functions.process import ProcessOperator
+        >>> from aiomailbox.state.descriptors import ListStateDescriptor
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> class Pairs(ProcessFunction):
+        ...     def initialize_state(self, context):
+        ...         held = ListStateDescriptor("held")
+        ...         self.held = context.operator_state.get_list_state(held)
+        ...         self.buffer = list(self.held.get())
+        ...
+        ...     def snapshot_state(self, context):
+        ...         self.held.update(self.buffer)
+        ...
+        ...     def process_element(self, value, context, out):
+        ...         self.buffer.append(value)
+        ...         if len(self.buffer) == 2:
+        ...             out.collect(tuple(self.buffer))
+        ...             self.buffer.clear()
+        >>> with OneInputHarness(ProcessOperator(Pairs())) as harness:
+        ...     harness.process_element("a")
+        ...     kept = harness.snapshot()
+        >>> harness = OneInputHarness(ProcessOperator(Pairs()))
+        >>> harness.restore(kept)
+        >>> with harness:
+        ...     harness.process_element("b")
+        ...     harness.values
+        [('a', 'b')]
+    """
+
+    def initialize_state(self, context: FunctionStateContext, /) -> None:
+        """Get the state, before ``open``; after a restore it holds what was kept."""
+        ...
+
+    def snapshot_state(self, context: FunctionStateContext, /) -> None:
+        """Put into the state what is to be kept; the snapshot follows at once."""
+        ...
+
+
+class FunctionHooks:
+    """Calls the hooks of a function that has them.
+
+    Args:
+        function: The user's function object.
+
+    Raises:
+        WrongTypeError: If it has one of them without the other, or an ``async def`` one.
+    """
+
+    __slots__ = ("_context", "_function")
+
+    def __init__(self, function: Any) -> None:
+        self._function: CheckpointedFunction | None = None
+        self._context: FunctionStateContext | None = None
+        names = ("initialize_state", "snapshot_state")
+        found = [name for name in names if callable(getattr(function, name, None))]
+        if not found or inspect.isclass(function):
+            return
+        kind = type(function).__qualname__.rpartition("<locals>.")[2]
+        if len(found) == 1:
+            missing = next(name for name in names if name not in found)
+            raise WrongTypeError(
+                "function",
+                f"{kind} has {found[0]} and no {missing}",
+                f"Define {missing}(self, context), too.",
+            )
+        check_methods(function, "function", dict.fromkeys(names, ("context",)))
+        for name in found:
+            method = getattr(function, name)
+            if is_async_callable(method):
+                raise WrongTypeError(
+                    "function",
+                    f"{describe(method)} is async, and snapshots are taken without "
+                    "awaiting",
+                    "Write def instead of async def.",
+                )
+        self._function = function
+
+    def initialize(self, context: RuntimeContext) -> None:
+        """Let the function get its state."""
+        if self._function is not None:
+            self._context = FunctionStateContext(context)
+            self._function.initialize_state(self._context)
+
+    def snapshot(self) -> None:
+        """Let the function fill its state, if it got it."""
+        if self._function is not None and self._context is not None:
+            self._function.snapshot_state(self._context)
+
+
+# Says of an error in a hook of the user's whose hook it was, and on which line.
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Say whether a CancelledError comes from something awaited, not from this task.
+
+    Left alone it would look like a clean end.
+    """
+    task: asyncio.Task[object] | None = asyncio.current_task()
+    is_cancelling = task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and not is_cancelling
+
+
+def ends_program(error: BaseException) -> bool:
+    """Say whether an error ends the program, and is no failure of what it came through.
+
+    An interrupt does, and so does SystemExit where a handler of a signal raised it, in
+    the middle of anything. A function of a job that calls ``sys.exit()`` has failed:
+    nobody would see that, or which one it was, if the program ended as if all were done.
+    """
+    if not isinstance(error, SystemExit):
+        return isinstance(error, KeyboardInterrupt)
+    handlers = {_code_of(signal.getsignal(each)) for each in signal.valid_signals()}
+    return any(
+        frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+def _code_of(handler: object) -> object:
+    while isinstance(handler, partial):
+        handler = handler.func
+    return getattr(handler, "__code__", None)
+
+
+@contextmanager
+def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
+    """Name operator, uid and hook in what the body raises, awaits included.
+
+    Args:
+        hook: The hook's name.
+        operator: The operator's name. Code of another one may run inside the hook: what
+            that raises is reported to be its.
+        uid: The operator's uid, or None.
+
+    Raises:
+        UserFunctionError: From whatever the user's code raises, also from a
+            cancellation that is not the running task's own. One that is its own is
+            raised with such an error as its cause, and what ends the process as it is.
+    """
+    place = f"in {hook}() of {named_operator(operator, uid)}"
+    try:
+        yield
+    except AioMailboxError as error:
+        location = user_location(error)
+        add_note(error, place if is_own_line(location) else f"{place} at {location}")
+        raise
+    except BaseException as error:
+        if ends_program(error):
+            add_note(error, f"{place} at {user_location(error)}")
+            raise
+        owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if owner is not None:
+            operator, uid = owner
+        location = user_location(error)
+        if is_own_line(location):
+            location = ""
+        failure = UserFunctionError(operator, uid, location, error)
+        add_note(failure, place)
+        if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
+            # The cause says whose it was.
+            error.__cause__ = error.__cause__ or failure
+            raise
+        raise failure from error
+
+
+def call_hook(
+    hook: str, operator: str, uid: str | None, call: Callable[..., Any], *args: Any
+) -> Any:
+    """Call a hook of the user's, and name operator, uid and hook in what it raises.
+
+    What it awaits is left to the caller; see `naming_hook`, also for the arguments.
+
+    Raises:
+        UserFunctionError: From whatever it raises.
+        asyncio.CancelledError: If it cancels the asyncio task that it runs in, at once
+            and not where that next waits. The cause names it.
+    """
+    task: asyncio.Task[object] | None = current_task_or_none()
+    cancels = 0 if task is None else task.cancelling()
+    with naming_hook(hook, operator, uid):
+        result = call(*args)
+    if task is None or task.cancelling() <= cancels:
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    cancelled = asyncio.CancelledError("it cancelled the task that runs it")
+    failure = UserFunctionError(operator, uid, describe(call), cancelled)
+    add_note(failure, f"in {hook}() of {named_operator(operator, uid)}")
+    raise cancelled from failure
+
+
+def owner_of(frames: Iterable[FrameType]) -> tuple[str, str | None] | None:
+    """Return name and uid of the innermost operator whose code is in a stack.
+
+    Args:
+        frames: Outermost first.
+    """
+    found: tuple[str, str | None] | None = None
+    for frame in frames:
+        owner = frame.f_locals.get("self")
+        # A user's attribute may do anything.
+        with suppress(BaseException):
+            # What works for an operator knows it by what takes its failed records.
+            for holder in (getattr(owner, "_failures", None), owner):
+                for name in ("_context", "context"):
+                    context = getattr(holder, name, None)
+                    operator = getattr(context, "operator_name", None)
+                    if isinstance(operator, str):
+                        found = operator, getattr(context, "uid", None)
+    return found

@@ -1,0 +1,433 @@
+"""What the users' functions may ask: time, timers, side outputs, state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast
+
+from aiomailbox.durations import event_time_ms
+from aiomailbox.errors import StateError, UsageError, WrongTypeError
+from aiomailbox.eventtime.timers import InternalTimerService
+from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.failures import Context
+from aiomailbox.operators.core.user_code import check_sync_function
+from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
+from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
+from aiomailbox.state.store import KeyedStateStore, MapState
+from aiomailbox.typevars import KeyT, MapKeyT, ValueT
+
+# What a process function may ask while it processes a record.
+
+
+class ProcessContext(Context):
+    """The record's event time, side outputs, time, and the task's services.
+
+    One object serves all calls of a function: it describes the record that is being
+    processed now and is not to be kept.
+
+    Args:
+        context: The operator's context.
+        collector: Where the function's results go.
+
+    Attributes:
+        timestamp: The record's event time in milliseconds, or None.
+        current_watermark: The watermark so far, `MIN_TIMESTAMP` before the first.
+        resource: What the context manager that ``open`` returned gave, or None.
+
+    Concept:
+        Flink, ``ProcessFunction.Context``.
+    """
+
+    __slots__ = ("_collector", "_context", "current_watermark", "resource", "timestamp")
+
+    def __init__(self, context: RuntimeContext, collector: Collector) -> None:
+        self._context = context
+        self._collector = collector
+        self.timestamp: int | None = None
+        self.current_watermark: int = MIN_TIMESTAMP
+        self.resource: Any = None
+
+    def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
+        """Emit to a side output, with the event time of the current record.
+
+        Raises:
+            WrongTypeError: If ``tag`` is not an `OutputTag`.
+        """
+        if not isinstance(tag, OutputTag):
+            raise WrongTypeError(
+                "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('late')."
+            )
+        self._collector.collect_side(tag, value)
+
+    @property
+    def metrics(self) -> MetricGroup:
+        """The operator's metrics."""
+        return self._context.metrics
+
+    @property
+    def mailbox(self) -> MailboxExecutor:
+        """The task's mailbox, at the operator's priority."""
+        return self._context.mailbox
+
+    @property
+    def state(self) -> Any:
+        """The state of the current key, which only records of keyed streams have.
+
+        Raises:
+            StateError: Where there is no current key.
+        """
+        raise StateError(
+            f"operator {self._context.operator_name!r} has no keyed state here, for "
+            "this record has no key. Write stream.key_by(...).process(...)."
+        )
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, integer milliseconds since the epoch."""
+        return self._context.processing_time.current_processing_time()
+
+    @property
+    def timer_service(self) -> Any:
+        """Timers, which only keyed streams have.
+
+        Raises:
+            StateError: On a stream without keys.
+        """
+        raise StateError(
+            f"operator {self._context.operator_name!r} has no timers, for its stream "
+            "has no keys. Write stream.key_by(...).process(...)."
+        )
+
+
+# What a process function on a keyed stream may ask, keep and plan.
+
+
+class TimeDomain(Enum):
+    """Which time a timer is about.
+
+    Concept:
+        Flink, ``TimeDomain``.
+    """
+
+    EVENT_TIME = "event_time"
+    PROCESSING_TIME = "processing_time"
+
+
+class TimerService:
+    """The timers of the current key.
+
+    A timer is a key and a time: registering it again changes nothing. Times are
+    integer milliseconds since the epoch, or aware datetimes.
+
+    Concept:
+        Flink, ``TimerService``.
+    """
+
+    __slots__ = ("_context", "_timers")
+
+    def __init__(
+        self, timers: InternalTimerService, context: KeyedProcessContext
+    ) -> None:
+        self._timers = timers
+        self._context = context
+
+    if not TYPE_CHECKING:
+
+        def __call__(self) -> NoReturn:
+            """Say that it is no method, as it is in Flink.
+
+            Raises:
+                UsageError: Always.
+            """
+            raise UsageError("timer_service is no method: write context.timer_service")
+
+    @property
+    def current_watermark(self) -> int:
+        """The watermark, `MIN_TIMESTAMP` before the first."""
+        return self._timers.current_watermark
+
+    def current_processing_time(self) -> int:
+        """Return wall-clock time, milliseconds since the epoch."""
+        return self._timers.current_processing_time()
+
+    def register_event_time_timer(self, timestamp: int | datetime) -> None:
+        """Call ``on_timer`` when the watermark reaches ``timestamp``.
+
+        If it has reached it already, that is with the next watermark.
+        """
+        key, time = self._context.current_key, event_time_ms(timestamp)
+        self._timers.register_event_time_timer(key, VOID, time)
+
+    def delete_event_time_timer(self, timestamp: int | datetime) -> None:
+        """Forget that timer; a no-op if there is none."""
+        key, time = self._context.current_key, event_time_ms(timestamp)
+        self._timers.delete_event_time_timer(key, VOID, time)
+
+    def register_processing_time_timer(self, timestamp: int | datetime) -> None:
+        """Call ``on_timer`` when wall-clock time has passed ``timestamp``."""
+        key, time = self._context.current_key, event_time_ms(timestamp)
+        self._timers.register_processing_time_timer(key, VOID, time)
+
+    def delete_processing_time_timer(self, timestamp: int | datetime) -> None:
+        """Forget that timer; a no-op if there is none."""
+        key, time = self._context.current_key, event_time_ms(timestamp)
+        self._timers.delete_processing_time_timer(key, VOID, time)
+
+
+class NoTimerService(TimerService):
+    """The timers of a function without ``on_timer``: none can be registered.
+
+    Args:
+        timers: The operator's timers.
+        context: The function's context.
+        problem: What to say of it.
+    """
+
+    __slots__ = ("_problem",)
+
+    def __init__(
+        self, timers: InternalTimerService, context: KeyedProcessContext, problem: str
+    ) -> None:
+        super().__init__(timers, context)
+        self._problem = problem
+
+    def register_event_time_timer(self, timestamp: int | datetime) -> NoReturn:
+        """Raise `StateError`: nothing would handle the timer."""
+        raise StateError(self._problem)
+
+    def register_processing_time_timer(self, timestamp: int | datetime) -> NoReturn:
+        """Raise `StateError`: nothing would handle the timer."""
+        raise StateError(self._problem)
+
+
+class KeyedProcessContext(ProcessContext, Generic[KeyT]):
+    """A `ProcessContext` with a key, the key's state, and its timers.
+
+    Args:
+        context: The operator's context.
+        collector: Where the function's results go.
+        timers: The operator's timers.
+
+    Attributes:
+        current_key: The key of the record or timer.
+        time_domain: In ``on_timer``, which time the timer is about; else None.
+
+    Concept:
+        Flink, ``KeyedProcessFunction.Context`` and ``OnTimerContext``.
+    """
+
+    __slots__ = ("_timer_service", "_timers", "current_key", "time_domain")
+
+    def __init__(
+        self,
+        context: RuntimeContext,
+        collector: Collector,
+        timers: InternalTimerService,
+    ) -> None:
+        super().__init__(context, collector)
+        self._timers = timers
+        self._timer_service = TimerService(timers, self)
+        self.current_key: KeyT = cast("KeyT", None)
+        self.time_domain: TimeDomain | None = None
+
+    @property
+    def state(self) -> KeyedStateStore:
+        """The state of the current key: ``state.get_value(descriptor)`` and so on."""
+        return self._context.keyed_state
+
+    @property
+    def timer_service(self) -> TimerService:
+        """The timers of the current key."""
+        return self._timer_service
+
+    def refuse_timers(self, function: object) -> None:
+        """Let no timer be registered, for ``function`` has no ``on_timer``."""
+        name = type(function).__qualname__.rpartition("<locals>.")[2]
+        problem = (
+            f"operator {self._context.operator_name!r}: {name} registers a timer and "
+            "has no on_timer. Define "
+            "on_timer(self, timestamp, context, out)."
+        )
+        # In place of the real one: a check at each registration would be felt.
+        self._timer_service = NoTimerService(self._timers, self, problem)
+
+    def enter(self, key: KeyT) -> None:
+        """Make ``key`` the current one."""
+        self.current_key = key
+        self._context.keyed_state.set_current_key(key)
+
+
+# What functions may ask and keep where one of two streams is broadcast.
+
+
+class BroadcastStates:
+    """The broadcast state of one subtask: a map for each declared descriptor.
+
+    Args:
+        descriptors: What was given to ``stream.broadcast(...)``.
+        store: The operator's state without keys.
+    """
+
+    __slots__ = ("_readable", "_writable")
+
+    def __init__(
+        self, descriptors: Sequence[MapStateDescriptor], store: OperatorStateStore
+    ) -> None:
+        self._writable: dict[str, MapState] = {}
+        self._readable: dict[str, ReadOnlyBroadcastState] = {}
+        for descriptor in descriptors:
+            name = descriptor.name
+            self._writable[name] = store.get_broadcast_state(descriptor)
+            self._readable[name] = store.get_read_only_broadcast_state(descriptor)
+
+    def writable(self, descriptor: MapStateDescriptor) -> MapState:
+        """Return the map for the broadcast side.
+
+        Raises:
+            StateError: If the descriptor was not declared.
+        """
+        state = self._writable.get(descriptor.name)
+        if state is None:
+            raise self._undeclared(descriptor)
+        return state
+
+    def readable(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
+        """Return the map for the other side, for reading; raises as `writable`."""
+        state = self._readable.get(descriptor.name)
+        if state is None:
+            raise self._undeclared(descriptor)
+        return state
+
+    def _undeclared(self, descriptor: MapStateDescriptor) -> StateError:
+        declared = ", ".join(sorted(self._writable)) or "none"
+        return StateError(
+            f"broadcast state {descriptor.name!r} was not declared (declared: "
+            f"{declared}). Write rules.broadcast(descriptor) with this descriptor."
+        )
+
+
+class ReadOnlyContext(ProcessContext):
+    """A `ProcessContext` for the side that is not broadcast.
+
+    Concept:
+        Flink, ``BroadcastProcessFunction.ReadOnlyContext``.
+    """
+
+    __slots__ = ("_states",)
+
+    def __init__(
+        self, context: RuntimeContext, collector: Collector, states: BroadcastStates
+    ) -> None:
+        super().__init__(context, collector)
+        self._states = states
+
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> ReadOnlyBroadcastState[MapKeyT, ValueT]:
+        """Return the broadcast state for reading."""
+        return self._states.readable(descriptor)
+
+
+class KeyedReadOnlyContext(KeyedProcessContext[KeyT]):
+    """A `KeyedProcessContext` for the side that is not broadcast.
+
+    Concept:
+        Flink, ``KeyedBroadcastProcessFunction.ReadOnlyContext`` and ``OnTimerContext``.
+    """
+
+    __slots__ = ("_states",)
+
+    def __init__(
+        self,
+        context: RuntimeContext,
+        collector: Collector,
+        timers: InternalTimerService,
+        states: BroadcastStates,
+    ) -> None:
+        super().__init__(context, collector, timers)
+        self._states = states
+
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> ReadOnlyBroadcastState[MapKeyT, ValueT]:
+        """Return the broadcast state for reading."""
+        return self._states.readable(descriptor)
+
+
+class BroadcastContext(ProcessContext):
+    """A `ProcessContext` for the broadcast side.
+
+    Every subtask gets every broadcast record. It must do the same with it, for the
+    copies of the state to stay equal.
+
+    Concept:
+        Flink, ``BroadcastProcessFunction.Context``.
+    """
+
+    __slots__ = ("_states",)
+
+    def __init__(
+        self, context: RuntimeContext, collector: Collector, states: BroadcastStates
+    ) -> None:
+        super().__init__(context, collector)
+        self._states = states
+
+    def get_broadcast_state(
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> MapState[MapKeyT, ValueT]:
+        """Return this subtask's copy of the broadcast state."""
+        return self._states.writable(descriptor)
+
+    @property
+    def timer_service(self) -> Any:
+        """Timers, which the broadcast side does not have.
+
+        Raises:
+            StateError: Always: a broadcast record belongs to no key.
+        """
+        raise StateError(
+            f"the broadcast side of operator {self._context.operator_name!r} has no "
+            "timers, for its records have no key. Register them in process_element."
+        )
+
+
+class KeyedBroadcastContext(BroadcastContext):
+    """A `BroadcastContext` beside a keyed stream.
+
+    Concept:
+        Flink, ``KeyedBroadcastProcessFunction.Context``.
+    """
+
+    __slots__ = ()
+
+    def apply_to_keyed_state(
+        self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]
+    ) -> None:
+        """Call ``function(key, state)`` for each key of this subtask that has state.
+
+        Args:
+            descriptor: Names the state.
+            function: Gets a key and its state object, which it may read and change. Not
+                ``async def``: no record may come in between.
+
+        Raises:
+            WrongTypeError: If ``function`` is of a wrong type.
+        """
+        check_sync_function(function, "function", arity=2)
+        store = self._context.keyed_state
+        state = _state_of(store, descriptor)
+        try:
+            for key in store.keys(descriptor):
+                store.set_current_key(key)
+                function(key, state)
+        finally:
+            store.set_current_key(None)
+
+
+def _state_of(store: KeyedStateStore, descriptor: StateDescriptor) -> Any:
+    return getattr(store, f"get_{descriptor.kind}")(descriptor)

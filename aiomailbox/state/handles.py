@@ -1,0 +1,619 @@
+"""State objects: the current key's content, by kind, and its expiry."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from aiomailbox.clock import Clock
+from aiomailbox.errors import StateError
+from aiomailbox.state.descriptors import (
+    AggregateFunction,
+    ReduceFunction,
+    StateTtlConfig,
+    StateVisibility,
+    TtlUpdate,
+)
+from aiomailbox.state.snapshot import IMMUTABLE_TYPES, copy_content
+
+# State objects of the heap store: the current key's content, by kind.
+
+
+NO_KEY: Any = object()
+
+
+class CurrentKey:
+    """The key of a store that state objects refer to."""
+
+    __slots__ = ("key",)
+
+    def __init__(self) -> None:
+        self.key: Any = NO_KEY
+
+    def required(self) -> Any:
+        """Return the key.
+
+        Raises:
+            StateError: If there is none.
+        """
+        if self.key is NO_KEY:
+            raise StateError(
+                "keyed state was used while no key is current. It can be used while a "
+                "record or a timer of a keyed stream is processed, not in open() or "
+                "close()."
+            )
+        return self.key
+
+
+class ContentTable(Protocol):
+    """Where the contents of one state are."""
+
+    def read(self, key: Any, namespace: Any) -> Any:
+        """Return the content of ``key`` in ``namespace``, or None."""
+        ...
+
+    def write(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key`` in ``namespace``."""
+        ...
+
+    def forget(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key`` in ``namespace``."""
+        ...
+
+    def keys_to_sweep(self) -> Iterable[Any]:
+        """Return most of the keys; the state may be changed while they are walked."""
+        ...
+
+    def namespaces_of(self, key: Any) -> Sequence[Any]:
+        """Return the namespaces of ``key``; of state without them, one."""
+        ...
+
+
+class ContentCell(Protocol):
+    """The place of one content, whichever key is current."""
+
+    def read(self) -> Any:
+        """Return the content, or None."""
+        ...
+
+    def write(self, content: Any) -> None:
+        """Set the content."""
+        ...
+
+    def forget(self) -> None:
+        """Remove the content."""
+        ...
+
+
+class Cell:
+    """The place of one state's content: current key and a fixed namespace."""
+
+    __slots__ = ("_current", "_forget", "_namespace", "_read", "_write")
+
+    def __init__(
+        self,
+        current: CurrentKey,
+        table: ContentTable,
+        namespace: Any,
+    ) -> None:
+        self._current = current
+        self._namespace = namespace
+        self._read = table.read
+        self._write = table.write
+        self._forget = table.forget
+
+    def read(self) -> Any:
+        """Return the content, or None."""
+        key = self._current.key
+        # Asked here and not by a call: each record comes this way.
+        if key is NO_KEY:
+            key = self._current.required()
+        return self._read(key, self._namespace)
+
+    def write(self, content: Any) -> None:
+        """Set the content."""
+        key = self._current.key
+        if key is NO_KEY:
+            key = self._current.required()
+        self._write(key, self._namespace, content)
+
+    def forget(self) -> None:
+        """Remove the content."""
+        self._forget(self._current.required(), self._namespace)
+
+
+class HeapValueState:
+    """One value of the current key.
+
+    Args:
+        cell: Where it is.
+        default: What keys without a value have; each gets a copy of its own.
+    """
+
+    __slots__ = ("_cell", "_default", "_shares_default")
+
+    def __init__(self, cell: ContentCell, default: Any) -> None:
+        self._cell = cell
+        self._default = default
+        self._shares_default = type(default) in IMMUTABLE_TYPES
+
+    def value(self) -> Any:
+        """Return the value, or a copy of the descriptor's default."""
+        value = self._cell.read()
+        if value is not None:
+            return value
+        # A copy of a mutable default: changed in place it would change for all keys.
+        return self._default if self._shares_default else copy_content(self._default)
+
+    def update(self, value: Any) -> None:
+        """Replace the value; None clears it."""
+        if value is None:
+            self._cell.forget()
+        else:
+            self._cell.write(value)
+
+    def clear(self) -> None:
+        """Forget the value."""
+        self._cell.forget()
+
+
+class HeapListState:
+    """A list of the current key."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: ContentCell) -> None:
+        self._cell = cell
+
+    def get(self) -> list[Any]:
+        """Return the elements as a new list; empty when there are none."""
+        # A new list: changing it must not change the state.
+        return list(self._cell.read() or ())
+
+    def add(self, value: Any) -> None:
+        """Append an element."""
+        elements = self._cell.read()
+        if elements is None:
+            self._cell.write([value])
+        else:
+            # Changed in place; a store that keeps bytes writes whatever may have been
+            # changed.
+            elements.append(value)
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append elements."""
+        added = list(values)
+        elements = self._cell.read()
+        if elements is not None:
+            elements.extend(added)
+        elif added:
+            self._cell.write(added)
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace all elements."""
+        elements = list(values)
+        if elements:
+            self._cell.write(elements)
+        else:
+            self._cell.forget()
+
+    def clear(self) -> None:
+        """Forget all elements."""
+        self._cell.forget()
+
+
+class HeapMapState:
+    """A map of the current key."""
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: ContentCell) -> None:
+        self._cell = cell
+
+    def get(self, map_key: Any, default: Any = None) -> Any:
+        """Return the value of ``map_key``, or ``default``."""
+        entries = self._cell.read()
+        return default if entries is None else entries.get(map_key, default)
+
+    def put(self, map_key: Any, value: Any) -> None:
+        """Set the value of ``map_key``."""
+        entries = self._cell.read()
+        if entries is None:
+            self._cell.write({map_key: value})
+        else:
+            entries[map_key] = value
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        """Set several values."""
+        for map_key, value in entries.items():
+            self.put(map_key, value)
+
+    def remove(self, map_key: Any) -> None:
+        """Forget ``map_key``; a no-op if it is not there."""
+        entries = self._cell.read()
+        if entries is not None:
+            entries.pop(map_key, None)
+            # An empty map is no content, so that the key can be forgotten.
+            if not entries:
+                self._cell.forget()
+
+    def contains(self, map_key: Any) -> bool:
+        """Say whether ``map_key`` is there."""
+        return map_key in (self._cell.read() or ())
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return all entries."""
+        return list((self._cell.read() or {}).items())
+
+    def keys(self) -> list[Any]:
+        """Return all keys of the map."""
+        return list(self._cell.read() or ())
+
+    def values(self) -> list[Any]:
+        """Return all values of the map."""
+        return list((self._cell.read() or {}).values())
+
+    def is_empty(self) -> bool:
+        """Say whether the map has no entry."""
+        return not self._cell.read()
+
+    def clear(self) -> None:
+        """Forget all entries."""
+        self._cell.forget()
+
+
+class HeapReducingState:
+    """One value of the current key that others are folded into."""
+
+    __slots__ = ("_cell", "_reduce")
+
+    def __init__(self, cell: ContentCell, reduce: ReduceFunction) -> None:
+        self._cell = cell
+        self._reduce = reduce
+
+    def get(self) -> Any:
+        """Return the value, or None when nothing was added."""
+        return self._cell.read()
+
+    def add(self, value: Any) -> None:
+        """Fold ``value`` in."""
+        old = self._cell.read()
+        self._cell.write(value if old is None else self._reduce(old, value))
+
+    def clear(self) -> None:
+        """Forget the value."""
+        self._cell.forget()
+
+
+class HeapAggregatingState:
+    """One accumulator of the current key."""
+
+    __slots__ = ("_cell", "_function")
+
+    def __init__(self, cell: ContentCell, function: AggregateFunction) -> None:
+        self._cell = cell
+        self._function = function
+
+    def get(self) -> Any:
+        """Return the accumulator's result, or None when nothing was added."""
+        accumulator = self._cell.read()
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        """Add ``value`` to the accumulator."""
+        accumulator = self._cell.read()
+        if accumulator is None:
+            accumulator = self._function.create_accumulator()
+        self._cell.write(self._function.add(value, accumulator))
+
+    def clear(self) -> None:
+        """Forget the accumulator."""
+        self._cell.forget()
+
+
+# State that expires: every content carries the time at which it was last touched.
+#
+# Theory of operation: a value, a reduced value and an accumulator are kept as one pair
+# ``(content, touched)``, a list as pairs, a map as a dict of pairs. Reading an expired
+# content removes it. What is never read is found by a sweep: every write looks at a few
+# other keys, so that a state as large as its live keys stays that large.
+
+
+_SWEPT_PER_WRITE = 2
+
+
+class Expiry:
+    """When content of one state has expired, and whether it is still visible then.
+
+    Args:
+        config: The state's time to live.
+        kind: The state's kind: what its contents look like.
+        clock: Wall-clock time.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_grace_ms",
+        "_is_pair",
+        "_ttl_ms",
+        "refreshes_on_read",
+        "returns_expired",
+    )
+
+    def __init__(self, config: StateTtlConfig, kind: str, clock: Clock) -> None:
+        self._clock = clock
+        self._ttl_ms = config.ttl_ms
+        self._is_pair = kind not in {"list", "map"}
+        self.refreshes_on_read: bool = config.update is TtlUpdate.ON_READ_AND_WRITE
+        self.returns_expired: bool = (
+            config.visibility is StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
+        )
+        # As long as it has lived, what has expired may still be read.
+        self._grace_ms = config.ttl_ms if self.returns_expired else 0
+
+    def now_ms(self) -> int:
+        """Return wall-clock time, milliseconds."""
+        return self._clock.now_ms()
+
+    def is_expired(self, touched_ms: int, now_ms: int) -> bool:
+        """Say whether content that was touched then is expired now."""
+        # With `<=`, as in Flink: at exactly its time to live it has expired.
+        return touched_ms + self._ttl_ms <= now_ms
+
+    def size_of(self, content: Any) -> int:
+        """Return how many elements or entries there are that expire one by one."""
+        return 1 if self._is_pair else len(content)
+
+    def live(self, content: Any, now_ms: int) -> Any:
+        """Return what of a content has not expired, or None if all of it has."""
+        if self._is_pair:
+            return None if self.is_expired(content[1], now_ms) else content
+        if isinstance(content, dict):
+            kept: Any = {
+                key: pair
+                for key, pair in content.items()
+                if not self.is_expired(pair[1], now_ms)
+            }
+        else:
+            kept = [pair for pair in content if not self.is_expired(pair[1], now_ms)]
+        return kept or None
+
+    def readable(self, content: Any, now_ms: int) -> Any:
+        """Return what of a content a sweep leaves, or None if that is nothing."""
+        return self.live(content, now_ms - self._grace_ms)
+
+
+class Sweep:
+    """Walks over all keys of a state, a few at a time, and drops what has expired.
+
+    Where expired content may still be read, it drops what has been expired for as long
+    again as the time to live.
+
+    Cost:
+        Two keys, or elements of a list or map, per call on average, and one list of all
+        keys per round.
+    """
+
+    __slots__ = ("_expiry", "_keys", "_owed", "_table")
+
+    def __init__(self, table: ContentTable, expiry: Expiry) -> None:
+        self._table = table
+        self._expiry = expiry
+        self._keys: Iterator[Any] = iter(())
+        # Elements that were looked at in advance: as many calls look at nothing.
+        self._owed = 0
+
+    def step(self) -> None:
+        """Look at the next keys."""
+        self._owed -= _SWEPT_PER_WRITE
+        if self._owed >= 0:
+            return
+        now_ms = self._expiry.now_ms()
+        while self._owed < 0:
+            key = next(self._keys, None)
+            if key is None:
+                self._owed = 0
+                self._keys = iter(self._table.keys_to_sweep())
+                return
+            self._owed += self._drop_expired(key, now_ms)
+
+    def _drop_expired(self, key: Any, now_ms: int) -> int:
+        """Drop what has expired of a key; return how much there was to look at."""
+        table, expiry = self._table, self._expiry
+        looked_at = 0
+        for namespace in table.namespaces_of(key):
+            content = table.read(key, namespace)
+            if content is None:
+                continue
+            looked_at += expiry.size_of(content)
+            kept = expiry.readable(content, now_ms)
+            if kept is None:
+                table.forget(key, namespace)
+            # A key in use never expires as a whole, and what is in it may for years.
+            elif expiry.size_of(kept) < expiry.size_of(content):
+                table.write(key, namespace, kept)
+        return looked_at or 1
+
+
+class TtlCell:
+    """A `Cell` whose content expires as a whole.
+
+    Args:
+        cell: Keeps ``(content, touched)``.
+        expiry: When that has expired.
+        sweep: Drops what is never read.
+    """
+
+    __slots__ = ("_cell", "_expiry", "_sweep")
+
+    def __init__(self, cell: Cell, expiry: Expiry, sweep: Sweep) -> None:
+        self._cell = cell
+        self._expiry = expiry
+        self._sweep = sweep
+
+    def read(self) -> Any:
+        """Return the content, or None if there is none or it may not be seen."""
+        pair = self._cell.read()
+        if pair is None:
+            return None
+        content, touched = pair
+        expiry = self._expiry
+        now_ms = expiry.now_ms()
+        if expiry.is_expired(touched, now_ms):
+            # Removed when it is read, also if it is still returned.
+            self._cell.forget()
+            return content if expiry.returns_expired else None
+        if expiry.refreshes_on_read:
+            self._cell.write((content, now_ms))
+        return content
+
+    def write(self, content: Any) -> None:
+        """Set the content, touched now."""
+        self._cell.write((content, self._expiry.now_ms()))
+        self._sweep.step()
+
+    def forget(self) -> None:
+        """Remove the content."""
+        self._cell.forget()
+
+
+class _Elements:
+    """What list and map state with a time to live have in common."""
+
+    __slots__ = ("_cell", "_expiry", "_sweep")
+
+    def __init__(self, cell: Cell, expiry: Expiry, sweep: Sweep) -> None:
+        self._cell = cell
+        self._expiry = expiry
+        self._sweep = sweep
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._cell.forget()
+
+    def _keep(self, content: Any) -> None:
+        if content:
+            self._cell.write(content)
+        else:
+            self._cell.forget()
+
+
+class TtlListState(_Elements):
+    """A list of the current key whose elements expire one by one."""
+
+    __slots__ = ()
+
+    def get(self) -> list[Any]:
+        """Return the elements as a new list; empty when there are none."""
+        pairs = self._cell.read()
+        if not pairs:
+            return []
+        expiry = self._expiry
+        now_ms = expiry.now_ms()
+        live = [pair for pair in pairs if not expiry.is_expired(pair[1], now_ms)]
+        seen = pairs if expiry.returns_expired else live
+        if expiry.refreshes_on_read:
+            self._keep([(element, now_ms) for element, _ in live])
+        elif len(live) < len(pairs):
+            self._keep(live)
+        return [element for element, _ in seen]
+
+    def add(self, value: Any) -> None:
+        """Append an element."""
+        self.add_all([value])
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        """Append elements."""
+        now_ms = self._expiry.now_ms()
+        added = [(value, now_ms) for value in values]
+        pairs = self._cell.read()
+        if pairs is None:
+            self._keep(added)
+        else:
+            pairs.extend(added)
+        self._sweep.step()
+
+    def update(self, values: Iterable[Any]) -> None:
+        """Replace all elements."""
+        now_ms = self._expiry.now_ms()
+        self._keep([(value, now_ms) for value in values])
+        self._sweep.step()
+
+
+class TtlMapState(_Elements):
+    """A map of the current key whose entries expire one by one."""
+
+    __slots__ = ()
+
+    def get(self, map_key: Any, default: Any = None) -> Any:
+        """Return the value of ``map_key``, or ``default``."""
+        found = self._look([map_key])
+        return found[0][1] if found else default
+
+    def put(self, map_key: Any, value: Any) -> None:
+        """Set the value of ``map_key``."""
+        self.put_all({map_key: value})
+
+    def put_all(self, entries: Mapping[Any, Any]) -> None:
+        """Set several values."""
+        now_ms = self._expiry.now_ms()
+        added = {key: (value, now_ms) for key, value in entries.items()}
+        pairs = self._cell.read()
+        if pairs is None:
+            self._keep(added)
+        else:
+            pairs.update(added)
+        self._sweep.step()
+
+    def remove(self, map_key: Any) -> None:
+        """Forget ``map_key``; a no-op if it is not there."""
+        pairs = self._cell.read()
+        if pairs is not None:
+            pairs.pop(map_key, None)
+            self._keep(pairs)
+
+    def contains(self, map_key: Any) -> bool:
+        """Say whether ``map_key`` is there."""
+        return bool(self._look([map_key]))
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """Return all entries."""
+        return self._look(list(self._cell.read() or ()))
+
+    def keys(self) -> list[Any]:
+        """Return all keys of the map."""
+        return [key for key, _ in self.items()]
+
+    def values(self) -> list[Any]:
+        """Return all values of the map."""
+        return [value for _, value in self.items()]
+
+    def is_empty(self) -> bool:
+        """Say whether the map has no entry, expired or not; that is no access to any.
+
+        Concept:
+            Flink, ``TtlMapState.isEmpty``, which asks the map that it wraps.
+        """
+        return not self._cell.read()
+
+    def _look(self, map_keys: Iterable[Any]) -> list[tuple[Any, Any]]:
+        """Read entries: drop those that have expired, refresh the others."""
+        pairs = self._cell.read()
+        if not pairs:
+            return []
+        expiry = self._expiry
+        now_ms = expiry.now_ms()
+        found = []
+        for key in map_keys:
+            if key not in pairs:
+                continue
+            value, touched = pairs[key]
+            if expiry.is_expired(touched, now_ms):
+                del pairs[key]
+                if not expiry.returns_expired:
+                    continue
+            elif expiry.refreshes_on_read:
+                pairs[key] = (value, now_ms)
+            found.append((key, value))
+        self._keep(pairs)
+        return found
