@@ -67,7 +67,7 @@ java.stdin.close()
 java.wait()
 """
 LOOK_FOR_JAVA = """
-from aiomailbox.connectors.spark.java import find_java
+from aiomailbox.connectors.spark.session import find_java
 from aiomailbox.errors import JavaNotFoundError
 try:
     java = find_java()

@@ -10,16 +10,24 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from aiomailbox import connectors as _connectors
-from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
-from aiomailbox.api.connected import ConnectedStreams
+from aiomailbox.api.connected import (
+    BroadcastConnectedStream,
+    BroadcastStream,
+    ConnectedStreams,
+)
 from aiomailbox.api.environment import StreamExecutionEnvironment
-from aiomailbox.api.interval import IntervalJoin, IntervalJoined
 from aiomailbox.api.job import JobClient, OperatorWatermark
 from aiomailbox.api.job_progress import JobProgress, progress
+from aiomailbox.api.joined import (
+    CoGroupedWindows,
+    IntervalJoin,
+    IntervalJoined,
+    JoinedStreams,
+    JoinedWindows,
+)
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.sessions import Session
 from aiomailbox.api.stream import DataStream, KeyedStream
-from aiomailbox.api.window_joins import CoGroupedWindows, JoinedStreams, JoinedWindows
 from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint.savepoint import Savepoint
@@ -102,24 +110,26 @@ from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import Mail, MailOptions
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
-from aiomailbox.metrics.declared import Merge, Metric, MetricKind
-from aiomailbox.metrics.histogram import HistogramValue
+from aiomailbox.metrics.catalogue import HistogramValue, Merge, Metric, MetricKind
 from aiomailbox.observe.running import run
-from aiomailbox.operators.aggregates.distinct import count_distinct
-from aiomailbox.operators.aggregates.first_last import first, last
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
+    commutative,
     count,
     max_,
     mean,
     min_,
     sum_,
 )
-from aiomailbox.operators.aggregates.promises import commutative
-from aiomailbox.operators.aggregates.quantile import quantile
-from aiomailbox.operators.aggregates.top_n import top_n
-from aiomailbox.operators.async_io.identity import AsyncCall, current_call
+from aiomailbox.operators.aggregates.ordered import (
+    count_distinct,
+    first,
+    last,
+    quantile,
+    top_n,
+)
+from aiomailbox.operators.async_io.settings import AsyncCall, current_call
 from aiomailbox.operators.async_state.function import (
     KeyedAsyncContext,
     KeyedAsyncProcessFunction,
@@ -138,10 +148,6 @@ from aiomailbox.operators.core.user_code import (
     CheckpointedFunction,
     FunctionStateContext,
 )
-from aiomailbox.operators.functions.broadcast import (
-    BroadcastProcessFunction,
-    KeyedBroadcastProcessFunction,
-)
 from aiomailbox.operators.functions.contexts import (
     BroadcastContext,
     KeyedBroadcastContext,
@@ -152,7 +158,9 @@ from aiomailbox.operators.functions.contexts import (
     TimerService,
 )
 from aiomailbox.operators.functions.process import (
+    BroadcastProcessFunction,
     CoProcessFunction,
+    KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
     ProcessFunction,
@@ -180,8 +188,7 @@ from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
-from aiomailbox.records.elements import OutputTag
-from aiomailbox.records.questions import Answer, Question
+from aiomailbox.records.events import Answer, OutputTag, Question
 from aiomailbox.records.run import ListRun
 from aiomailbox.runtime.backpressure import (
     BackpressureLevel,
@@ -189,8 +196,7 @@ from aiomailbox.runtime.backpressure import (
     TaskPressure,
     VertexPressure,
 )
-from aiomailbox.runtime.checkpoint_views import CheckpointView, CompletedCheckpoint
-from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.config import JobConfig, JobState
 from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
@@ -200,10 +206,10 @@ from aiomailbox.runtime.job_snapshot import (
     JobSnapshot,
     OperatorSummary,
 )
-from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.master import JobResult
-from aiomailbox.runtime.processes.deployment import Processes
+from aiomailbox.runtime.processes.starter import Processes
+from aiomailbox.runtime.views import CheckpointView, CompletedCheckpoint
 from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.state.descriptors import (
     AggregateFunction,

@@ -12,12 +12,14 @@ from aiomailbox.errors import InvalidArgumentError, KeyTypeError
 from aiomailbox.keygroups.assignment import (
     KeyGroupRange,
     default_max_parallelism,
+    hash_code,
+    int32_hash_code,
     key_group,
     key_group_range,
+    murmur_hash,
     operator_index,
+    rescale_key_groups,
 )
-from aiomailbox.keygroups.hashing import hash_code, int32_hash_code, murmur_hash
-from aiomailbox.keygroups.rescale import rescale_key_groups
 
 
 class Color(IntEnum):

@@ -1,9 +1,11 @@
 """What users write: environments, streams, jobs."""
 
-from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
-from aiomailbox.api.connected import ConnectedStreams
+from aiomailbox.api.connected import (
+    BroadcastConnectedStream,
+    BroadcastStream,
+    ConnectedStreams,
+)
 from aiomailbox.api.environment import StreamExecutionEnvironment
-from aiomailbox.api.interval import IntervalJoin, IntervalJoined
 from aiomailbox.api.job import (
     JobClient,
     LatestSnapshot,
@@ -17,15 +19,17 @@ from aiomailbox.api.job_progress import (
     progress,
     progress_of,
 )
+from aiomailbox.api.joined import (
+    CoGroupedWindows,
+    IntervalJoin,
+    IntervalJoined,
+    JoinedStreams,
+    JoinedWindows,
+)
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.run import run
 from aiomailbox.api.sessions import Session
 from aiomailbox.api.stream import DataStream, KeyedStream
-from aiomailbox.api.window_joins import (
-    CoGroupedWindows,
-    JoinedStreams,
-    JoinedWindows,
-)
 from aiomailbox.api.windowed import WindowedStream
 
 __all__ = [

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import copy
+import dataclasses
 import inspect
 import os
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from types import CellType, CodeType, FunctionType
 from typing import Any, Final, TypeVar, cast
 
-from aiomailbox.api.growing import state_without_ttl
 from aiomailbox.connectors.sinks import FunctionSink
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
@@ -31,18 +34,198 @@ from aiomailbox.operators.core.user_code import (
     refuse_generator,
     shortened,
 )
-from aiomailbox.operators.keyed.key_reader import KeyCheck
+from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.operators.sinks.sink import Sink, SinkOperator
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
 from aiomailbox.policies.cache import Cache
+from aiomailbox.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+
+# Reads from a function's source which state it describes when it runs.
+
+
+_DESCRIPTORS: Final[tuple[Any, ...]] = (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    ValueStateDescriptor,
+)
+
+
+# The methods of Spark's StatefulProcessorHandle, with the place of the time to live.
+_SPARK: Final = {"getValueState": 2, "getListState": 2, "getMapState": 3}
+
+
+SPARK_MAKERS: Final = frozenset(_SPARK)
+
+
+_TTL_PLACES: Final = _SPARK | {
+    kind.__name__: [field.name for field in dataclasses.fields(kind)].index("ttl")
+    for kind in _DESCRIPTORS
+}
+
+
+_TTL_NAMES: Final = frozenset({"ttl", "ttlDurationMs"})
+
+
+def described_in(code: CodeType) -> tuple[set[str], bool]:
+    """Return the names of the state without a time to live that code describes.
+
+    Args:
+        code: Of a function that is known to describe state.
+
+    Returns:
+        The names, and whether there may be more whose names cannot be read.
+    """
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
+    except (OSError, TypeError, SyntaxError):
+        # Typed into a console, or in the middle of an expression.
+        return set(), True
+    names: set[str] = set()
+    unnamed = False
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        place = _TTL_PLACES.get(_called(node))
+        if place is None or _has_ttl(node, place):
+            continue
+        name = _first(node)
+        if isinstance(name, ast.Constant) and isinstance(name.value, str):
+            names.add(name.value)
+        else:
+            unnamed = True
+    return names, unnamed
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def _first(call: ast.Call) -> ast.expr | None:
+    if call.args:
+        return call.args[0]
+    return next(
+        (word.value for word in call.keywords if word.arg in ("name", "stateName")),
+        None,
+    )
+
+
+def _has_ttl(call: ast.Call, place: int) -> bool:
+    given = [word.value for word in call.keywords if word.arg in _TTL_NAMES]
+    given += call.args[place : place + 1]
+    return any(
+        not (isinstance(value, ast.Constant) and value.value is None) for value in given
+    )
+
+
+# Finds state that is kept for ever, in what users' functions refer to.
+
+
+_KINDS: Final = ("Value", "List", "Map", "Reducing", "Aggregating")
+
+
+_MAKERS: Final = frozenset(f"{kind}StateDescriptor" for kind in _KINDS) | SPARK_MAKERS
+
+
+def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
+    """Name the state without a time to live that a function can reach.
+
+    Looked at is what the function, or for a method any method of its object, refers
+    to: descriptors in its module, around it, and on the object.
+
+    Args:
+        function: A user's function or method.
+
+    Returns:
+        A text for each state, in the order of their names. The name of state that is
+        described when a method runs is read from its source; where that is not there,
+        or the name is not written out, only that there is state.
+
+    Example:
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
+        >>> seen = ValueStateDescriptor("seen", int)
+        >>> state_without_ttl(lambda value, context: context.state.get_value(seen))
+        ("state 'seen' has no TTL",)
+    """
+    names: set[str] = set()
+    hidden = False
+    for item in _reachable(function):
+        # Not isinstance(): it asks the object, which is the user's and may fail.
+        kind = type(item)
+        if issubclass(kind, StateDescriptor):
+            if item.ttl_config is None:
+                names.add(item.name)
+        elif kind is CodeType and not _MAKERS.isdisjoint(item.co_names):
+            written, unnamed = described_in(item)
+            names |= written
+            hidden = hidden or unnamed
+    texts = [f"state {name!r} has no TTL" for name in sorted(names)]
+    if hidden:
+        texts.append("state that is described inside the function may have no TTL")
+    return tuple(texts)
+
+
+def _reachable(function: Callable[..., Any]) -> Iterator[Any]:
+    """Yield the code of the functions, and the objects that it refers to."""
+    owner = getattr(function, "__self__", None)
+    if owner is None or inspect.isclass(owner):
+        yield from _referred(function)
+        return
+    yield from getattr(owner, "__dict__", {}).values()
+    for kind in type(owner).__mro__:
+        if kind.__module__.partition(".")[0] in ("aiomailbox", "builtins"):
+            continue
+        for name, member in vars(kind).items():
+            yield member
+            # What __init__ makes is found on the object.
+            if name != "__init__":
+                yield from _referred(member)
+
+
+def _referred(function: Any) -> Iterator[Any]:
+    function = inspect.unwrap(getattr(function, "__func__", function))
+    if not isinstance(function, FunctionType):
+        return
+    for cell in function.__closure__ or ():
+        # A cell of a name that is bound later is empty.
+        if cell != CellType():
+            yield cell.cell_contents
+    for code in _with_inner(function.__code__):
+        yield code
+        for name in code.co_names:
+            yield function.__globals__.get(name)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)
+
 
 OperatorT = TypeVar("OperatorT", bound=Operator)
 
+
 # Flink's upper bound, too: it is what a key group's number fits into.
 MAX_PARALLELISM_MAX: Final = 2**15
+
+
 # What `explain` says of operators that keep something per key for ever.
 GROWS_WITH_KEYS: Final = "state grows with the number of keys, no TTL"
+
+
 # Arguments of operators that are names of fields where they are texts.
 _NAMES_OF_FIELDS: Final = frozenset({"id", "key"})
 

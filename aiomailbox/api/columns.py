@@ -10,7 +10,7 @@ from aiomailbox import connectors
 from aiomailbox.api.build import check_name, key_check, known_fields
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.graph.columns import rows_from
+from aiomailbox.graph.describe import rows_from
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.operators.aggregates.functions import with_expressions
 from aiomailbox.operators.async_io.operator import AsyncMapOperator

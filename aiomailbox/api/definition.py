@@ -13,23 +13,22 @@ import msgspec
 from aiomailbox.checkpoint.settings import CheckpointingMode
 from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, UsageError
-from aiomailbox.graph.chaining import build_job_graph
 from aiomailbox.graph.describe import (
     describe_mermaid,
     describe_plan,
+    describe_svg,
     describe_text,
     unreplayable_sources,
 )
-from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph, build_job_graph
 from aiomailbox.graph.regions import check_blocking
-from aiomailbox.graph.svg import describe_svg
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import Deployment, Embedded
-from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.services import PullHandover
 
 # Of operators that nothing reads: enough to name a mistake.
 _DECLARED_MAX: Final = 1000

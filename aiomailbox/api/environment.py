@@ -59,10 +59,9 @@ from aiomailbox.graph.transformation import Transformation
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
 from aiomailbox.policies.restart import RestartStrategy
-from aiomailbox.records.questions import Question
-from aiomailbox.runtime.config import IfFinished, JobConfig
+from aiomailbox.records.events import Question
+from aiomailbox.runtime.config import IfFinished, JobConfig, JobState
 from aiomailbox.runtime.deployment import Deployment
-from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.state.backends import StateBackend
 

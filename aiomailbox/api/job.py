@@ -32,23 +32,23 @@ from aiomailbox.errors import (
     JobFailedError,
     UsageError,
 )
+from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.graph.svg import describe_svg
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.backpressure import BackpressureReport, backpressure_of
-from aiomailbox.runtime.checkpoint_views import (
-    CheckpointView,
-    CompletedCheckpoint,
-    place_of_savepoint,
-)
+from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot
-from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.runtime.observer import JobObserver
 from aiomailbox.runtime.stuck_watch import await_tree
-from aiomailbox.runtime.views import record_totals
+from aiomailbox.runtime.views import (
+    CheckpointView,
+    CompletedCheckpoint,
+    place_of_savepoint,
+    record_totals,
+)
 from aiomailbox.supervision import outlast
 
 # The body of a block in which a job runs: what becomes of it when the job fails.

@@ -14,7 +14,7 @@ from aiomailbox.api.stream import DataStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Origin, Transformation
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 

@@ -25,7 +25,6 @@ from typing import (
 
 from aiomailbox import connectors
 from aiomailbox.api.adapted import itself, of_pair
-from aiomailbox.api.broadcast import BroadcastConnectedStream, BroadcastStream
 from aiomailbox.api.build import (
     GROWS_WITH_KEYS,
     check_count,
@@ -58,9 +57,19 @@ from aiomailbox.api.columns import (
     selected_pairs,
     with_field,
 )
-from aiomailbox.api.connected import ConnectedStreams
+from aiomailbox.api.connected import (
+    BroadcastConnectedStream,
+    BroadcastStream,
+    ConnectedStreams,
+)
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.api.interval import IntervalJoin, join_info
+from aiomailbox.api.joined import (
+    CoGroupedWindows,
+    IntervalJoin,
+    JoinedStreams,
+    JoinedWindows,
+    join_info,
+)
 from aiomailbox.api.misnamed import no_such_verb
 from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.showing import show_records
@@ -72,11 +81,6 @@ from aiomailbox.api.verbs import (
     pull_runs,
     pull_values,
     verb,
-)
-from aiomailbox.api.window_joins import (
-    CoGroupedWindows,
-    JoinedStreams,
-    JoinedWindows,
 )
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.connectors.inbox import Publication
@@ -124,28 +128,32 @@ from aiomailbox.operators.functions.process import (
     ProcessFunction,
     ProcessOperator,
 )
-from aiomailbox.operators.joins.as_of import AsOfJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction, pair
-from aiomailbox.operators.joins.lookup import LookupJoinOperator
+from aiomailbox.operators.joins.lookup import AsOfJoinOperator, LookupJoinOperator
 from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,
 )
 from aiomailbox.operators.sinks.sink import Sink
 from aiomailbox.operators.stateless.fused import StageKind
-from aiomailbox.operators.stateless.operators import stateless
-from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
-from aiomailbox.operators.useful.batch import BatchOperator
-from aiomailbox.operators.useful.buffer import BufferOperator, BufferPolicy
-from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
-from aiomailbox.operators.useful.latest import WithLatestOperator
+from aiomailbox.operators.stateless.operators import (
+    TimestampsAndWatermarksOperator,
+    stateless,
+)
+from aiomailbox.operators.useful.operators import (
+    BatchOperator,
+    BufferOperator,
+    BufferPolicy,
+    DeduplicateOperator,
+    SampleOperator,
+    WithLatestOperator,
+)
 from aiomailbox.operators.useful.patterns import Match, MatchOperator, Pattern
-from aiomailbox.operators.useful.sample import SampleOperator
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregateFunction, MapStateDescriptor
 from aiomailbox.windowing.assigners import EventTimeSessionWindows, WindowAssigner
 from aiomailbox.windowing.co_group import SidedKey, mark_first, mark_second

@@ -18,8 +18,8 @@ from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
 from aiomailbox.records.run import Run
-from aiomailbox.runtime.handover import CountingHandover, PullHandover
 from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.services import CountingHandover, PullHandover
 
 P = ParamSpec("P")
 

@@ -24,7 +24,7 @@ from aiomailbox.operators.core.user_code import (
     describe,
     is_async_callable,
 )
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import WindowT
 from aiomailbox.windowing.assigners import (

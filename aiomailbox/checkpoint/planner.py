@@ -13,43 +13,327 @@ Concept:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from random import Random
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from aiomailbox.checkpoint.failures import (
-    FailureCounter,
-    FailureReason,
-    trigger_failure,
-)
-from aiomailbox.checkpoint.plan import CheckpointPlan
-from aiomailbox.checkpoint.request import (
-    CheckpointRequest,
-    Choice,
-    Refusal,
-    RequestQueue,
-)
+from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records.events import CheckpointBarrier, SnapshotType
 
-__all__ = [
-    "Acknowledgement",
-    "CancelExpiry",
-    "CheckpointAction",
-    "CheckpointPlanner",
-    "DiscardCheckpoint",
-    "FailJob",
-    "FailRequest",
-    "Finalize",
-    "NotifyAborted",
-    "NotifyComplete",
-    "SetExpiry",
-    "SetPeriodicTimer",
-    "StartCheckpoint",
-]
+# Why checkpoints fail, and how many may before the job does.
+#
+# Concept:
+#     Flink, ``CheckpointFailureReason`` and ``CheckpointFailureManager``.
+
+
+class FailureReason(Enum):
+    """Why a checkpoint did not complete; some reasons are no fault."""
+
+    EXPIRED = "it took longer than its timeout"
+    DECLINED = "a task declined it"
+    STORAGE = "it could not be written"
+    NOT_TRIGGERED = "the sources' coordinators gave no snapshot of themselves"
+    SUBSUMED = "a newer checkpoint completed before it"
+    MIN_PAUSE = "the last checkpoint completed too recently"
+    TOO_MANY_REQUESTS = "too many checkpoints were asked for at once"
+    NOT_RUNNING = "not all of its tasks run"
+    TASKS_FINISHED = "some tasks have finished, and checkpoints end with them"
+    TASK_CLOSING = "some subtasks of an operator with union state have finished"
+    TASK_FAILED = "a task failed"
+    NOT_KEPT = "it was to hold records in flight that cannot be serialized"
+    SUSPENDED = "checkpoints were stopped"
+    CANCELLED = "the job was cancelled"
+
+    @property
+    def counts(self) -> bool:
+        """Whether it counts towards the failures that a job tolerates."""
+        return self in _COUNTED
+
+
+_COUNTED: Final = frozenset(
+    {FailureReason.EXPIRED, FailureReason.DECLINED, FailureReason.STORAGE}
+)
+
+
+def trigger_failure(error: BaseException) -> FailureReason:
+    """Return why a checkpoint could not be triggered: for the world's sake, or not.
+
+    Flink counts it if an I/O error is behind it, and else does not.
+    """
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError):
+            return FailureReason.STORAGE
+        cause = cause.__cause__
+    return FailureReason.NOT_TRIGGERED
+
+
+class FailureCounter:
+    """Counts failures since the last success.
+
+    Args:
+        tolerable: How many in a row are taken.
+
+    Example:
+        >>> counter = FailureCounter(tolerable=1)
+        >>> counter.on_failure(5, FailureReason.EXPIRED)
+        False
+        >>> counter.on_failure(6, FailureReason.DECLINED)
+        True
+    """
+
+    __slots__ = ("_failed_ids", "_last_success", "_tolerable")
+
+    def __init__(self, tolerable: int) -> None:
+        self._tolerable = tolerable
+        self._last_success = 0
+        self._failed_ids: set[int] = set()
+
+    def on_failure(self, checkpoint_id: int, reason: FailureReason) -> bool:
+        """Count a failure; say whether it is one more than the job tolerates.
+
+        A checkpoint counts once, and not after a newer one succeeded.
+        """
+        if not reason.counts or checkpoint_id <= self._last_success:
+            return False
+        # A set: several tasks may decline one checkpoint, which failed once.
+        self._failed_ids.add(checkpoint_id)
+        if len(self._failed_ids) <= self._tolerable:
+            return False
+        self._failed_ids.clear()
+        return True
+
+    def on_success(self, checkpoint_id: int) -> None:
+        """Forget the failures before a success; that of an older one forgives nothing."""
+        if checkpoint_id > self._last_success:
+            self._last_success = checkpoint_id
+            self._failed_ids.clear()
+
+
+# Which tasks a checkpoint triggers, waits for, and notifies of its completion.
+#
+# Concept:
+#     Flink, ``DefaultCheckpointPlanCalculator`` and FLIP-147.
+
+
+class SubtaskState(Enum):
+    """What the coordinator has to know of a subtask."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPlan:
+    """What one checkpoint does.
+
+    Attributes:
+        to_trigger: Get the barrier from the coordinator: nothing upstream runs.
+        to_wait_for: Acknowledge it, and are notified of its completion.
+        finished: Have no state any more.
+    """
+
+    to_trigger: tuple[SubtaskId, ...]
+    to_wait_for: tuple[SubtaskId, ...]
+    finished: tuple[SubtaskId, ...]
+
+
+def plan_checkpoint(
+    states: Mapping[SubtaskId, SubtaskState],
+    producers: Mapping[SubtaskId, Collection[SubtaskId]],
+    *,
+    after_tasks_finish: bool = True,
+) -> CheckpointPlan | FailureReason:
+    """Return the plan of a checkpoint, or why there can be none now.
+
+    Args:
+        states: Every subtask of the job, those of sources first.
+        producers: For each subtask, those that it reads.
+        after_tasks_finish: Whether finished subtasks are no hindrance.
+
+    Example:
+        >>> from aiomailbox.ids import VertexId
+        >>> source, sink = SubtaskId(VertexId(0), 0), SubtaskId(VertexId(1), 0)
+        >>> states = {source: SubtaskState.RUNNING, sink: SubtaskState.RUNNING}
+        >>> plan = plan_checkpoint(states, {sink: [source]})
+        >>> plan.to_trigger
+        (SubtaskId(vertex=0, subtask_index=0),)
+    """
+    if any(state is SubtaskState.STARTING for state in states.values()):
+        return FailureReason.NOT_RUNNING
+    finished = [
+        task for task, state in states.items() if state is SubtaskState.FINISHED
+    ]
+    running = [task for task, state in states.items() if state is SubtaskState.RUNNING]
+    if not running:
+        return FailureReason.NOT_RUNNING
+    if finished and not after_tasks_finish:
+        return FailureReason.TASKS_FINISHED
+    is_running = set(running)
+    # A task with a producer that runs gets the barrier from it, and a second one would
+    # be one too many.
+    to_trigger = [
+        task for task in running if is_running.isdisjoint(producers.get(task, ()))
+    ]
+    return CheckpointPlan(tuple(to_trigger), tuple(running), tuple(finished))
+
+
+def loses_union_state(handles: Iterable[TaskHandle]) -> bool:
+    """Say whether a checkpoint lets subtasks end whose state others would miss.
+
+    A finished task is in no later checkpoint, nor is its part of union state. As
+    long as such a subtask waits for a checkpoint to end with, it is in each of them.
+
+    Concept:
+        Flink, ``PartialFinishingNotSupportedByStateException``.
+    """
+    kept = list(handles)
+    ending = {one.vertex for one in kept if one.is_finished and one.has_union_state}
+    return not ending.isdisjoint(one.vertex for one in kept if not one.is_finished)
+
+
+# Requests for checkpoints, and which one is next.
+#
+# Concept:
+#     Flink, ``CheckpointRequestDecider``.
+
+
+# Flink's number: beyond it a request is refused.
+_QUEUED_MAX: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRequest:
+    """A request for a checkpoint.
+
+    Attributes:
+        number: Requests are numbered as they come.
+        kind: A checkpoint, or one of the savepoints.
+        is_periodic: Whether the timer asked for it, and not a person.
+        location: Where a savepoint goes; None for checkpoints.
+    """
+
+    number: int
+    kind: SnapshotType = SnapshotType.CHECKPOINT
+    is_periodic: bool = False
+    location: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Begin this one now."""
+
+    request: CheckpointRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """This one will not be; a periodic one may be asked for again after a while.
+
+    Attributes:
+        retry_after_ms: When the timer may ask again, None for its usual time.
+    """
+
+    request: CheckpointRequest
+    reason: FailureReason
+    retry_after_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """No request's turn: ask again when something has changed."""
+
+
+@dataclass(slots=True)
+class RequestQueue:
+    """The requests that wait, best first.
+
+    Args:
+        settings: Say how many may be pending, and which pause is between two.
+        queued_max: How many may wait.
+    """
+
+    settings: CheckpointSettings
+    queued_max: int = _QUEUED_MAX
+    _queued: list[CheckpointRequest] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def add(self, request: CheckpointRequest) -> Refusal | None:
+        """Enqueue a request; return the one that has to make room, if one has to.
+
+        A request of the timer makes room for one of a person, never the other way.
+        """
+        queued = self._queued
+        queued.append(request)
+        queued.sort(key=self._rank)
+        if len(queued) <= self.queued_max:
+            return None
+        # Periodic ones make room first: there will be another one soon.
+        worst = queued[-1] if queued[-1].is_periodic else request
+        queued.remove(worst)
+        return Refusal(worst, FailureReason.TOO_MANY_REQUESTS)
+
+    def choose(
+        self,
+        now_ms: int,
+        *,
+        is_starting: bool,
+        pending: int,
+        cleaning: int,
+        last_completed_ms: int | None,
+    ) -> Choice | Refusal | Wait:
+        """Take the request whose turn it is.
+
+        Args:
+            now_ms: A time that does not go back.
+            is_starting: Whether a checkpoint is just being started.
+            pending: How many have been started and are not complete.
+            cleaning: How many that failed are still being deleted.
+            last_completed_ms: When the last one completed, None before the first.
+        """
+        limit = self.settings.max_concurrent
+        # While one starts its barriers are on their way, and a second one could
+        # overtake it.
+        if not self._queued or is_starting or cleaning > limit:
+            return Wait()
+        first = self._queued[0]
+        if pending >= limit and not self._is_forced(first):
+            return Wait()
+        del self._queued[0]
+        # Asked for by hand, a checkpoint waits for no pause.
+        if first.is_periodic and last_completed_ms is not None:
+            left_ms = last_completed_ms + self.settings.min_pause_ms - now_ms
+            if left_ms > 0:
+                return Refusal(first, FailureReason.MIN_PAUSE, left_ms)
+        return Choice(first)
+
+    def clear(self) -> list[CheckpointRequest]:
+        """Take all requests out."""
+        queued, self._queued = self._queued, []
+        return queued
+
+    def _is_forced(self, request: CheckpointRequest) -> bool:
+        """Say whether a request may run beside others, whatever the limit.
+
+        Without unaligned checkpoints nothing keeps a savepoint from running at once.
+        """
+        return request.kind.is_savepoint and not self.settings.unaligned
+
+    def _rank(self, request: CheckpointRequest) -> tuple[bool, bool, bool, int]:
+        return (
+            not request.kind.is_savepoint,
+            not self._is_forced(request),
+            request.is_periodic,
+            request.number,
+        )
+
 
 Planning: TypeAlias = Callable[[], CheckpointPlan | FailureReason]
 

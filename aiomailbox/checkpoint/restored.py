@@ -13,14 +13,18 @@ from random import Random
 
 from aiomailbox.errors import StateError, named_operator
 from aiomailbox.eventtime.valve import ValveSnapshot
-from aiomailbox.exchange.core.channel_state import decode_in_flight, encode_in_flight
-from aiomailbox.graph.channels import channel_name, is_channel_of, producer_of_channel
-from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.graph.wiring import consumers_of
+from aiomailbox.exchange.core.contract import decode_in_flight, encode_in_flight
+from aiomailbox.graph.job_graph import (
+    JobGraph,
+    channel_name,
+    consumers_of,
+    is_channel_of,
+    producer_of_channel,
+)
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
+from aiomailbox.records.events import LatencyMarker, Watermark, WatermarkStatus
 from aiomailbox.task.in_flight import TaskSnapshot
 
 __all__ = [

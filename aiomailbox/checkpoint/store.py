@@ -22,18 +22,16 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.checkpoint.job_file import (
-    JobNumbers,
-    read_job_file,
-    write_job_file,
-)
+from aiomailbox.checkpoint.handles import CheckpointMetadata, metadata_chunks
 from aiomailbox.checkpoint.layout import (
     METADATA_NAME,
+    JobNumbers,
     checkpoint_directory,
     checkpoint_id_of,
     job_directory,
+    read_job_file,
+    write_job_file,
 )
-from aiomailbox.checkpoint.metadata import CheckpointMetadata, metadata_chunks
 from aiomailbox.checkpoint.reader import CheckpointFiles, RestoredJob
 from aiomailbox.checkpoint.shared_files import remove_unused
 from aiomailbox.clock import Clock

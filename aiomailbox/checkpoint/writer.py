@@ -3,27 +3,273 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, Final
+from zlib import crc32
 
-from aiomailbox.checkpoint.handles import TaskHandle
+import msgspec
+
+from aiomailbox.checkpoint.handles import PreparedData, Section, SectionKind, TaskHandle
 from aiomailbox.checkpoint.layout import checkpoint_directory, job_directory
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD
 from aiomailbox.checkpoint.shared_files import SharedFilesWriter
-from aiomailbox.checkpoint.task_bytes import (
-    TaskBytes,
-    encode_prepared,
-    serializers_in,
+from aiomailbox.errors import CorruptStreamError, DamagedFileError, StateError
+from aiomailbox.eventtime.valve import ValveSnapshot
+from aiomailbox.ids import OperatorId, SubtaskId
+from aiomailbox.operators.snapshots.codec import (
+    decode_snapshot,
+    encode_snapshot,
+    snapshot_chunks,
 )
-from aiomailbox.ids import SubtaskId
-from aiomailbox.state.rescale import RedistributionMode
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.records.record_classes import RecordClass
+from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.serializers import ObjectSerializer, kept_taken_apart
+from aiomailbox.state.snapshot import FetchFile
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import PRIVATE
 from aiomailbox.task.in_flight import TaskSnapshot
 
-__all__ = ["CheckpointWriter"]
+# A task's snapshot as bytes and back: sections in a row, and what is where.
+#
+# Theory of operation: the bytes are made a block at a time, so that a thread that
+# writes them takes turns with others, and no copy of the whole is made. What describes
+# them is the handle, which ends in the checkpoint's metadata; so a file that is cut
+# off, or has other bits than were written, is found before a single record is restored
+# from it.
+
+
+FilesBeside = Mapping[OperatorId, Sequence[Mapping[str, FetchFile]]]
+
+
+_COMMITTABLES: Final = "committables"
+
+
+_WHOLE: Final = 1 << 22
+
+
+def _batch_class() -> RecordClass:
+    # Its import takes long, and few jobs need it.
+    from aiomailbox.columnar.forms import batch_class
+
+    return batch_class()
+
+
+# Records that are batches of Arrow, wherever operators hold them.
+kept_taken_apart("pyarrow.lib:RecordBatch", _batch_class)
+
+
+class TaskBytes:
+    """The bytes of one task's snapshot, made as they are asked for.
+
+    Args:
+        snapshot: What to encode.
+        classes: The classes that state may hold, or type hints that name them; None
+            for all that occur.
+        with_files: Whether keyed state that is in files is left out, for its files are
+            kept beside.
+
+    Attributes:
+        sections: What has been made so far; all once it is exhausted.
+        size: The bytes of these.
+
+    Raises:
+        StateError: While it is iterated, if something cannot be kept as bytes; its
+            ``operator`` is the id of whose it is.
+    """
+
+    def __init__(
+        self,
+        snapshot: TaskSnapshot,
+        classes: Iterable[Any] | None = None,
+        *,
+        with_files: bool = False,
+    ) -> None:
+        self._with_files = with_files
+        self.sections: list[Section] = []
+        self.size: int = 0
+        self._snapshot = snapshot
+        self._classes = None if classes is None else list(classes)
+
+    def __iter__(self) -> Iterator[bytes]:
+        snapshot = self._snapshot
+        for operator, one in snapshot.operators.items():
+            chunks = snapshot_chunks(one, self._classes, with_files=self._with_files)
+            try:
+                yield from self._section(SectionKind.OPERATOR, operator, chunks)
+            except StateError as error:
+                error.operator = str(operator)
+                raise
+        for operator, times in snapshot.inputs.items():
+            encoded = msgspec.msgpack.encode(times)
+            yield from self._section(SectionKind.INPUTS, operator, [encoded])
+        for channel, buffers in snapshot.channel_state.items():
+            framed = (
+                part
+                for buffer in buffers
+                for part in (len(buffer).to_bytes(4, "big"), buffer)
+            )
+            yield from self._section(SectionKind.CHANNEL, channel, framed)
+
+    def _section(
+        self, kind: SectionKind, name: str, chunks: Iterable[bytes]
+    ) -> Iterator[bytes]:
+        start, checksum = self.size, 0
+        for chunk in chunks:
+            # Per section: a damaged one is named by its operator.
+            checksum = crc32(chunk, checksum)
+            self.size += len(chunk)
+            yield chunk
+        length = self.size - start
+        self.sections.append(Section(kind, name, start, length, checksum))
+
+
+def check_task(handle: TaskHandle, data: memoryview, name: str) -> None:
+    """Raise if the bytes of a task are not those that were written.
+
+    Args:
+        handle: Says which were.
+        data: The bytes.
+        name: Where they are, for messages.
+
+    Raises:
+        DamagedFileError: Naming the file.
+    """
+    if len(data) != handle.size:
+        raise DamagedFileError(
+            name, f"it has {len(data)} bytes where {handle.size} were written"
+        )
+    end = 0
+    for section in handle.sections:
+        # Bytes that no section has would never be checked.
+        if section.start != end:
+            raise DamagedFileError(name, "its description has a gap")
+        end = section.start + section.length
+        checksum = 0
+        for start in range(section.start, end, _WHOLE):
+            checksum = crc32(data[start : min(start + _WHOLE, end)], checksum)
+        if checksum != section.checksum:
+            raise DamagedFileError(
+                name, f"a checksum does not match its data, of {section.name!r}"
+            )
+    if end != handle.size:
+        raise DamagedFileError(name, "its description does not cover it")
+
+
+def decode_task(
+    handle: TaskHandle,
+    data: memoryview,
+    classes: Iterable[Any],
+    *,
+    allow_pickled_state: bool = False,
+    files: FilesBeside | None = None,
+) -> TaskSnapshot:
+    """Return the snapshot that was encoded; committables are left out.
+
+    Args:
+        handle: Of the task.
+        data: Its bytes, checked; a mapped file will do. Keyed state is read from them
+            when its key groups are asked for.
+        classes: The classes that state may hold, or type hints that name them.
+        allow_pickled_state: Whether state that was pickled may be read.
+        files: By operators, and by the pieces of their keyed state, the files that
+            they consist of beside the bytes.
+
+    Raises:
+        CorruptStreamError: If the bytes are of another format.
+        StateError: If state does not fit its classes, or needs pickle.
+    """
+    operators: dict[OperatorId, OperatorSnapshot] = {}
+    inputs: dict[OperatorId, tuple[ValveSnapshot, ...]] = {}
+    channels: dict[str, tuple[bytes, ...]] = {}
+    for section in handle.sections:
+        part = data[section.start : section.start + section.length]
+        match section.kind:
+            case SectionKind.OPERATOR:
+                operators[OperatorId(section.name)] = decode_snapshot(
+                    part,
+                    classes,
+                    allow_pickled_state=allow_pickled_state,
+                    files=(files or {}).get(OperatorId(section.name), ()),
+                )
+            case SectionKind.INPUTS:
+                inputs[OperatorId(section.name)] = _times(part)
+            case SectionKind.CHANNEL:
+                channels[section.name] = tuple(_buffers(part))
+    return TaskSnapshot(
+        operators, inputs, channel_state=channels, is_finished=handle.is_finished
+    )
+
+
+def _times(data: memoryview) -> tuple[ValveSnapshot, ...]:
+    try:
+        return msgspec.msgpack.decode(data, type=tuple[ValveSnapshot, ...])
+    except msgspec.MsgspecError as error:
+        raise CorruptStreamError(
+            f"the event times of inputs cannot be read: {error}"
+        ) from error
+
+
+def _buffers(data: memoryview) -> Iterator[bytes]:
+    start = 0
+    while start < len(data):
+        length = int.from_bytes(data[start : start + 4], "big")
+        start += 4
+        if start + length > len(data):
+            raise CorruptStreamError("a buffer of a channel is truncated")
+        yield bytes(data[start : start + length])
+        start += length
+
+
+def serializers_in(snapshot: TaskSnapshot) -> dict[OperatorId, dict[str, str]]:
+    """Return by operator and state the serializers that are not the usual one."""
+    found: dict[OperatorId, dict[str, str]] = {}
+    for operator, one in snapshot.operators.items():
+        states = {
+            meta.name: meta.serializer for piece in one.keyed for meta in piece.states
+        }
+        for lists in (one.operator, one.own):
+            states |= {name: entry.serializer for name, entry in lists.states.items()}
+        special = {
+            name: serializer
+            for name, serializer in states.items()
+            if serializer != ObjectSerializer.id
+        }
+        if special:
+            found[operator] = special
+    return found
+
+
+def encode_prepared(
+    snapshot: TaskSnapshot, subtask_index: int, classes: Iterable[Any] | None = None
+) -> tuple[PreparedData, ...]:
+    """Return what the sinks of a task have prepared, as bytes; raises StateError."""
+    grouped: dict[tuple[OperatorId, int], list[Any]] = {}
+    for operator, prepared in snapshot.committables.items():
+        for checkpoint_id, value in prepared:
+            grouped.setdefault((operator, checkpoint_id), []).append(value)
+    return tuple(
+        PreparedData(operator, checkpoint_id, subtask_index, _encoded(values, classes))
+        for (operator, checkpoint_id), values in grouped.items()
+    )
+
+
+def _encoded(values: list[Any], classes: Iterable[Any] | None) -> bytes:
+    own = OperatorStateSnapshot().with_list(_COMMITTABLES, values)
+    return encode_snapshot(OperatorSnapshot(own=own), classes)
+
+
+def decode_prepared(prepared: PreparedData, classes: Iterable[Any]) -> tuple[Any, ...]:
+    """Return the committables of a sink's subtask.
+
+    Raises:
+        CorruptStreamError: If the bytes are none.
+        StateError: If one is of a class that is not declared, or does not fit.
+    """
+    decoded = decode_snapshot(prepared.data, classes)
+    return tuple(decoded.own.elements(_COMMITTABLES))
 
 
 class CheckpointWriter:

@@ -10,14 +10,13 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from aiomailbox.checkpoint.catalog import (
+from aiomailbox.checkpoint.reader import (
     FoundCheckpoint,
     delete_checkpoint,
     find_checkpoints,
 )
 from aiomailbox.checkpoint.savepoint import Savepoint
-from aiomailbox.cli.exit_codes import ExitCode
-from aiomailbox.cli.output import show_json, show_table, size_text
+from aiomailbox.cli.output import ExitCode, show_json, show_table, size_text
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import (
     AioMailboxError,

@@ -13,10 +13,10 @@ from aiomailbox.columnar.decode import column_decoder
 from aiomailbox.columnar.evaluator import EVALUATION_ERRORS
 from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.keys import Groups
-from aiomailbox.columnar.rows_needed import RowsNeededError
 from aiomailbox.columnar.types import (
     LARGEST,
     SMALLEST,
+    RowsNeededError,
     as_kind,
     loaded_values,
     ordered_values,

@@ -27,7 +27,7 @@ from aiomailbox.columnar.keys import Groups, distinct
 from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing, rows_firing
 from aiomailbox.operators.aggregates.functions import Aggregate
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
 from aiomailbox.windowing.aggregate import (
     SlidingAggregateOperator,

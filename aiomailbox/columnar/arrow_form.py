@@ -28,12 +28,11 @@ from aiomailbox.columnar.forms import (
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, types_in
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import AioMailboxError, CorruptStreamError, WrongTypeError
-from aiomailbox.records.basic_serializers import INT_SERIALIZER
 from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.list_run_form import ListRunForm
 from aiomailbox.records.record_classes import RecordClass, RecordClasses
 from aiomailbox.records.run import ListRun, Run
-from aiomailbox.records.values import ValueSerializer
+from aiomailbox.records.run_columns import ListRunForm, ValueSerializer
+from aiomailbox.records.serializers import INT_SERIALIZER
 
 __all__ = ["ArrowForm"]
 
@@ -57,7 +56,7 @@ class ArrowForm:
         kind: `ArrowRun`.
 
     Example:
-        >>> from aiomailbox.records.values import PythonSerializer
+        >>> from aiomailbox.records.run_columns import PythonSerializer
         >>> from aiomailbox.records.record_classes import NO_RECORD_CLASSES
         >>> batch = pa.record_batch({"city": ["Oslo", "Rome"]})
         >>> form = ArrowForm(PythonSerializer(), NO_RECORD_CLASSES)

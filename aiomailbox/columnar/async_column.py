@@ -54,7 +54,7 @@ from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector
 from aiomailbox.operators.core.operator import Pending, in_turn
 from aiomailbox.operators.core.user_code import describe
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import ListRun, Run, take_records
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.accumulators import Values, reshaped
 from aiomailbox.columnar.cells import Cells, FrozenCells
-from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.operators.aggregates.functions import Aggregate
 
 # Where stretches of time begin, earliest first.

@@ -26,7 +26,7 @@ from aiomailbox.columnar.accumulators import (
 )
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.keys import Groups, distinct
-from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.operators.aggregates.functions import Aggregate
 from aiomailbox.operators.core.fields import ExpressionSelector, FieldSelector
 

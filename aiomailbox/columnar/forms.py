@@ -28,9 +28,8 @@ from aiomailbox.errors import (
     UnsupportedColumnError,
 )
 from aiomailbox.operators.aggregates.compiled import result_type
-from aiomailbox.records.mapping import map_all
-from aiomailbox.records.named_tuples import is_field_name, record_class
-from aiomailbox.records.record_classes import RecordClass
+from aiomailbox.records.record_classes import RecordClass, is_field_name, record_class
+from aiomailbox.records.run import map_all
 
 # (columns of Python values, how many rows) → records.
 StructBuilder = Callable[[Sequence[Sequence[Any]], int], list[Any]]

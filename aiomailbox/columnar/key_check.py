@@ -17,7 +17,7 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.operator import Operator, Pending, then
-from aiomailbox.operators.keyed.key_reader import KeyCheck
+from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.records.run import ListRun, Run
 
 __all__ = ["ColumnarKeyCheck"]

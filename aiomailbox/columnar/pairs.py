@@ -28,8 +28,7 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.columnar.types import plain_type
+from aiomailbox.columnar.types import RowsNeededError, plain_type
 from aiomailbox.columnar.windows import ColumnarOperator, ForwardingOutput
 from aiomailbox.errors import (
     InvalidArgumentError,

@@ -14,10 +14,10 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import CellGrid, FrozenGrid, contents_of
 from aiomailbox.columnar.cells import Cells
 from aiomailbox.columnar.keys import Groups
-from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing, rows_firing
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.windowing.panes import PanedAggregateOperator, RunningMerge
 from aiomailbox.windowing.spec import WindowSpec

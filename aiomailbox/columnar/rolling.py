@@ -13,8 +13,7 @@ from aiomailbox.columnar.accumulators import Values
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.keys import Groups, KeySlots
-from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.columnar.types import KeyTypes
+from aiomailbox.columnar.types import KeyTypes, RowsNeededError
 from aiomailbox.columnar.windows import (
     ColumnarOperator,
     NamedResultsOutput,

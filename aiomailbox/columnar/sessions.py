@@ -20,7 +20,7 @@ from aiomailbox.columnar.accumulators import Values, reshaped, resized
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cells import Cells, FrozenCells
 from aiomailbox.columnar.keys import distinct, stable_order
-from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing
 from aiomailbox.operators.aggregates.functions import Aggregate
 from aiomailbox.operators.core.operator import Pending, then

@@ -15,11 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiomailbox.columnar.rows_needed import RowsNeededError
+# What operators on columns raise where only rows will do.
+
+
+class RowsNeededError(Exception):
+    """Only rows give the right result: nothing has been changed, and why."""
+
 
 # The types in which expressions see columns: those that Python's values have.
-
-
 _DECIMAL_BITS: Final = 128
 
 
@@ -168,8 +171,6 @@ def _plain_struct(kind: pa.DataType) -> pa.DataType | None:
 #
 # Asked for a type, Arrow cuts moments to dates and fractions to integers, reads texts
 # as numbers, and takes naive moments for those of UTC.
-
-
 _KINDS: Final = {
     "text": (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
     "bytes": (
@@ -356,8 +357,6 @@ def _class_meaning(kind: type) -> str:
 
 
 # Columns whose types differ from batch to batch: the types that hold the values of all.
-
-
 _TEXTS: Final = (pa.types.is_string, pa.types.is_large_string)
 
 
@@ -485,8 +484,6 @@ def _with_inner(
 #
 # Moments, dates and durations are int64 there, in the units that Python has; texts and
 # bytes are objects, which compare as Python compares them.
-
-
 class _Beyond:
     """Is larger, or smaller, than all values."""
 
@@ -602,8 +599,6 @@ _ORDERED: Final = _OBJECTS | {
 
 
 # The types that columns of keys have had, and those that hold all keys.
-
-
 _SEEN_MAX: Final = 64
 
 

@@ -23,7 +23,7 @@ from aiomailbox.columnar.pairs import (
     run_of_rows,
 )
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.rows_needed import RowsNeededError
+from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.eventtime.timers import event_timers
 from aiomailbox.operators.core.operator import Pending, in_turn, then
 from aiomailbox.operators.core.slices import Pieces, done_after

@@ -17,12 +17,11 @@ from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
 from aiomailbox.columnar.forms import RecordForm, ResultForm, TupleForm, ValueForm
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.rows_needed import RowsNeededError
-from aiomailbox.columnar.types import KeyTypes
+from aiomailbox.columnar.types import KeyTypes, RowsNeededError
 from aiomailbox.operators.core.operator import Output, Pending, RowsNote, then
 from aiomailbox.operators.core.slices import done_after, in_pieces
-from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records.elements import LatencyMarker, OutputTag, WatermarkStatus
+from aiomailbox.operators.keyed.operators import StatefulOperator
+from aiomailbox.records.events import LatencyMarker, OutputTag, WatermarkStatus
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.windowing.aggregate import AggregateWindowsOperator

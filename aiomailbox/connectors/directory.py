@@ -21,10 +21,9 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.sinks.sink import CommitterContext
 from aiomailbox.policies.arguments import local_path
 from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
-from aiomailbox.storage.growing_directory import GrowingDirectory
 from aiomailbox.storage.local import make_directories, sync_directory
 from aiomailbox.storage.spark_log import SparkLog
-from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.staged_directory import GrowingDirectory, StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
 from aiomailbox.threads import ThreadTurns
 

@@ -19,8 +19,7 @@ from aiomailbox.connectors.directory import (
     WholeCommitter,
     WriteMode,
 )
-from aiomailbox.connectors.rows import RowReader, field_names
-from aiomailbox.connectors.sinks import refuse
+from aiomailbox.connectors.sinks import RowReader, field_names, refuse
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,

@@ -23,7 +23,7 @@ from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext
-from aiomailbox.records.questions import Answer, Question
+from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 
 __all__ = ["Answers", "Inbox", "Publication", "Questions", "Subscription"]

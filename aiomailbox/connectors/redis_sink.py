@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aiomailbox.connectors.patient import patient
+from aiomailbox.connectors.sinks import patient
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import (
     InvalidArgumentError,

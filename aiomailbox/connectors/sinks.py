@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator
-from operator import length_hint
+import asyncio
+import dataclasses
+import random
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from operator import attrgetter, itemgetter, length_hint
 from types import CoroutineType
-from typing import Any
+from typing import Any, Final, TypeVar
 
-from aiomailbox.errors import RecordsRefusedError
+from aiomailbox.errors import RecordsRefusedError, RecordTypeError, SinkError
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, is_closing
 from aiomailbox.operators.core.operator import Pending, RunInterruption
@@ -17,11 +20,11 @@ from aiomailbox.operators.core.user_code import (
     refuse_coroutine,
 )
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.policies.retry import Retry
 from aiomailbox.records.run import Run
 
+
 # What the writers of sinks have in common that write at once.
-
-
 class ImmediateWriter:
     """Base of writers for which a record is written when ``write_run`` has ended.
 
@@ -51,8 +54,6 @@ class ImmediateWriter:
 
 
 # A function as a sink.
-
-
 class FunctionSink:
     """Calls a function with every record, in order.
 
@@ -145,8 +146,6 @@ def _refused(
 
 
 # The sink behind ``collect``, ``take`` and ``async for``: hands runs to the caller.
-
-
 class PullSink:
     """Leaves results in the job's hand-over of a name; the runner of the job pulls.
 
@@ -198,8 +197,6 @@ class PullWriter(ImmediateWriter):
 
 
 # What a writer returns for a run of which it takes only some records.
-
-
 def refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> Pending:
     """Say which records of a run are refused, after what is pending for the others.
 
@@ -228,3 +225,107 @@ def refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> Pe
 async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
     await pending
     raise error
+
+
+# Calls to servers that may be away for a moment.
+
+
+T = TypeVar("T")
+
+
+# Half a minute at most, until the job's own restart has its turn.
+_RETRY: Final = Retry(
+    attempts=8, initial=0.1, maximum=10.0, retry_on=(ConnectionError, TimeoutError)
+)
+
+
+async def patient(
+    call: Callable[[], Awaitable[T]], what: object, random: random.Random
+) -> T:
+    """Call a function, and retry a few times while its server does not answer.
+
+    Args:
+        call: The function; to call it twice must do no harm.
+        what: What it is about, for the error.
+        random: Where jitter comes from.
+
+    Raises:
+        SinkError: If there is no answer.
+    """
+    attempt = 1
+    while True:
+        try:
+            return await call()
+        except (ConnectionError, TimeoutError) as error:
+            if attempt == _RETRY.attempts:
+                raise SinkError(f"{what} cannot be reached: {error}") from error
+            await asyncio.sleep(_RETRY.delay_s(attempt, random))
+            attempt += 1
+
+
+# Turns records into rows.
+
+
+def field_names(record: Any) -> tuple[str, ...]:
+    """Return the names of a record's fields.
+
+    Raises:
+        RecordTypeError: If they have none.
+    """
+    if isinstance(record, Mapping):
+        return tuple(str(name) for name in record)
+    for attribute in ("_fields", "__struct_fields__", "__fields__"):
+        names = getattr(type(record), attribute, None)
+        if names:
+            return tuple(names)
+    if dataclasses.is_dataclass(record):
+        return tuple(field.name for field in dataclasses.fields(record))
+    raise RecordTypeError(
+        "record",
+        f"{record!r} of type {type(record).__name__} has no named fields",
+        "Use a dict, NamedTuple, dataclass or msgspec.Struct.",
+    )
+
+
+class RowReader:
+    """Reads the fields of records, in the order of columns.
+
+    Args:
+        columns: The columns.
+        is_exact: Whether a dict must have no other fields.
+
+    Attributes:
+        columns: The columns.
+    """
+
+    def __init__(self, columns: tuple[str, ...], *, is_exact: bool) -> None:
+        self.columns = columns
+        self._width = len(columns) if is_exact else None
+        self._of_mapping = _as_tuple(itemgetter(*columns), len(columns))
+        self._of_object = _as_tuple(attrgetter(*columns), len(columns))
+
+    def row(self, record: Any) -> tuple[Any, ...]:
+        """Return a record's row.
+
+        Raises:
+            RecordTypeError: If it has other fields.
+        """
+        try:
+            if not isinstance(record, Mapping):
+                return self._of_object(record)
+            if self._width is None or len(record) == self._width:
+                return self._of_mapping(record)
+        except (KeyError, AttributeError):
+            pass
+        raise RecordTypeError(
+            "record",
+            f"its fields are {list(field_names(record))}, not {list(self.columns)}",
+            "All records of a sink must have the columns of the first one.",
+        )
+
+
+def _as_tuple(
+    read: Callable[[Any], Any], width: int
+) -> Callable[[Any], tuple[Any, ...]]:
+    # With one name, the getters of `operator` return the value alone.
+    return read if width > 1 else lambda record: (read(record),)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime.idleness import RelativeClock
+from aiomailbox.eventtime.generators import RelativeClock
 from aiomailbox.eventtime.strategy import AlignmentConfig
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 __all__ = ["AlignedReader", "AlignmentGroup", "AlignmentGroups"]
 

@@ -2,20 +2,108 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
+from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, TimestampError
-from aiomailbox.eventtime.output import WatermarkOutput
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.events import (
+    MAX_TIMESTAMP,
+    MIN_TIMESTAMP,
+    Watermark,
+    WatermarkStatus,
+)
 from aiomailbox.records.run import Run
 
-__all__ = [
-    "BoundedOutOfOrderness",
-    "NoWatermarks",
-    "WatermarkGenerator",
-    "check_before_end_of_time",
-    "follow_run",
-]
+# Where watermark generators put what they find out.
+
+
+class WatermarkOutput(Protocol):
+    """Takes watermarks and statuses from a generator.
+
+    Concept:
+        Flink, ``WatermarkOutput``.
+    """
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Take a watermark; the stream is active from then on if it advances."""
+        ...
+
+    def mark_idle(self) -> None:
+        """Be notified that the stream will be quiet."""
+        ...
+
+    def mark_active(self) -> None:
+        """Be notified that the stream is no longer quiet."""
+        ...
+
+
+class OutputGuard:
+    """Lets through only watermarks that advance and statuses that change.
+
+    A watermark that does not advance is dropped before the status is looked at: an
+    idle stream that resumes with old times stays idle until event time moves.
+
+    Attributes:
+        watermark: The last one let through, `MIN_TIMESTAMP` before the first.
+        is_idle: Whether the status let through last is idle.
+
+    Concept:
+        Flink, ``WatermarkToDataOutput``.
+
+    Example:
+        >>> guard = OutputGuard()
+        >>> guard.mark_idle()
+        >>> guard.emit_watermark(7)
+        >>> guard.take()
+        [<WatermarkStatus.IDLE: 'idle'>, <WatermarkStatus.ACTIVE: 'active'>,
+         Watermark(timestamp_ms=7)]
+        >>> guard.take()
+        []
+    """
+
+    __slots__ = ("_outputs", "is_idle", "watermark")
+
+    def __init__(self) -> None:
+        self.watermark: int = MIN_TIMESTAMP
+        self.is_idle: bool = False
+        self._outputs: list[Watermark | WatermarkStatus] = []
+
+    def repeat(self) -> None:
+        """Let once more through where the stream is: what follows may be new."""
+        if self.watermark > MIN_TIMESTAMP:
+            self._outputs.append(Watermark(self.watermark))
+        if self.is_idle:
+            self._outputs.append(WatermarkStatus.IDLE)
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Let the watermark through if it advances, after ACTIVE if it was idle."""
+        # Before the status is looked at: an idle stream that resumes with old times
+        # stays idle.
+        if timestamp_ms <= self.watermark:
+            return
+        self.watermark = timestamp_ms
+        self.mark_active()
+        self._outputs.append(Watermark(timestamp_ms))
+
+    def mark_idle(self) -> None:
+        """Let IDLE through, once."""
+        if not self.is_idle:
+            self.is_idle = True
+            self._outputs.append(WatermarkStatus.IDLE)
+
+    def mark_active(self) -> None:
+        """Let ACTIVE through if the stream was idle."""
+        if self.is_idle:
+            self.is_idle = False
+            self._outputs.append(WatermarkStatus.ACTIVE)
+
+    def take(self) -> list[Watermark | WatermarkStatus]:
+        """Return what was let through since the last call, in order."""
+        if not self._outputs:
+            return []
+        outputs, self._outputs = self._outputs, []
+        return outputs
 
 
 def check_before_end_of_time(timestamp_ms: int) -> None:
@@ -80,7 +168,7 @@ class BoundedOutOfOrderness:
         Flink, ``BoundedOutOfOrdernessWatermarks``.
 
     Example:
-        >>> from aiomailbox.eventtime.output import OutputGuard
+        >>> from aiomailbox.eventtime.generators import OutputGuard
         >>> generator, guard = BoundedOutOfOrderness(7), OutputGuard()
         >>> generator.on_run([100, 90, 120], guard)
         >>> generator.on_periodic_emit(guard)
@@ -132,3 +220,300 @@ class NoWatermarks:
 
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Emit nothing."""
+
+
+# One watermark and status out of several: of splits, or of an operator's inputs.
+
+
+class PartialWatermark:
+    """The watermark and status of one part.
+
+    Attributes:
+        watermark: The highest so far, `MIN_TIMESTAMP` before the first.
+        is_idle: Whether the part is left out of the minimum.
+    """
+
+    __slots__ = ("is_idle", "watermark")
+
+    def __init__(self) -> None:
+        self.watermark: int = MIN_TIMESTAMP
+        self.is_idle: bool = False
+
+    def advance(self, timestamp_ms: int) -> bool:
+        """Take a watermark, which ends idleness; says whether it is higher."""
+        self.is_idle = False
+        if timestamp_ms <= self.watermark:
+            return False
+        self.watermark = timestamp_ms
+        return True
+
+
+class CombinedWatermark:
+    """The minimum over the parts that are not idle; it never goes back.
+
+    When all parts are idle it is the maximum, for none of them will be late any more.
+    Without parts nothing changes.
+
+    Attributes:
+        parts: The parts; add and remove at will, nothing happens before `update`.
+        watermark: The combined watermark as of the last `update`.
+        is_idle: Whether all parts were idle then.
+
+    Concept:
+        Flink, ``CombinedWatermarkStatus``.
+    """
+
+    __slots__ = ("is_idle", "parts", "watermark")
+
+    def __init__(self) -> None:
+        self.parts: list[PartialWatermark] = []
+        self.watermark: int = MIN_TIMESTAMP
+        self.is_idle: bool = False
+
+    @property
+    def are_all_idle(self) -> bool:
+        """Whether there are parts, and all of them are idle now."""
+        return bool(self.parts) and all(part.is_idle for part in self.parts)
+
+    def update(self) -> bool:
+        """Look at all parts again; says whether the watermark has advanced."""
+        active = [part.watermark for part in self.parts if not part.is_idle]
+        self.is_idle = bool(self.parts) and not active
+        if not self.parts:
+            return False
+        # All idle: the maximum, for the lowest would hold event time back for ever, for
+        # records that are not coming (FLINK-38454).
+        combined = min(active) if active else max(part.watermark for part in self.parts)
+        if combined <= self.watermark:
+            return False
+        self.watermark = combined
+        return True
+
+
+class InputWatermarks:
+    """The watermark and status of an operator with several inputs.
+
+    Each method returns what the operator has to handle, in order; mostly nothing.
+
+    Args:
+        inputs: How many inputs, at least one.
+
+    Attributes:
+        watermark: The operator's watermark.
+
+    Concept:
+        Flink, ``IndexedCombinedWatermarkStatus``.
+
+    Example:
+        >>> inputs = InputWatermarks(2)
+        >>> inputs.input_watermark(5, 0)
+        ()
+        >>> inputs.input_watermark(3, 1)
+        (Watermark(timestamp_ms=3),)
+    """
+
+    __slots__ = ("_combined",)
+
+    def __init__(self, inputs: int) -> None:
+        self._combined = CombinedWatermark()
+        self._combined.parts = [PartialWatermark() for _ in range(inputs)]
+
+    @property
+    def watermark(self) -> int:
+        """The operator's watermark, milliseconds."""
+        return self._combined.watermark
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether all inputs are idle."""
+        return self._combined.is_idle
+
+    def input_watermark(
+        self, timestamp_ms: int, index: int
+    ) -> tuple[Watermark | WatermarkStatus, ...]:
+        """Take the watermark of an input."""
+        part = self._combined.parts[index]
+        was_idle = part.is_idle
+        # Not higher, but a part that was idle counts again: that may hold the others
+        # back.
+        if not part.advance(timestamp_ms) and not was_idle:
+            return ()
+        return self._updated()
+
+    def input_status(
+        self, status: WatermarkStatus, index: int
+    ) -> tuple[Watermark | WatermarkStatus, ...]:
+        """Take the status of an input."""
+        self._combined.parts[index].is_idle = status is WatermarkStatus.IDLE
+        return self._updated()
+
+    def snapshot(self) -> tuple[int, tuple[tuple[int, bool], ...]]:
+        """Return the watermark, and per input its watermark and whether it is idle."""
+        combined = self._combined
+        parts = tuple((part.watermark, part.is_idle) for part in combined.parts)
+        return combined.watermark, parts
+
+    def restore(
+        self, snapshots: Sequence[tuple[int, Sequence[tuple[int, bool]]]]
+    ) -> None:
+        """Take over what was returned by `snapshot`, here or in several subtasks.
+
+        Of several, an input is where the subtask was that was behind, and idle if it
+        was idle everywhere.
+        """
+        if not snapshots:
+            return
+        combined = self._combined
+        # The least of what earlier subtasks had reached: records of the one behind must
+        # not be late.
+        combined.watermark = min(watermark for watermark, _ in snapshots)
+        for index, part in enumerate(combined.parts):
+            facts = [parts[index] for _, parts in snapshots]
+            part.watermark = min(watermark for watermark, _ in facts)
+            part.is_idle = all(is_idle for _, is_idle in facts)
+        combined.is_idle = combined.are_all_idle
+
+    def _updated(self) -> tuple[Watermark | WatermarkStatus, ...]:
+        combined = self._combined
+        was_idle = combined.is_idle
+        outputs: tuple[Watermark | WatermarkStatus, ...] = ()
+        if combined.update():
+            outputs = (Watermark(combined.watermark),)
+        if was_idle is combined.is_idle:
+            return outputs
+        # Downstream drops watermarks of an idle stream: active first, idle last.
+        if was_idle:
+            return (WatermarkStatus.ACTIVE, *outputs)
+        return (*outputs, WatermarkStatus.IDLE)
+
+
+# When a stream has been quiet for so long that it must not hold event time back.
+
+
+class RelativeClock:
+    """A stopwatch that stands still while the stream is not allowed to flow.
+
+    Time spent blocked by backpressure or by watermark alignment is not quiet time.
+    Each `pause` needs an `unpause`; it runs when there are as many of both.
+
+    Args:
+        clock: Its monotonic time is read.
+
+    Raises:
+        InvalidArgumentError: By `unpause`, if the clock is not paused.
+
+    Concept:
+        Flink, ``PausableRelativeClock``.
+
+    Example:
+        >>> from aiomailbox.clock import SystemClock
+        >>> clock = RelativeClock(SystemClock())
+        >>> clock.pause()
+        >>> clock.now_s() == clock.now_s()
+        True
+    """
+
+    __slots__ = ("_clock", "_lost", "_paused_at", "_pauses")
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._lost = 0.0
+        self._pauses = 0
+        self._paused_at = 0.0
+
+    def now_s(self) -> float:
+        """Return the seconds that have counted, from any origin."""
+        now = self._paused_at if self._pauses else self._clock.monotonic()
+        return now - self._lost
+
+    def pause(self) -> None:
+        """Stop counting."""
+        if not self._pauses:
+            self._paused_at = self._clock.monotonic()
+        self._pauses += 1
+
+    def unpause(self) -> None:
+        """Count again, once every pause has ended."""
+        if not self._pauses:
+            raise InvalidArgumentError("unpause", "the clock is not paused")
+        self._pauses -= 1
+        if not self._pauses:
+            self._lost += self._clock.monotonic() - self._paused_at
+
+
+class WithIdleness:
+    """A generator that marks its output idle when no record comes for a while.
+
+    Looked at only in `on_periodic_emit`: the countdown begins with the first call that
+    finds no record since the call before, and ends when *more* than the timeout has
+    passed. The next record ends idleness as far as this generator is concerned; its
+    output becomes active when a watermark advances.
+
+    Args:
+        generator: Makes the watermarks.
+        timeout_s: Seconds, more than zero.
+        clock: Pausable, so that only time in which records could have come counts.
+
+    Raises:
+        InvalidArgumentError: If the timeout is zero or negative.
+
+    Concept:
+        Flink, ``WatermarksWithIdleness``.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_generator",
+        "_is_announced",
+        "_quiet_since",
+        "_saw_record",
+        "_timeout_s",
+    )
+
+    def __init__(
+        self, generator: WatermarkGenerator, timeout_s: float, clock: RelativeClock
+    ) -> None:
+        if timeout_s <= 0:
+            raise InvalidArgumentError(
+                "timeout", f"{timeout_s} s is not positive", "Use more than zero."
+            )
+        self._generator = generator
+        self._timeout_s = timeout_s
+        self._clock = clock
+        # A stream that never had a record is quiet from its second tick on.
+        self._saw_record = False
+        self._quiet_since: float | None = None
+        self._is_announced = False
+
+    @property
+    def only_latest(self) -> bool:
+        """Whether the latest event time of a run is all that is looked at."""
+        return getattr(self._generator, "only_latest", False)
+
+    def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
+        """Be notified that the stream flows."""
+        if timestamps:
+            self._saw_record = True
+            self._is_announced = False
+            self._generator.on_run(timestamps, output)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Mark the output idle, or let the generator emit."""
+        if not self._is_idle():
+            self._generator.on_periodic_emit(output)
+        elif not self._is_announced:
+            # Once: its receiver looks only for changes.
+            self._is_announced = True
+            output.mark_idle()
+
+    def _is_idle(self) -> bool:
+        if self._saw_record:
+            self._saw_record = False
+            self._quiet_since = None
+            return False
+        if self._quiet_since is None:
+            self._quiet_since = self._clock.now_s()
+            return False
+        # More than the timeout, as in Flink: it ends one tick later than one might
+        # think.
+        return self._clock.now_s() - self._quiet_since > self._timeout_s

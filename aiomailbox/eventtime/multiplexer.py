@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime.combined import CombinedWatermark, PartialWatermark
-from aiomailbox.eventtime.output import WatermarkOutput
+from aiomailbox.eventtime.generators import (
+    CombinedWatermark,
+    PartialWatermark,
+    WatermarkOutput,
+)
 
 __all__ = ["WatermarkOutputMultiplexer"]
 
@@ -24,7 +27,7 @@ class WatermarkOutputMultiplexer:
         Flink, ``WatermarkOutputMultiplexer``.
 
     Example:
-        >>> from aiomailbox.eventtime.output import OutputGuard
+        >>> from aiomailbox.eventtime.generators import OutputGuard
         >>> guard = OutputGuard()
         >>> splits = WatermarkOutputMultiplexer(guard)
         >>> splits.register_split("a")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 __all__ = ["StatusWatermarkValve", "ValveOutput", "ValveSnapshot"]
 

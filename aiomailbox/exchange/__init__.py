@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from aiomailbox.exchange.blocking.output import BlockingOutput
-from aiomailbox.exchange.blocking.partition import BlockingResultPartition
-from aiomailbox.exchange.blocking.view import BlockingView
-from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
-from aiomailbox.exchange.core.channel_state import (
-    ChannelStateWriter,
-    decode_in_flight,
-    encode_in_flight,
+from aiomailbox.exchange.blocking.partition import (
+    BlockingOutput,
+    BlockingResultPartition,
+    BlockingView,
 )
+from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
 from aiomailbox.exchange.core.contract import (
     SEQUENCE_MODULUS,
     ChannelCredit,
+    ChannelStateWriter,
     ChannelStatistics,
     DataListener,
     PolledBuffer,
+    decode_in_flight,
+    encode_in_flight,
 )
-from aiomailbox.exchange.core.output import OutputPartition
-from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
-from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.core.pipelined_output import OutputPartition
+from aiomailbox.exchange.core.subpartition import PrioritizedDeque
+from aiomailbox.exchange.frames.partition import MixedResultPartition
 from aiomailbox.exchange.input.gate import (
     ChannelListener,
     InputChannel,

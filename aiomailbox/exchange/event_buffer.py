@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.exchange.frames.event_buffer import (
+from aiomailbox.exchange.frames.encoder import (
     event_buffer,
     event_consumer,
     event_data_type,

@@ -9,10 +9,15 @@ from typing import Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.core.output import OutputPartition
+from aiomailbox.exchange.core.pipelined_output import OutputPartition
 from aiomailbox.exchange.partitioner import Partitioner
-from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
-from aiomailbox.records.events import RuntimeEvent, StopMode
+from aiomailbox.records.events import (
+    LatencyMarker,
+    RuntimeEvent,
+    StopMode,
+    Watermark,
+    WatermarkStatus,
+)
 from aiomailbox.records.run import Run
 
 __all__ = ["DEFAULT_FLUSH_INTERVAL_MS", "RecordWriter"]

@@ -2,23 +2,87 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.partitioner import (
+    CustomPartitioner,
     ForwardPartitioner,
+    GlobalPartitioner,
     KeyGroupPartitioner,
     Partitioner,
     RebalancePartitioner,
+    ShufflePartitioner,
 )
-from aiomailbox.graph.operator_ids import operator_ids
-from aiomailbox.graph.transformation import Transformation, reachable
+from aiomailbox.graph.transformation import ChainingStrategy, Transformation, reachable
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.keygroups.assignment import default_max_parallelism
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
+
+# By what the state of an operator is found again: its uid, or its place in the graph.
+#
+# Theory of operation: an id that was not given is made of the operator's name and of
+# the ids of what feeds it, so that neither chaining nor parallelism, nor an operator
+# that is added after it or in another branch, changes it. Of twins, which have one name
+# and one input, the later ones are numbered in the order in which they were described.
+#
+# Concept:
+#     Flink, ``StreamGraphHasherV2``; ours leaves chaining out and takes names in.
+
+
+def operator_ids(transformations: Iterable[Transformation]) -> list[OperatorId]:
+    """Return the id of each operator; all differ.
+
+    Args:
+        transformations: All of a job, each after what feeds it.
+
+    Example:
+        >>> from aiomailbox.operators.stateless.operators import MapOperator
+        >>> plain = Transformation("map", lambda: MapOperator(str))
+        >>> chosen = Transformation("map", lambda: MapOperator(str), uid="prices")
+        >>> operator_ids([plain, chosen])
+        ['map@9656e23f85a0ff1c', 'prices']
+    """
+    listed = list(transformations)
+    taken = {item.uid for item in listed}
+    known: dict[int, OperatorId] = {}
+    # How many twins there are so far: of thousands, each would be compared with all.
+    twins: Counter[str] = Counter()
+    for item in listed:
+        first = _derived(item, known, 0)
+        found = OperatorId(item.uid or first)
+        while item.uid is None and found in taken:
+            twins[first] += 1
+            found = OperatorId(_derived(item, known, twins[first]))
+        taken.add(found)
+        known[id(item)] = found
+    return [known[id(item)] for item in listed]
+
+
+def _derived(item: Transformation, known: dict[int, OperatorId], number: int) -> str:
+    inputs = [
+        [
+            (
+                known[id(origin.transformation)],
+                None if origin.tag is None else origin.tag.id,
+            )
+            for origin in united
+        ]
+        for united in item.inputs
+    ]
+    facts = msgspec.json.encode([item.name, inputs, number])
+    return f"{item.name}@{hashlib.blake2b(facts, digest_size=8).hexdigest()}"
+
 
 DEFAULT_SLOT_SHARING_GROUP: Final = "default"
+
 
 # Each operator of a chain is called by the one before it, through a dozen frames where
 # timers fire: so deep a chain leaves the user's functions half of Python's 1,000.
@@ -265,3 +329,217 @@ def _check_parallelism(node: Node) -> None:
             f"{node.max_parallelism} key groups",
             "Raise max_parallelism or lower parallelism.",
         )
+
+
+# Which neighbours share a task (pure), and the job graph that follows.
+
+
+def is_chainable(edge: Edge) -> bool:
+    """Say whether an edge's two operators can live in one task.
+
+    Concept:
+        Flink, ``StreamingJobGraphGenerator.isChainable``.
+    """
+    source, target = edge.source, edge.target
+    return (
+        isinstance(edge.partitioner, ForwardPartitioner)
+        and not edge.is_blocking
+        and source.parallelism == target.parallelism
+        and source.max_parallelism == target.max_parallelism
+        and source.slot_sharing_group == target.slot_sharing_group
+        and len(target.in_edges) == 1
+        and len(target.in_edges[0]) == 1
+        and source.transformation.chaining is not ChainingStrategy.NEVER
+        and target.transformation.chaining is ChainingStrategy.ALWAYS
+    )
+
+
+def build_job_graph(
+    name: str,
+    sinks: list[Transformation],
+    *,
+    parallelism: int = 1,
+    max_parallelism: int | None = None,
+    chaining: bool = True,
+    parent_apart: bool = False,
+) -> JobGraph:
+    """Return the job graph for everything that the sinks need.
+
+    Args:
+        name: The job's name.
+        sinks: The transformations whose results are wanted.
+        parallelism: Subtasks of operators that do not say how many.
+        max_parallelism: Key groups; None derives them as Flink does.
+        chaining: Whether operators may share tasks at all.
+        parent_apart: Whether operators that need the process that starts the job share
+            no task with others, which may be remote.
+
+    Raises:
+        InvalidArgumentError: As `resolve_nodes`.
+    """
+    nodes = resolve_nodes(sinks, parallelism, max_parallelism)
+    heads: dict[int, Node] = {}
+    members: dict[int, list[Node]] = {}
+    for node in nodes:
+        edges = [edge for united in node.in_edges for edge in united]
+        is_apart = parent_apart and any(
+            edge.source.stays_in_parent != node.stays_in_parent for edge in edges
+        )
+        if (
+            chaining
+            and not is_apart
+            and len(edges) == 1
+            and is_chainable(edges[0])
+            and edges[0].source.chain_depth < CHAIN_DEPTH_MAX
+        ):
+            edges[0].chained = True
+            head = heads[edges[0].source.index]
+        else:
+            head = node
+        heads[node.index] = head
+        members.setdefault(head.index, []).append(node)
+    vertices = [
+        JobVertex(VertexId(number), chain)
+        for number, chain in enumerate(members.values())
+    ]
+    key_groups = max((node.max_parallelism for node in nodes), default=128)
+    return JobGraph(name, _topological(vertices), key_groups)
+
+
+def _topological(vertices: list[JobVertex]) -> list[JobVertex]:
+    """Order vertices so that each comes after those that feed it."""
+    home = {node.index: vertex for vertex in vertices for node in vertex.nodes}
+    ordered: list[JobVertex] = []
+    waiting = list(vertices)
+    placed: set[int] = set()
+    while waiting:
+        ready = [
+            vertex
+            for vertex in waiting
+            if all(
+                home[edge.source.index].id in placed
+                for united in vertex.in_edges
+                for edge in united
+            )
+        ]
+        ordered += ready
+        placed |= {vertex.id for vertex in ready}
+        waiting = [vertex for vertex in waiting if vertex.id not in placed]
+    return ordered
+
+
+# Which subtask talks to which (pure).
+
+
+def consumers_of(
+    partitioner: Partitioner, producer_index: int, producers: int, consumers: int
+) -> list[int]:
+    """Return the consumer subtasks that one producer subtask sends to, in order.
+
+    Forward joins equal indexes. Other pointwise exchanges (rescale) join each
+    producer to its share of the consumers; all-to-all joins each to all of them.
+
+    Args:
+        partitioner: The exchange's partitioner.
+        producer_index: From 0 to ``producers - 1``.
+        producers: Subtasks that send, at least 1.
+        consumers: Subtasks that receive, at least 1.
+
+    Concept:
+        Flink, ``VertexInputInfoComputationUtils`` (POINTWISE, ALL_TO_ALL).
+
+    Example:
+        >>> from aiomailbox.exchange import RescalePartitioner
+        >>> [consumers_of(RescalePartitioner(), index, 2, 4) for index in range(2)]
+        [[0, 1], [2, 3]]
+    """
+    if isinstance(partitioner, ForwardPartitioner):
+        return [producer_index]
+    if not partitioner.is_pointwise:
+        return list(range(consumers))
+    if producers >= consumers:
+        return [_ceil_share(producer_index, consumers, producers)]
+    return [
+        consumer
+        for consumer in range(consumers)
+        if consumer * producers // consumers == producer_index
+    ]
+
+
+def _ceil_share(producer_index: int, consumers: int, producers: int) -> int:
+    """Return the consumer whose range of producers holds this one."""
+    for consumer in range(consumers):
+        start = -(-consumer * producers // consumers)
+        end = -(-(consumer + 1) * producers // consumers)
+        if start <= producer_index < end:
+            return consumer
+    return consumers - 1
+
+
+# What the channels of a job are called, whatever its attempts and its chaining.
+
+
+# At the end of a channel's two halves.
+_SUBTASKS: Final = re.compile(r"\[(\d+)/\d+\](?= to |$)")
+
+
+_OVERTAKING: Final = (
+    CustomPartitioner,
+    GlobalPartitioner,
+    KeyGroupPartitioner,
+    RebalancePartitioner,
+    ShufflePartitioner,
+)
+
+
+def channel_name(edge: Edge, producer: int, consumer: int) -> str:
+    """Return the name of a channel: equal for its two ends, and for equal programs.
+
+    With other numbers of subtasks it is another one, for records go to other subtasks then.
+
+    Args:
+        edge: The exchange.
+        producer: The subtask that sends.
+        consumer: The subtask that receives.
+    """
+    source, target = edge.source, edge.target
+    number = source.out_edges.index(edge)
+    return (
+        f"{source.operator_id}.{number}[{producer}/{source.parallelism}] to "
+        f"{target.operator_id}.{edge.input_index}[{consumer}/{target.parallelism}]"
+    )
+
+
+def is_channel_of(name: str, edge: Edge) -> bool:
+    """Say whether a name is of a channel of an exchange, with any numbers of subtasks."""
+    return _without_subtasks(name) == _without_subtasks(channel_name(edge, 0, 0))
+
+
+def producer_of_channel(name: str) -> int:
+    """Return the subtask that sends on a channel.
+
+    Example:
+        >>> producer_of_channel("a.0[1/2] to b.0[0/3]")
+        1
+    """
+    found = _SUBTASKS.search(name)
+    return 0 if found is None else int(found.group(1))
+
+
+def _without_subtasks(name: str) -> str:
+    return _SUBTASKS.sub("", name)
+
+
+def why_never_unaligned(edge: Edge) -> str:
+    """Return why no barrier overtakes on an exchange; "" if they may.
+
+    Concept:
+        Flink, ``StreamPartitioner.isSupportsUnalignedCheckpoint``.
+    """
+    if edge.target.transformation.sink is not None:
+        return "it leads to a sink"
+    if edge.partitioner.is_pointwise:
+        return "a producer is connected with some of the consumers only"
+    if edge.partitioner.is_broadcast:
+        return "all consumers get the same records"
+    return "" if isinstance(edge.partitioner, _OVERTAKING) else "of its partitioner"

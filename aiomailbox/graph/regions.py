@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.graph.job_graph import Edge, JobGraph
-from aiomailbox.graph.wiring import consumers_of
+from aiomailbox.graph.job_graph import Edge, JobGraph, consumers_of
 from aiomailbox.ids import SubtaskId
 from aiomailbox.operators.sources.source import Boundedness
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Transformation
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 __all__ = [
     "describe_side_outputs",

@@ -17,7 +17,7 @@ from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.sinks.sink import Sink
 from aiomailbox.operators.sources.source import Source
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 OperatorFactory = Callable[[], Operator]
 

@@ -16,17 +16,19 @@ from pathlib import Path
 from typing import Final
 
 from aiomailbox.errors import DamagedFileError
-from aiomailbox.journal.entries import Entry, EntryKind, decode_entry
-from aiomailbox.journal.fence import FENCE, fenced_epochs, raise_fence
-from aiomailbox.journal.layout import (
+from aiomailbox.journal.entries import (
+    Entry,
+    EntryKind,
     LogDirectory,
     base_directories,
     base_directory,
     check_finished,
+    decode_entry,
     first_needed,
     log_directories,
     operator_directory,
 )
+from aiomailbox.journal.fence import FENCE, fenced_epochs, raise_fence
 from aiomailbox.journal.place import JournalPlace, place_of
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.local import LocalStorage, make_directories, sync_directory

@@ -19,8 +19,8 @@ from typing import Final, Protocol
 import msgspec
 
 from aiomailbox.errors import DamagedFileError
+from aiomailbox.journal.entries import LogDirectory, base_directories
 from aiomailbox.journal.fence import FENCE, Fence, MappedFence, RemoteFence
-from aiomailbox.journal.layout import LogDirectory, base_directories
 from aiomailbox.storage.append_log import LogSegment
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import PRIVATE

@@ -12,12 +12,13 @@ from aiomailbox.journal.entries import (
     NO_FINGERPRINT,
     Entry,
     EntryKind,
+    FinishedBefore,
     decode_entry,
     encode_entry,
+    encode_mark,
+    log_directory,
 )
 from aiomailbox.journal.fence import Fence
-from aiomailbox.journal.finished import FinishedBefore
-from aiomailbox.journal.layout import encode_mark, log_directory
 from aiomailbox.journal.place import JournalPlace
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.threads import ThreadTurns

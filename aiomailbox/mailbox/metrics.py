@@ -13,7 +13,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
-from aiomailbox.metrics.histogram import Histogram
+from aiomailbox.metrics.catalogue import Histogram
 
 # How long something lasted: in all, and within the last seconds.
 #

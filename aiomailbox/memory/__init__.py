@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from aiomailbox.memory.buffer import Buffer, NetworkBuffer, ReadOnlySlice
+from aiomailbox.memory.buffer import (
+    DEFAULT_SEGMENT_SIZE_BYTES,
+    Buffer,
+    DataType,
+    MemoryArena,
+    MemorySegment,
+    NetworkBuffer,
+    ReadOnlySlice,
+)
 from aiomailbox.memory.builder import BufferBuilder, BufferConsumer
-from aiomailbox.memory.data_type import DataType
 from aiomailbox.memory.debloat import (
     BufferDebloater,
     BufferSizeEma,
     DebloatOptions,
     ThroughputMeter,
 )
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool, PoolLeak
+from aiomailbox.memory.local_pool import BufferListener, LocalBufferPool
+from aiomailbox.memory.network_pool import (
+    Demand,
+    NetworkBufferPool,
+    PoolLeak,
+    redistribute,
+)
 from aiomailbox.memory.options import (
     DEFAULT_OVERDRAFT_CEILING,
     LocalPoolOptions,
     PoolStatistics,
 )
-from aiomailbox.memory.redistribution import Demand, redistribute
-from aiomailbox.memory.segment import (
-    DEFAULT_SEGMENT_SIZE_BYTES,
-    MemoryArena,
-    MemorySegment,
-)
-from aiomailbox.memory.waiting import BufferListener
 
 __all__ = [
     "DEFAULT_OVERDRAFT_CEILING",

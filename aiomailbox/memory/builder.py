@@ -11,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.memory.buffer import NetworkBuffer, ReadOnlySlice
-from aiomailbox.memory.data_type import DataType
-from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.memory.buffer import (
+    DataType,
+    MemorySegment,
+    NetworkBuffer,
+    ReadOnlySlice,
+)
 
 __all__ = ["BufferBuilder", "BufferConsumer"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.memory.segment import DEFAULT_SEGMENT_SIZE_BYTES
+from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES
 
 __all__ = ["BufferDebloater", "BufferSizeEma", "DebloatOptions", "ThroughputMeter"]
 

@@ -1,7 +1,10 @@
 """Metrics: what they are called, how they are merged, and the objects that count."""
 
-from aiomailbox.metrics.catalogue import DECLARED, METRICS
-from aiomailbox.metrics.declared import (
+from aiomailbox.metrics.catalogue import (
+    DECLARED,
+    METRICS,
+    Histogram,
+    HistogramValue,
     Merge,
     Metric,
     MetricKind,
@@ -9,10 +12,14 @@ from aiomailbox.metrics.declared import (
     MetricValue,
     merged,
 )
-from aiomailbox.metrics.histogram import Histogram, HistogramValue
-from aiomailbox.metrics.hot_keys import HotKey, HotKeys
-from aiomailbox.metrics.instruments import Counter, MetricGroup
-from aiomailbox.metrics.totals import KeyTotal, KeyTotals
+from aiomailbox.metrics.instruments import (
+    Counter,
+    HotKey,
+    HotKeys,
+    KeyTotal,
+    KeyTotals,
+    MetricGroup,
+)
 
 __all__ = [
     "DECLARED",

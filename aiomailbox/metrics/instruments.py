@@ -2,16 +2,176 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.metrics.catalogue import DECLARED
-from aiomailbox.metrics.declared import Merge, Metric, MetricKind, MetricValue
-from aiomailbox.metrics.histogram import Histogram
-from aiomailbox.metrics.hot_keys import HotKeys
-from aiomailbox.metrics.totals import KeyTotals
+from aiomailbox.metrics.catalogue import (
+    DECLARED,
+    Histogram,
+    Merge,
+    Metric,
+    MetricKind,
+    MetricValue,
+)
 
-__all__ = ["Counter", "MetricGroup"]
+# Which keys have the most records: a sample, counted in a bounded number of places.
+#
+# Theory of operation: of each run of records a key or two are looked at, at places that
+# move, so that a long run costs no more than a short one. The counts are those of
+# Space-Saving: when all places are taken, the key with the smallest count gives way and
+# leaves it its count, which bounds the error by the share of one place.
+#
+# Concept:
+#     Metwally, Agrawal, El Abbadi: Efficient computation of frequent and top-k elements in
+#     data streams (2005).
+
+
+_PLACES: Final = 32
+
+
+_SHOWN_MAX: Final = 5
+
+
+_TEXT_MAX: Final = 60
+
+
+# All halve then, so that what was hot long ago cools down.
+_COUNT_MAX: Final = 4096
+
+
+# A prime: places of runs of equal length differ from run to run.
+_STRIDE: Final = 7919
+
+
+class HotKey(msgspec.Struct, frozen=True):
+    """A key that has many records.
+
+    Attributes:
+        key: The key, as text.
+        share: Its share of the records, from 0 to 1, estimated.
+    """
+
+    key: str
+    share: float
+
+
+class HotKeys:
+    """Counts the keys of one operator.
+
+    Example:
+        >>> keys = HotKeys()
+        >>> for _ in range(100):
+        ...     keys.sample(["hot", "hot", "hot", "cold"])
+        >>> keys.top()[0].key
+        "'hot'"
+    """
+
+    __slots__ = ("_counts", "_offset", "_total")
+
+    def __init__(self) -> None:
+        self._counts: dict[Hashable, int] = {}
+        self._offset = 0
+        self._total = 0
+
+    def sample(self, keys: Sequence[Any]) -> None:
+        """Look at some keys of a run.
+
+        Args:
+            keys: Those of the records of a run, in order.
+        """
+        if not keys:
+            return
+        self._offset += _STRIDE
+        counts, key = self._counts, keys[self._offset % len(keys)]
+        if key in counts:
+            counts[key] += 1
+        elif len(counts) < _PLACES:
+            counts[key] = 1
+        else:
+            least = min(counts, key=counts.__getitem__)
+            counts[key] = counts.pop(least) + 1
+        self._total += 1
+        if self._total == _COUNT_MAX:
+            self._counts = {
+                key: count // 2 for key, count in counts.items() if count > 1
+            }
+            self._total //= 2
+
+    def top(self) -> list[HotKey]:
+        """Return the keys with the most records, the hottest first."""
+        total = self._total
+        # It may be counted in another thread meanwhile.
+        counts = dict(self._counts)
+        found = sorted(counts.items(), key=lambda item: -item[1])
+        return [HotKey(_text(key), count / total) for key, count in found[:_SHOWN_MAX]]
+
+
+def _text(key: Any) -> str:
+    text = repr(key)
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
+
+
+# What each key has used, in a bounded number of places.
+
+
+_KEYS_MAX: Final = 1_000
+
+
+_SHOWN_TOTALS_MAX: Final = 10
+
+
+class KeyTotal(msgspec.Struct, frozen=True):
+    """What the calls of one key have used.
+
+    Attributes:
+        key: The key, as text; ``"(others)"`` for those that there was no place for.
+        units: The units of the limit.
+    """
+
+    key: str
+    units: float
+
+
+class KeyTotals:
+    """Adds up units by key; what a thousand keys have no place for is one sum.
+
+    Example:
+        >>> totals = KeyTotals()
+        >>> totals.add("ann", 2.0)
+        >>> totals.add("bob", 5.0)
+        >>> totals.add("ann", 1.0)
+        >>> [(total.key, total.units) for total in totals.top()]
+        [("'bob'", 5.0), ("'ann'", 3.0)]
+    """
+
+    def __init__(self) -> None:
+        self._units: dict[Hashable, float] = {}
+        self._others = 0.0
+
+    def add(self, key: Hashable, units: float) -> None:
+        """Add what a call has used."""
+        if key in self._units or len(self._units) < _KEYS_MAX:
+            self._units[key] = self._units.get(key, 0.0) + units
+        else:
+            self._others += units
+
+    def top(self) -> list[KeyTotal]:
+        """Return the keys that have used most, then the others together."""
+        found = sorted(self._units.items(), key=lambda item: -item[1])
+        totals = [
+            KeyTotal(_total_text(key), units)
+            for key, units in found[:_SHOWN_TOTALS_MAX]
+        ]
+        others = self._others + sum(units for _, units in found[_SHOWN_TOTALS_MAX:])
+        return [*totals, KeyTotal("(others)", others)] if others else totals
+
+
+def _total_text(key: Hashable) -> str:
+    text = repr(key)
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 
 
 class Counter:

@@ -8,9 +8,7 @@ from weakref import WeakKeyDictionary
 
 from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.errors import MissingExtraError
-from aiomailbox.metrics.catalogue import METRICS
-from aiomailbox.metrics.declared import Metric, MetricKind
-from aiomailbox.metrics.histogram import HistogramValue
+from aiomailbox.metrics.catalogue import METRICS, HistogramValue, Metric, MetricKind
 from aiomailbox.observe.points import points_of
 from aiomailbox.observe.reading import JobReader, SharedJobs
 

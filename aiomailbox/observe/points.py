@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from aiomailbox.metrics.catalogue import DECLARED
-from aiomailbox.metrics.declared import (
+from aiomailbox.metrics.catalogue import (
+    DECLARED,
     Merge,
     Metric,
     MetricKind,

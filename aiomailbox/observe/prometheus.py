@@ -9,13 +9,17 @@ from weakref import WeakKeyDictionary
 
 from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
-from aiomailbox.metrics.catalogue import METRICS
-from aiomailbox.metrics.declared import Metric, MetricKind, MetricScope
-from aiomailbox.metrics.histogram import HistogramValue
+from aiomailbox.metrics.catalogue import (
+    METRICS,
+    HistogramValue,
+    Metric,
+    MetricKind,
+    MetricScope,
+)
 from aiomailbox.observe.points import points_of
 from aiomailbox.observe.reading import JobReader, SharedJobs
+from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.job_snapshot import JobSnapshot
-from aiomailbox.runtime.lifecycle import JobState
 
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry

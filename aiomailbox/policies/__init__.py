@@ -16,8 +16,7 @@ from aiomailbox.policies.restart import (
     RestartStrategy,
     RestartWait,
 )
-from aiomailbox.policies.retry import Retry
-from aiomailbox.policies.retry_after import retry_after_s
+from aiomailbox.policies.retry import Retry, retry_after_s
 
 __all__ = [
     "Batch",

@@ -1,44 +1,15 @@
 """What travels through a job: runs of records, control elements, events, their bytes."""
 
-from aiomailbox.records.basic_serializers import (
-    BOOLEAN_SERIALIZER,
-    BYTE_SERIALIZER,
-    BYTES_SERIALIZER,
-    DOUBLE_SERIALIZER,
-    FLOAT_SERIALIZER,
-    INT_SERIALIZER,
-    LONG_SERIALIZER,
-    SHORT_SERIALIZER,
-    STRING_SERIALIZER,
-    SingletonSerializer,
-)
 from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.composite_serializers import (
-    ListSerializer,
-    MapSerializer,
-    NullableSerializer,
-    SerializedTimer,
-    TimerSerializer,
-    TimeWindowSerializer,
-    TupleSerializer,
-)
 from aiomailbox.records.element_codec import ElementCodec, StreamElement
-from aiomailbox.records.elements import (
+from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     MAX_WATERMARK,
     MIN_TIMESTAMP,
-    InternalWatermark,
-    LatencyMarker,
-    OutputTag,
-    RecordAttributes,
-    StreamRecord,
-    Watermark,
-    WatermarkStatus,
-)
-from aiomailbox.records.event_codec import decode_event, encode_event
-from aiomailbox.records.events import (
     NO_ALIGNED_TIMEOUT,
     Alignment,
+    Answer,
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfData,
@@ -48,18 +19,24 @@ from aiomailbox.records.events import (
     EndOfSegment,
     EndOfSuperstep,
     EventAnnouncement,
+    InternalWatermark,
+    LatencyMarker,
+    OutputTag,
+    Question,
+    RecordAttributes,
     RecoveryMetadata,
     RuntimeEvent,
     SnapshotType,
     StopMode,
+    StreamRecord,
     SubtaskConnection,
+    Watermark,
     WatermarkEvent,
+    WatermarkStatus,
 )
-from aiomailbox.records.mapping import map_all
 from aiomailbox.records.python_types import (
     PythonTypes,
 )
-from aiomailbox.records.questions import Answer, Question
 from aiomailbox.records.record_classes import (
     RecordClass,
     RecordClasses,
@@ -75,11 +52,31 @@ from aiomailbox.records.run import (
     RUN_LENGTH_MAX,
     ListRun,
     Run,
+    RunForm,
     SelectableRun,
+    map_all,
     take_records,
 )
-from aiomailbox.records.run_form import RunForm
-from aiomailbox.records.type_serializer import TypeSerializer
+from aiomailbox.records.serializers import (
+    BOOLEAN_SERIALIZER,
+    BYTE_SERIALIZER,
+    BYTES_SERIALIZER,
+    DOUBLE_SERIALIZER,
+    FLOAT_SERIALIZER,
+    INT_SERIALIZER,
+    LONG_SERIALIZER,
+    SHORT_SERIALIZER,
+    STRING_SERIALIZER,
+    ListSerializer,
+    MapSerializer,
+    NullableSerializer,
+    SerializedTimer,
+    SingletonSerializer,
+    TimerSerializer,
+    TimeWindowSerializer,
+    TupleSerializer,
+    TypeSerializer,
+)
 
 Control = Watermark | WatermarkStatus | LatencyMarker
 Element = Run | Control

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.run_form import RunForm
-from aiomailbox.records.values import ValueSerializer
+from aiomailbox.records.run import RunForm
+from aiomailbox.records.run_columns import ValueSerializer
 
 __all__ = ["CodecTable", "EdgeCodec"]
 
@@ -38,7 +38,7 @@ class CodecTable:
         forms: Forms of runs beside lists, such as Arrow's; for all edges.
 
     Example:
-        >>> from aiomailbox.records.values import PythonSerializer
+        >>> from aiomailbox.records.run_columns import PythonSerializer
         >>> table = CodecTable(operators=["source"])
         >>> table.enter("0>1", PythonSerializer())
         >>> table["0>1"].serializer_id

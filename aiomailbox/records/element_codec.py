@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from aiomailbox.errors import CorruptStreamError, InvalidArgumentError, WrongTypeError
 from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     InternalWatermark,
     LatencyMarker,
     RecordAttributes,
@@ -23,10 +23,9 @@ from aiomailbox.records.elements import (
     Watermark,
     WatermarkStatus,
 )
-from aiomailbox.records.list_run_form import ListRunForm
-from aiomailbox.records.run import Run
-from aiomailbox.records.run_form import RunForm
-from aiomailbox.records.type_serializer import TypeSerializer
+from aiomailbox.records.run import Run, RunForm
+from aiomailbox.records.run_columns import ListRunForm
+from aiomailbox.records.serializers import TypeSerializer
 
 __all__ = ["ElementCodec", "StreamElement", "operator_id"]
 
@@ -92,7 +91,7 @@ class ElementCodec:
         Flink, ``StreamElementSerializer``.
 
     Example:
-        >>> from aiomailbox.records.basic_serializers import LONG_SERIALIZER
+        >>> from aiomailbox.records.serializers import LONG_SERIALIZER
         >>> codec = ElementCodec(LONG_SERIALIZER)
         >>> codec.encode(Watermark(5)).hex()
         '020000000000000005'

@@ -8,24 +8,153 @@ that was only announced.
 
 from __future__ import annotations
 
+import mmap
 import os
+import struct
 from collections.abc import Iterator
 from enum import Enum
+from types import TracebackType
 from typing import Final, NamedTuple
 
-from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.records.framing import LENGTH, RECORD_BYTES_MAX
-from aiomailbox.records.spill_file import SpillFile
+from aiomailbox.errors import (
+    CorruptStreamError,
+    IllegalStateError,
+    InvalidArgumentError,
+)
 
-__all__ = [
-    "SPILL_THRESHOLD_BYTES",
-    "DeserializationResult",
-    "RecordDeserializer",
-    "RecordPiece",
-]
+# A record in a stream of bytes: its length in 32 bits, then its content.
+
+
+LENGTH: Final = struct.Struct(">i")
+
+
+# Far above what a sane record has, far below what would exhaust a worker.
+RECORD_BYTES_MAX: Final = 256 * 1024 * 1024
+
+
+def frame_record(content: bytes | bytearray | memoryview) -> bytes:
+    """Return a record's content with its length before it.
+
+    Raises:
+        InvalidArgumentError: If it exceeds `RECORD_BYTES_MAX`.
+
+    Example:
+        >>> frame_record(b"ab").hex()
+        '000000026162'
+    """
+    _check_size(len(content))
+    return LENGTH.pack(len(content)) + bytes(content)
+
+
+def begin_frame(output: bytearray) -> int:
+    """Leave room for a length, and return where; serialize behind it.
+
+    Example:
+        >>> output = bytearray()
+        >>> start = begin_frame(output)
+        >>> output += b"ab"
+        >>> end_frame(output, start)
+        >>> output.hex()
+        '000000026162'
+    """
+    start = len(output)
+    output += bytes(LENGTH.size)
+    return start
+
+
+def end_frame(output: bytearray, start: int) -> None:
+    """Fill in the length of what was appended since `begin_frame`.
+
+    Raises:
+        InvalidArgumentError: If it exceeds `RECORD_BYTES_MAX`; it is removed.
+    """
+    size_bytes = len(output) - start - LENGTH.size
+    try:
+        _check_size(size_bytes)
+    except InvalidArgumentError:
+        del output[start:]
+        raise
+    LENGTH.pack_into(output, start, size_bytes)
+
+
+def _check_size(size_bytes: int) -> None:
+    if size_bytes > RECORD_BYTES_MAX:
+        raise InvalidArgumentError(
+            "record",
+            f"{size_bytes} bytes exceed the limit of {RECORD_BYTES_MAX}",
+            "Pass such content by reference, as a path or a URL.",
+        )
+
+
+# A file for the one record that is too large to be put together in memory.
+#
+# Theory of operation: the file has no name from the beginning, so that it is gone when
+# it is closed or when the process dies, however it dies. A complete record is mapped
+# into memory, so that the pages that were read can be dropped again.
+
+
+class SpillFile:
+    """Bytes that are appended, then read once.
+
+    Args:
+        directory: Where; None for the system's place for temporary files.
+
+    Example:
+        >>> with SpillFile() as file:
+        ...     file.append(b"large ")
+        ...     file.append(b"record")
+        ...     bytes(file.content())
+        b'large record'
+    """
+
+    __slots__ = ("_file", "_map", "size_bytes")
+
+    def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
+        # Late: its import takes long, and few jobs spill.
+        import tempfile
+
+        self._file = tempfile.TemporaryFile(  # noqa: SIM115 -- closed by close()
+            dir=directory, prefix="aiomailbox-", suffix=".inputchannel"
+        )
+        self._map: mmap.mmap | None = None
+        self.size_bytes: int = 0
+
+    def __enter__(self) -> SpillFile:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def append(self, data: bytes | bytearray | memoryview) -> None:
+        """Write bytes at the end."""
+        self._file.write(data)
+        self.size_bytes += len(data)
+
+    def content(self) -> memoryview:
+        """Return all bytes, read-only; valid as long as a view of them exists."""
+        self._file.flush()
+        if self._map is None:
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
+        return memoryview(self._map)
+
+    def close(self) -> None:
+        """Delete the file; views of its content stay valid. Idempotent."""
+        # Closing the map would fail while views exist; the last of them ends it.
+        self._map = None
+        self._file.close()
+
 
 SPILL_THRESHOLD_BYTES: Final = 5 * 1024 * 1024
+
+
 _LENGTH_BYTES: Final = LENGTH.size
+
+
 _EMPTY: Final = memoryview(b"")
 
 

@@ -1,6 +1,5 @@
 """Running jobs: tasks on this loop, job-wide services, the end of it all."""
 
-from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.backpressure import (
     BackpressureLevel,
     BackpressureReport,
@@ -10,17 +9,12 @@ from aiomailbox.runtime.backpressure import (
     find_bottleneck,
     report_backpressure,
 )
-from aiomailbox.runtime.checkpoint_views import (
-    CheckpointView,
-    CompletedCheckpoint,
-    place_of_savepoint,
-)
-from aiomailbox.runtime.config import IfFinished, JobConfig
+from aiomailbox.runtime.config import IfFinished, JobConfig, JobLifecycle, JobState
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.deployment import Deployment, Embedded, new_embedded_job
 from aiomailbox.runtime.diagnosis import Bottleneck
+from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.failures import users_part
-from aiomailbox.runtime.handover import CountingHandover, PullHandover
 from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.job_snapshot import (
     SNAPSHOT_VERSION,
@@ -32,16 +26,18 @@ from aiomailbox.runtime.job_snapshot import (
     OperatorSummary,
     VertexSummary,
 )
-from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
 from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.runtime.observer import JobObserver, snapshot_after
-from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.services import CountingHandover, JobServices, PullHandover
 from aiomailbox.runtime.stuck_watch import await_tree
 from aiomailbox.runtime.views import (
     ChannelView,
+    CheckpointView,
+    CompletedCheckpoint,
     OperatorView,
     TaskView,
+    place_of_savepoint,
     record_totals,
 )
 

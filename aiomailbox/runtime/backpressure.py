@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.metrics.declared import MetricValue
+from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.views import TaskView
 

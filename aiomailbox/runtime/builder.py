@@ -10,22 +10,26 @@ from typing import Protocol
 from aiomailbox.checkpoint.restored import received, sent
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
 from aiomailbox.checkpoint.writer import CheckpointWriter
-from aiomailbox.exchange.blocking.output import BlockingOutput
-from aiomailbox.exchange.core.output import OutputPartition
+from aiomailbox.exchange.blocking.partition import BlockingOutput
+from aiomailbox.exchange.core.pipelined_output import OutputPartition
 from aiomailbox.exchange.input.gate import InputChannel, InputGate, LocalInputChannel
 from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.exchange.writer import RecordWriter
-from aiomailbox.graph.channels import channel_name, why_never_unaligned
-from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex
+from aiomailbox.graph.job_graph import (
+    Edge,
+    JobGraph,
+    JobVertex,
+    channel_name,
+    why_never_unaligned,
+)
 from aiomailbox.graph.side_outputs import tags_given
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
 from aiomailbox.journal.journals import Journals
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.operators.core.context import Limiter
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
+from aiomailbox.runtime.exchange_plan import AttemptPlan, pool_size, producer_targets
 from aiomailbox.runtime.job_journal import journal_place
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder

@@ -20,33 +20,34 @@ from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from aiomailbox.checkpoint.failures import FailureReason
-from aiomailbox.checkpoint.handles import PreparedData, TaskHandle
-from aiomailbox.checkpoint.layout import job_directory
-from aiomailbox.checkpoint.metadata import CheckpointMetadata, describe_vertices
-from aiomailbox.checkpoint.plan import (
-    CheckpointPlan,
-    SubtaskState,
-    loses_union_state,
-    plan_checkpoint,
+from aiomailbox.checkpoint.handles import (
+    CheckpointMetadata,
+    PreparedData,
+    TaskHandle,
+    describe_vertices,
 )
+from aiomailbox.checkpoint.layout import CompletedCheckpoints, job_directory
 from aiomailbox.checkpoint.planner import (
     Acknowledgement,
     CancelExpiry,
     CheckpointAction,
+    CheckpointPlan,
     CheckpointPlanner,
+    CheckpointRequest,
     DiscardCheckpoint,
     FailJob,
     FailRequest,
+    FailureReason,
     Finalize,
     NotifyAborted,
     NotifyComplete,
     SetExpiry,
     SetPeriodicTimer,
     StartCheckpoint,
+    SubtaskState,
+    loses_union_state,
+    plan_checkpoint,
 )
-from aiomailbox.checkpoint.request import CheckpointRequest
-from aiomailbox.checkpoint.retention import CompletedCheckpoints
 from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.checkpoint.store import CheckpointStore
 from aiomailbox.errors import (
@@ -59,16 +60,16 @@ from aiomailbox.errors import (
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import producers_of
 from aiomailbox.ids import OperatorId, SubtaskId
-from aiomailbox.metrics.declared import MetricValue
+from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.snapshots.codec import encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import CheckpointBarrier, SnapshotType, StopMode
-from aiomailbox.runtime.checkpoint_views import (
+from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.views import (
     CheckpointView,
     CompletedCheckpoint,
     PendingCheckpoint,
 )
-from aiomailbox.runtime.services import JobServices
 from aiomailbox.task.in_flight import TaskStatistics
 from aiomailbox.threads import run_in_thread
 

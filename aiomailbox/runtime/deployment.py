@@ -20,12 +20,11 @@ from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.declared import state_classes
 from aiomailbox.runtime.exchange_plan import total_segments
-from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.host import EmbeddedHost, Host
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
-from aiomailbox.runtime.peers.codecs import element_codec
-from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.peers.messages import element_codec
+from aiomailbox.runtime.services import JobServices, PullHandover
 
 
 class Deployment(Protocol):

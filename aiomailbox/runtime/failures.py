@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import linecache
 import traceback
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
+from aiomailbox.clock import Clock
 from aiomailbox.errors import (
     AioMailboxError,
     JobFailedError,
@@ -16,15 +18,21 @@ from aiomailbox.errors import (
     RemoteTaskError,
     TransportError,
     UserFunctionError,
+    WorkerDiedError,
     add_note,
     named_operator,
     safe_repr,
+    safe_str,
 )
+from aiomailbox.graph.job_graph import JobGraph, Node
+from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.operators.core.user_code import is_own_line, is_users, user_location
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.runtime.job_snapshot import FailureSummary
+from aiomailbox.runtime.views import TaskView, positions_of
+
 
 # Where in a user's job an error happened.
-
-
 class FailurePlace(NamedTuple):
     """What an error says of its place; each is None if it does not say it.
 
@@ -103,8 +111,6 @@ def _text(error: BaseException, name: str) -> str | None:
 
 
 # Which of several errors counts: the first one that is not an echo.
-
-
 class FirstError:
     """The error that counts; the others are its notes.
 
@@ -155,8 +161,6 @@ def is_echo(error: BaseException) -> bool:
 
 
 # What a user is shown of a failure: the lines of the user's own, and one of ours.
-
-
 def shorten(failure: BaseException) -> str:
     """Leave out the engine's frames of a failure and of what led to it.
 
@@ -246,3 +250,228 @@ def _first_shown(files: Sequence[str]) -> int:
             if is_shown(file):
                 return index
     return max(len(files) - 1, 0)
+
+
+# Reports once that a job has failed permanently: to the log, and to its subscriber.
+
+
+_TRACEBACK_MAX: Final = 16 * 1024
+
+
+_TEXT_MAX: Final = 1_000
+
+
+_FAILURES_MAX: Final = 20
+
+
+class FailureReport:
+    """The one report of a job's failure, and what has failed before.
+
+    Args:
+        log: A structlog logger with the job bound.
+        clock: The job's clock.
+
+    Attributes:
+        failures: The last failures, also those after which the job started again.
+    """
+
+    def __init__(self, log: Any, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self.failures: deque[FailureSummary] = deque(maxlen=_FAILURES_MAX)
+        self._has_failed = False
+        self._is_logged = False
+        self._call: Callable[[], None] | None = None
+
+    def announce(self, error: BaseException) -> None:
+        """Report that the job fails, while its tasks are still being ended.
+
+        An error that only reports another one is not logged: that one comes with `add`.
+        """
+        # An echo is reported later, if nothing better comes.
+        if not is_echo(error):
+            self._write(error)
+        self._notify()
+
+    def add(self, error: BaseException) -> None:
+        """Report an error that the job keeps, unless one has been reported."""
+        self._write(error)
+        self._notify()
+
+    def keep(self, error: BaseException, restarts: int) -> None:
+        """Keep a failure for people to look at.
+
+        Args:
+            error: What failed.
+            restarts: How often the job had been started again before.
+        """
+        place = place_of_error(error)
+        self.failures.append(
+            FailureSummary(
+                error=f"{type(error).__name__}: {safe_str(error)}"[:_TEXT_MAX],
+                at_ms=self._clock.now_ms(),
+                restarts=restarts,
+                operator=place.operator,
+                uid=place.uid,
+                line=place.location,
+                record=place.record,
+            )
+        )
+
+    def call(self, function: Callable[[], None] | None) -> None:
+        """Call a function when the job has failed: once, at once if it has already."""
+        self._call = function
+        if self._has_failed:
+            self._notify()
+
+    def _notify(self) -> None:
+        self._has_failed = True
+        function, self._call = self._call, None
+        if function is not None:
+            function()
+
+    def _write(self, error: BaseException) -> None:
+        # What ends the program is no failure of the job's.
+        if self._is_logged or isinstance(error, KeyboardInterrupt | SystemExit):
+            return
+        self._is_logged = True
+        place = place_of_error(error)
+        about = {
+            "operator": place.operator,
+            "uid": place.uid,
+            "line": place.location,
+            "record": place.record,
+        }
+        self._log.error(
+            "the job failed",
+            **{name: text for name, text in about.items() if text is not None},
+            error=f"{type(error).__name__}: {safe_str(error)}",
+            # The end says where it happened.
+            traceback=short_text(error)[-_TRACEBACK_MAX:].rstrip(),
+        )
+
+
+# Notices that a job fails at one place again and again, and says what was read there.
+#
+# Theory of operation: a record that no attempt survives lies behind the checkpoint that
+# all of them went on from. Its exact position is known where the function's error names
+# the record; what its sources had read when the last attempt ended bounds it from
+# above. Nothing is coordinated for that: tasks that have ended say how far their
+# readers were.
+
+
+_SPLITS_MAX: Final = 5
+
+
+class _Failure(NamedTuple):
+    kind: str
+    place: FailurePlace
+
+    @property
+    def is_of_a_record(self) -> bool:
+        """Whether a record is to blame, or may be: one that ended its whole process."""
+        return self.place.record is not None or self.kind == WorkerDiedError.__name__
+
+
+class PoisonWatch:
+    """Counts the failures in a row that come from one place.
+
+    Args:
+        graph: The job.
+    """
+
+    def __init__(self, graph: JobGraph) -> None:
+        self._graph = graph
+        self._last: _Failure | None = None
+        self._times = 0
+
+    def on_failure(self, error: BaseException) -> None:
+        """Take a failure of the job, or of a part of it."""
+        failure = _Failure(type(error).__name__, place_of_error(error))
+        self._times = self._times + 1 if failure == self._last else 1
+        self._last = failure
+
+    def describe(
+        self,
+        restored_id: int,
+        restored: Mapping[OperatorId, Iterable[OperatorSnapshot | None]],
+        views: Collection[TaskView],
+    ) -> str:
+        """Return what people are to know; "" if the last failure was not one of several.
+
+        Args:
+            restored_id: The checkpoint that the last attempt went on from, -1 for none.
+            restored: What operators went on from.
+            views: The tasks, which have ended.
+        """
+        last = self._last
+        if last is None or self._times < 2 or not last.is_of_a_record:
+            return ""
+        place = last.place
+        where = "" if place.operator is None else f" in operator {place.operator!r}"
+        record = "" if place.record is None else f", with record {place.record}"
+        since = "the beginning" if restored_id < 0 else f"checkpoint {restored_id}"
+        has = "may have" if place.record is None else "has"
+        read = [
+            text
+            for node in self._sources(place)
+            for text in _read_by(
+                node,
+                self._graph.vertex_of(node).id,
+                restored.get(node.operator_id, ()),
+                views,
+            )
+        ]
+        found = f": {'; '.join(read)}" if read else ""
+        return (
+            f"{self._times} attempts in a row failed{where} the same way{record}: "
+            f"what was read after {since} {has} something in it that fails every "
+            f"time{found}. Skip such records, or emit them as dead letters, with "
+            "on_error=am.skip or am.dead_letter(tag)"
+        )
+
+    def _sources(self, place: FailurePlace) -> list[Node]:
+        """Return the sources that feed an operator; all if it is not known."""
+        nodes = [node for vertex in self._graph.vertices for node in vertex.nodes]
+        waiting = [
+            node
+            for node in nodes
+            if place.operator is None
+            or (node.name, node.transformation.uid) == (place.operator, place.uid)
+        ]
+        seen: dict[int, Node] = {}
+        while waiting:
+            node = waiting.pop()
+            if node.index not in seen:
+                seen[node.index] = node
+                waiting += [one.source for united in node.in_edges for one in united]
+        return [
+            seen[index]
+            for index in sorted(seen)
+            if seen[index].transformation.source is not None
+        ]
+
+
+def _read_by(
+    node: Node,
+    vertex: VertexId,
+    restored: Iterable[OperatorSnapshot | None],
+    views: Collection[TaskView],
+) -> Iterator[str]:
+    """Yield what of each split a source has read since it was restored."""
+    began: dict[str, str] = {}
+    for snapshot in restored:
+        if snapshot is not None:
+            began |= positions_of(snapshot.own.elements("splits"))
+    ended: dict[str, str] = {}
+    for view in views:
+        if view.vertex == vertex:
+            ended |= view.positions
+    known = [*began, *(one for one in ended if one not in began)]
+    for split_id in known[:_SPLITS_MAX]:
+        start = began.get(split_id, "its beginning")
+        end = ended.get(split_id, "its end, or somewhere before")
+        if start != end:
+            yield f"source {node.name!r}, split {split_id!r}, from {start} to {end}"
+    if len(known) > _SPLITS_MAX:
+        yield f"and {len(known) - _SPLITS_MAX} more splits"

@@ -12,10 +12,10 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import has_blocking
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records.events import CheckpointBarrier, StopMode
-from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.coordinator import CheckpointTasks
+from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.responder import CheckpointEvents
 from aiomailbox.runtime.services import JobServices

@@ -13,13 +13,11 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.metrics.catalogue import DECLARED
-from aiomailbox.metrics.declared import Metric, MetricValue
-from aiomailbox.metrics.hot_keys import HotKey
-from aiomailbox.metrics.totals import KeyTotal
+from aiomailbox.metrics.catalogue import DECLARED, Metric, MetricValue
+from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
+from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.diagnosis import Bottleneck
-from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.views import TaskView
 

@@ -42,25 +42,29 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import Mistakes, RestartWait
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
-from aiomailbox.runtime.attempt_plan import AttemptPlan
-from aiomailbox.runtime.checkpoint_views import (
-    CompletedCheckpoint,
-    PendingCheckpoint,
-)
-from aiomailbox.runtime.committing import JobCommitters
-from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.config import JobConfig, JobLifecycle, JobState
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.failure_report import FailureReport
-from aiomailbox.runtime.failures import FirstError, job_failure, place_of_error, shorten
+from aiomailbox.runtime.exchange_plan import AttemptPlan
+from aiomailbox.runtime.failures import (
+    FailureReport,
+    FirstError,
+    PoisonWatch,
+    job_failure,
+    place_of_error,
+    shorten,
+)
 from aiomailbox.runtime.host import Host
-from aiomailbox.runtime.job_checkpoints import JobCheckpoints
+from aiomailbox.runtime.job_checkpoints import JobCheckpoints, JobCommitters
 from aiomailbox.runtime.job_snapshot import FailureSummary
-from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
-from aiomailbox.runtime.poison import PoisonWatch
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.runtime.stuck_watch import StuckWatch, await_tree
-from aiomailbox.runtime.views import TaskView, record_totals
+from aiomailbox.runtime.views import (
+    CompletedCheckpoint,
+    PendingCheckpoint,
+    TaskView,
+    record_totals,
+)
 from aiomailbox.supervision import (
     Closing,
     Step,

@@ -13,14 +13,20 @@ from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
 from aiomailbox.graph.job_graph import Edge, JobGraph
-from aiomailbox.metrics.catalogue import DECLARED
-from aiomailbox.metrics.declared import Merge, Metric, MetricKind, MetricValue, merged
-from aiomailbox.metrics.hot_keys import HotKey
-from aiomailbox.metrics.totals import KeyTotal
+from aiomailbox.metrics.catalogue import (
+    DECLARED,
+    Merge,
+    Metric,
+    MetricKind,
+    MetricValue,
+    merged,
+)
+from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.source import record_count_of
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.runtime.builder import unique_names
+from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.diagnosis import OperatorPlace, blocked_sentence, find_operator
 from aiomailbox.runtime.exchange_plan import producer_targets
 from aiomailbox.runtime.job_snapshot import (
@@ -30,7 +36,6 @@ from aiomailbox.runtime.job_snapshot import (
     OperatorSummary,
     VertexSummary,
 )
-from aiomailbox.runtime.lifecycle import JobState
 from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from aiomailbox.ids import SubtaskId, VertexId
-from aiomailbox.metrics.declared import MetricValue
+from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.operator import OpenCalls
-from aiomailbox.runtime.checkpoint_views import PendingCheckpoint
-from aiomailbox.runtime.views import TaskView
+from aiomailbox.runtime.views import PendingCheckpoint, TaskView
 from aiomailbox.task.stream_task import TaskState
 
 # Which tasks have something to do and do not go on (pure).

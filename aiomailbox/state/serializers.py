@@ -25,8 +25,6 @@ from aiomailbox.errors import (
     StateError,
     WrongTypeError,
 )
-from aiomailbox.records.mapping import map_all
-from aiomailbox.records.named_tuples import record_class, record_of
 from aiomailbox.records.python_types import PythonTypes
 from aiomailbox.records.record_classes import (
     Family,
@@ -37,8 +35,11 @@ from aiomailbox.records.record_classes import (
     give_name,
     is_ours,
     present_name,
+    record_class,
+    record_of,
     saved_names,
 )
+from aiomailbox.records.run import map_all
 from aiomailbox.records.spark_rows import row_class
 from aiomailbox.state.accumulators import AccumulatorSchema
 

@@ -9,10 +9,10 @@ from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.checked import checked_chunks, checked_frames
 from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
 from aiomailbox.storage.contract import Claim, Storage
-from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
-from aiomailbox.storage.growing_directory import GrowingDirectory
 from aiomailbox.storage.local import (
     PRIVATE,
+    Disk,
+    ExchangeNotSupportedError,
     LocalClaim,
     LocalStorage,
     holder,
@@ -22,7 +22,7 @@ from aiomailbox.storage.local import (
 )
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
 from aiomailbox.storage.spark_log import SparkLog
-from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.staged_directory import GrowingDirectory, StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
 
 __all__ = [

@@ -24,7 +24,7 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from aiomailbox.errors import SinkError
-from aiomailbox.storage.disk import Disk
+from aiomailbox.storage.local import Disk
 
 __all__ = ["CommitLog", "DirectoryLog", "Following"]
 

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from aiomailbox.errors import SinkError
-from aiomailbox.storage.disk import Disk
+from aiomailbox.storage.local import Disk
 
 __all__ = ["SparkLog"]
 

@@ -23,8 +23,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from aiomailbox.errors import SinkError, StorageClaimedError, TargetExistsError
-from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
-from aiomailbox.storage.local import LocalClaim, holder
+from aiomailbox.storage.local import Disk, ExchangeNotSupportedError, LocalClaim, holder
 
 __all__ = ["SUCCESS", "Workplace", "staging_directory"]
 

@@ -27,7 +27,7 @@ from aiomailbox.operators.snapshots.codec import (
     with_held_elements,
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     MIN_TIMESTAMP,
     LatencyMarker,
     Watermark,
@@ -35,7 +35,7 @@ from aiomailbox.records.elements import (
 )
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.state.rescale import OperatorStateSnapshot
-from aiomailbox.task.slices import SliceSize
+from aiomailbox.task.outputs import SliceSize
 
 __all__ = ["Backlog", "has_backlog"]
 

@@ -18,7 +18,7 @@ from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.context import Handover, Limiter
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
 from aiomailbox.task.in_flight import CheckpointResponder, TaskChannels
 

@@ -20,8 +20,8 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.eventtime.valve import ValveSnapshot
-from aiomailbox.exchange.core.channel_state import encode_in_flight
-from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.core.contract import encode_in_flight
+from aiomailbox.exchange.frames.partition import MixedResultPartition
 from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.exchange.writer import RecordWriter

@@ -26,25 +26,22 @@ from aiomailbox.operators.core.operator import (
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.records import Element
-from aiomailbox.records.elements import (
-    MIN_TIMESTAMP,
-    LatencyMarker,
-    Watermark,
-    WatermarkStatus,
-)
 from aiomailbox.records.events import (
+    MIN_TIMESTAMP,
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
     EventAnnouncement,
+    LatencyMarker,
     RuntimeEvent,
     StopMode,
+    Watermark,
+    WatermarkStatus,
 )
 from aiomailbox.task.checkpoints import InputBarriers
 from aiomailbox.task.environment import TaskEnvironment
-from aiomailbox.task.outputs import all_of
-from aiomailbox.task.slices import ROW_SLICES, SliceForm, SliceSize
+from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of
 
 # Where a task's head gets its input from: a gate, or a source's reader.
 #

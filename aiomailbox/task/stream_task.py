@@ -45,12 +45,12 @@ from aiomailbox.errors import (
     named_operator,
     safe_repr,
 )
-from aiomailbox.exchange.core.channel_state import decode_in_flight
+from aiomailbox.exchange.core.contract import decode_in_flight
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.mailbox.control import MailboxController
 from aiomailbox.mailbox.metrics import PeriodMeter
 from aiomailbox.mailbox.processor import MailboxProcessor
-from aiomailbox.metrics.declared import MetricValue
+from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import (
     ends_program,
@@ -62,8 +62,12 @@ from aiomailbox.operators.core.user_code import (
 )
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import InputStatus
-from aiomailbox.records.elements import MAX_TIMESTAMP, Watermark
-from aiomailbox.records.events import CheckpointBarrier, StopMode
+from aiomailbox.records.events import (
+    MAX_TIMESTAMP,
+    CheckpointBarrier,
+    StopMode,
+    Watermark,
+)
 from aiomailbox.supervision import Closing, SupervisedTask, frames_of
 from aiomailbox.task.backlog import Backlog
 from aiomailbox.task.chain import Link, OperatorChain
@@ -71,15 +75,36 @@ from aiomailbox.task.checkpoints import PreparedResults, TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment, TaskPlan
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.in_flight import TaskSnapshot
-from aiomailbox.task.interrupts import first_of
 from aiomailbox.task.outputs import all_of
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
 from aiomailbox.task.task_metrics import buffer_metrics, latency_metrics, time_metrics
 
+# The error that ended a task, with notes about those that came after it.
+
+
+def first_of(
+    first: BaseException | None, later: BaseException | None, occasion: str
+) -> BaseException | None:
+    """Return the first error, with a note about the later one.
+
+    Args:
+        first: The error that counts, if there is one.
+        later: The error that came after it, if there is one.
+        occasion: What went wrong then, for the note.
+
+    Example:
+        >>> error = first_of(ValueError("a"), KeyError("b"), "closing failed too")
+        >>> error, error.__notes__
+        (ValueError('a'), ["closing failed too: KeyError('b')"])
+    """
+    if first is None or later is None or later is first:
+        return later if first is None else first
+    add_note(first, f"{occasion}: {safe_repr(later)}")
+    return first
+
+
 # The life of a task, as a table.
-
-
 class TaskState(Enum):
     """Where a task is in its life.
 
@@ -159,8 +184,6 @@ class TaskLifecycle:
 
 
 # Which operator, and which line of the user's code, a task stands in or failed in.
-
-
 _Stack = list[tuple[FrameType, int]]
 
 

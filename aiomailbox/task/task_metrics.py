@@ -15,7 +15,7 @@ from aiomailbox.exchange.core.contract import ChannelCredit, ChannelStatistics
 from aiomailbox.mailbox.control import PeriodTimer
 from aiomailbox.mailbox.metrics import MailboxMetrics
 from aiomailbox.memory.options import PoolStatistics
-from aiomailbox.metrics.declared import MetricValue
+from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.task.environment import TaskPlan
 
 

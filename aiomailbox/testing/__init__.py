@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from aiomailbox.testing.clock import ManualClock
+from aiomailbox.testing.context import ManualClock
 from aiomailbox.testing.virtual_time import (
     DeadlockError,
     VirtualTimeLoop,
@@ -17,16 +17,21 @@ from aiomailbox.testing.virtual_time import (
 )
 
 if TYPE_CHECKING:
-    from aiomailbox.testing.context import TestRuntimeContext
+    from aiomailbox.testing.context import (
+        FreeLimiter,
+        HarnessMailbox,
+        MemoryHandover,
+        RecordingLog,
+        TestRuntimeContext,
+    )
     from aiomailbox.testing.harness import (
         HarnessInput,
         OneInputHarness,
         OperatorHarness,
         RecordingOutput,
         TwoInputHarness,
+        redistributed,
     )
-    from aiomailbox.testing.mailbox import HarnessMailbox
-    from aiomailbox.testing.rescaling import redistributed
     from aiomailbox.testing.scripted_source import (
         CRASH,
         END,
@@ -34,18 +39,13 @@ if TYPE_CHECKING:
         InjectedFailureError,
         ScriptedSource,
     )
-    from aiomailbox.testing.services import (
-        FreeLimiter,
-        MemoryHandover,
-        RecordingLog,
-    )
-    from aiomailbox.testing.simulation.faults import Faults
     from aiomailbox.testing.simulation.simulating import (
         SimulatedRun,
         SimulationError,
         SimulationReport,
         simulate,
     )
+    from aiomailbox.testing.simulation.world import Faults
 
 __all__ = [
     "CRASH",
@@ -82,16 +82,16 @@ _MODULE_OF = {
     "OperatorHarness": "harness",
     "RecordingOutput": "harness",
     "TwoInputHarness": "harness",
-    "HarnessMailbox": "mailbox",
-    "redistributed": "rescaling",
+    "HarnessMailbox": "context",
+    "redistributed": "harness",
     "CRASH": "scripted_source",
     "END": "scripted_source",
     "PAUSE": "scripted_source",
     "InjectedFailureError": "scripted_source",
     "ScriptedSource": "scripted_source",
-    "FreeLimiter": "services",
-    "MemoryHandover": "services",
-    "RecordingLog": "services",
+    "FreeLimiter": "context",
+    "MemoryHandover": "context",
+    "RecordingLog": "context",
     "Faults": "simulation",
     "SimulatedRun": "simulation",
     "SimulationError": "simulation",

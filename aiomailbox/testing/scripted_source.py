@@ -18,7 +18,7 @@ from aiomailbox.operators.sources.source import (
     ReaderOutput,
     StaticEnumerator,
 )
-from aiomailbox.records.elements import MIN_TIMESTAMP, StreamRecord
+from aiomailbox.records.events import MIN_TIMESTAMP, StreamRecord
 from aiomailbox.records.run import ListRun
 from aiomailbox.state.serializers import kept_in_state
 

@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
 from aiomailbox.errors import UsageError
-from aiomailbox.testing.clock import DEFAULT_START, ManualClock
+from aiomailbox.testing.context import DEFAULT_START, ManualClock
 
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike

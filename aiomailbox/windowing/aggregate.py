@@ -11,14 +11,13 @@ from typing import Any, Final
 from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.operators.aggregates.functions import Aggregate, warn_of_text
 from aiomailbox.operators.aggregates.undoing import undoable
+from aiomailbox.operators.core.context import LateRecords
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.operators.core.slices import Pieces, done_after, in_pieces
 from aiomailbox.operators.core.watched import collector_for
-from aiomailbox.operators.keyed.key_reader import KeyReader
-from aiomailbox.operators.keyed.stateful import Layered, StatefulOperator
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.operators.keyed.operators import KeyReader, Layered, StatefulOperator
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.state.descriptors import AccumulatorDescriptor
 from aiomailbox.state.layers import DictSnapshot, Layer, LayeredDict, frozen_items

@@ -17,7 +17,7 @@ from aiomailbox.errors import (
     UsageError,
 )
 from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.typevars import WindowT_co
 from aiomailbox.windowing.time_window import (
     GLOBAL_WINDOW,

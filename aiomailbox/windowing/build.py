@@ -19,9 +19,8 @@ from aiomailbox.operators.core.user_code import (
     is_async_callable,
     refuse_generator,
 )
-from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.operators.keyed.operators import KeySelector, StatefulOperator
+from aiomailbox.records.events import OutputTag
 from aiomailbox.windowing.aggregate import (
     SlidingAggregateOperator,
     TumblingAggregateOperator,

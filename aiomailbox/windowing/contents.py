@@ -10,7 +10,7 @@ from aiomailbox.operators.aggregates.functions import is_async_aggregate
 from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending, awaited
-from aiomailbox.records.elements import StreamRecord
+from aiomailbox.records.events import StreamRecord
 from aiomailbox.state.descriptors import (
     AccumulatorDescriptor,
     ListStateDescriptor,

@@ -10,7 +10,7 @@ from typing import Any
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.user_code import check_sync_function
-from aiomailbox.records.elements import StreamRecord
+from aiomailbox.records.events import StreamRecord
 from aiomailbox.windowing.time_window import Window
 
 

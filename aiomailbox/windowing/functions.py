@@ -22,7 +22,7 @@ from aiomailbox.operators.functions.base import (
     check_process_method,
     check_state_names,
 )
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from types import CoroutineType
 from typing import Any, Final, Protocol
 
-from aiomailbox.operators.aggregates.functions import Aggregate, Reduced
-from aiomailbox.operators.aggregates.promises import Undoable, is_commutative
+from aiomailbox.operators.aggregates.functions import (
+    Aggregate,
+    Reduced,
+    Undoable,
+    is_commutative,
+)
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.user_code import refuse_coroutines, refuse_none
 from aiomailbox.state.descriptors import ReduceFunction

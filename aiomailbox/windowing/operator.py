@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError, TimestampError, add_note
-from aiomailbox.eventtime.timer_queue import Timer
-from aiomailbox.eventtime.timers import InternalTimerService
+from aiomailbox.eventtime.timers import InternalTimerService, Timer
 from aiomailbox.operators.aggregates.functions import is_async_aggregate, warn_of_text
 from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.collector import Collector, Mark
-from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.context import LateRecords, RuntimeContext
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     ErrorAction,
@@ -22,13 +21,11 @@ from aiomailbox.operators.core.failures import (
 )
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import Output, Pending, awaited, then
-from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.user_code import collected, shortened
 from aiomailbox.operators.core.watched import collector_for
-from aiomailbox.operators.keyed.key_reader import KeyReader
-from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamRecord
+from aiomailbox.operators.keyed.operators import KeyReader, StatefulOperator
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamRecord
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.rescale import OperatorStateSnapshot

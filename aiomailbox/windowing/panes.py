@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from aiomailbox.operators.aggregates.functions import can_merge
-from aiomailbox.operators.aggregates.promises import is_commutative
+from aiomailbox.operators.aggregates.functions import can_merge, is_commutative
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.operators.keyed.stateful import Layered
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.operators.keyed.operators import Layered
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.state.layers import DictSnapshot, frozen_items
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.windowing.aggregate import (

@@ -17,8 +17,8 @@ from typing import Any, Final
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.slices import in_pieces
-from aiomailbox.operators.keyed.stateful import Layered
-from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.operators.keyed.operators import Layered
+from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.state.descriptors import AccumulatorDescriptor
 from aiomailbox.state.layers import DictSnapshot, LayeredDict
 from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot, copy_content

@@ -13,7 +13,7 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag
+from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,

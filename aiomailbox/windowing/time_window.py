@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Final, NamedTuple
 
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 from aiomailbox.state.serializers import kept_in_state
 

@@ -13,7 +13,7 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import BadResultError, WrongTypeError
 from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
 from aiomailbox.policies.arguments import check_count
-from aiomailbox.records.elements import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.store import ReducingState, ValueState
 from aiomailbox.typevars import ValueT

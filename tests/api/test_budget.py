@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.metrics.totals import KeyTotals
+from aiomailbox.metrics.instruments import KeyTotals
 
 
 async def ask(text: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.metrics.hot_keys import HotKeys
+from aiomailbox.metrics.instruments import HotKeys
 
 
 async def ticks() -> AsyncIterator[int]:

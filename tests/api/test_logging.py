@@ -52,7 +52,7 @@ def test_a_worker_writes_no_line_twice() -> None:
     """Its program may configure logging, as its module or a function's open does."""
     done = run(
         "import logging\n"
-        "from aiomailbox.runtime.processes.plain_log import plain_log\n"
+        "from aiomailbox.runtime.processes.worker_main import plain_log\n"
         "log = plain_log()\n"
         "log.warning('before')\n"
         "logging.basicConfig(format='own %(message)s')\n"

@@ -51,8 +51,8 @@ def small_rocksdb(path: Path) -> am.RocksDBStateBackend:
 @pytest.fixture(autouse=True)
 def tiny_generations(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let contents leave the cache all the time."""
-    monkeypatch.setattr("aiomailbox.state.rocksdb.cache.GENERATION_MIN", 8)
-    monkeypatch.setattr("aiomailbox.state.rocksdb.cache._OVERHEAD_BYTES", 2**30)
+    monkeypatch.setattr("aiomailbox.state.rocksdb.store.GENERATION_MIN", 8)
+    monkeypatch.setattr("aiomailbox.state.rocksdb.store._OVERHEAD_BYTES", 2**30)
 
 
 @pytest.mark.parametrize(

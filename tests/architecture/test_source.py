@@ -101,8 +101,7 @@ def test_whoever_hands_something_to_a_thread_outlasts_it(
     }
     assert begun == {
         "aiomailbox/connectors/files/source.py",
-        "aiomailbox/exchange/blocking/view.py",
-        "aiomailbox/exchange/blocking/writer.py",
+        "aiomailbox/exchange/blocking/partition.py",
     }
     assert found == {
         "aiomailbox/connectors/files/source.py",

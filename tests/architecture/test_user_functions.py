@@ -31,10 +31,10 @@ METHODS = {"get", "values", "format", "__eq__", "__getitem__"}
 OURS = {
     ("aiomailbox/columnar/encode.py", "self.fit"),
     ("aiomailbox/columnar/forms.py", "new"),
-    ("aiomailbox/connectors/spark/row_form.py", "make"),
+    ("aiomailbox/connectors/spark/reading.py", "make"),
     ("aiomailbox/mailbox/task_mailbox.py", "waiter.wants"),
     # Looks at how many values came out, and goes on behind them.
-    ("aiomailbox/records/mapping.py", "function"),
+    ("aiomailbox/records/run.py", "function"),
     ("aiomailbox/state/rocksdb/store.py", "self._number"),
 }
 # Where an end of iteration is caught, and what is meant by it.

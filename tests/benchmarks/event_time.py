@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.eventtime.timers import Timer
 from aiomailbox.testing import TestRuntimeContext
 from tests.benchmarks import plain
 from tests.benchmarks.measure import OURS, Report, Row, System, compare

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiomailbox.checkpoint.handles import TaskHandle
-from aiomailbox.checkpoint.metadata import (
+from aiomailbox.checkpoint.handles import (
     CheckpointMetadata,
     OperatorInfo,
+    TaskHandle,
     VertexMetadata,
 )
 from aiomailbox.checkpoint.store import CheckpointStore

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint.failures import FailureReason
 from aiomailbox.checkpoint.handles import TaskHandle
-from aiomailbox.checkpoint.plan import (
+from aiomailbox.checkpoint.planner import (
     CheckpointPlan,
+    FailureReason,
     SubtaskState,
     loses_union_state,
     plan_checkpoint,

@@ -14,23 +14,25 @@ from hypothesis.stateful import (
     rule,
 )
 
-from aiomailbox.checkpoint.failures import FailureCounter, FailureReason
-from aiomailbox.checkpoint.plan import CheckpointPlan
+from aiomailbox.checkpoint.layout import CompletedCheckpoints
 from aiomailbox.checkpoint.planner import (
     Acknowledgement,
     CheckpointAction,
+    CheckpointPlan,
     CheckpointPlanner,
+    CheckpointRequest,
     DiscardCheckpoint,
     FailJob,
     FailRequest,
+    FailureCounter,
+    FailureReason,
     Finalize,
     NotifyAborted,
     NotifyComplete,
+    RequestQueue,
     SetPeriodicTimer,
     StartCheckpoint,
 )
-from aiomailbox.checkpoint.request import CheckpointRequest, RequestQueue
-from aiomailbox.checkpoint.retention import CompletedCheckpoints
 from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records.events import SnapshotType

@@ -29,10 +29,10 @@ from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.framing import LENGTH
 from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PythonSerializer
+from aiomailbox.records.spanning import LENGTH
 from aiomailbox.runtime.peers.record_types import record_classes
 
 MOMENT = pa.timestamp("us", "Europe/Oslo")

@@ -25,7 +25,7 @@ from aiomailbox.errors import (
     UnsupportedColumnError,
 )
 from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector
-from aiomailbox.records.named_tuples import record_class
+from aiomailbox.records.record_classes import record_class
 
 UTC_MICROS = pa.timestamp("us", "UTC")
 MOMENTS = st.datetimes(timezones=st.just(UTC))

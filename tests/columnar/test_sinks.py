@@ -23,7 +23,7 @@ from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.columnar.forms import DictForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import RecordTypeError
-from aiomailbox.records.named_tuples import record_class
+from aiomailbox.records.record_classes import record_class
 from aiomailbox.records.run import ListRun
 from tests.columnar.test_pipelines import (
     JITTER_MS,

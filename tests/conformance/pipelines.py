@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -26,16 +26,14 @@ from aiomailbox.barriers.machine import (
     StopPersisting,
     Trigger,
 )
-from aiomailbox.checkpoint.failures import (
-    FailureCounter,
-    FailureReason,
-    trigger_failure,
-)
-from aiomailbox.checkpoint.request import (
+from aiomailbox.checkpoint.planner import (
     CheckpointRequest,
     Choice,
+    FailureCounter,
+    FailureReason,
     Refusal,
     RequestQueue,
+    trigger_failure,
 )
 from aiomailbox.checkpoint.settings import CheckpointSettings
 from aiomailbox.policies import restart

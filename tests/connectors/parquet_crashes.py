@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 import aiomailbox as am
-from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.local import Disk, ExchangeNotSupportedError
 
 FILE_EVENTS = {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 FINISHED, CRASHED = 0, 77

@@ -8,7 +8,7 @@ from typing import Any
 from aiomailbox.operators.sinks.sink import CommitterContext
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.run import ListRun
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.testing import TestRuntimeContext
 
 # No two executions have one name, whatever program they are of.

@@ -12,8 +12,8 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import SinkError
-from aiomailbox.storage.disk import Disk
-from aiomailbox.storage.growing_directory import GrowingDirectory
+from aiomailbox.storage.local import Disk
+from aiomailbox.storage.staged_directory import GrowingDirectory
 from tests.connectors.sinks_by_hand import Program
 
 pytestmark = pytest.mark.real_time

@@ -18,7 +18,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import JobFailedError, SinkError, TargetExistsError
-from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.local import Disk, ExchangeNotSupportedError
 
 pytestmark = pytest.mark.real_time
 

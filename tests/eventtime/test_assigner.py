@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import TimestampError
-from aiomailbox.eventtime.assigner import TimestampAssigner
+from aiomailbox.eventtime.strategy import TimestampAssigner
 from aiomailbox.records.run import ListRun
 
 

@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime.combined import InputWatermarks
+from aiomailbox.eventtime.generators import InputWatermarks, OutputGuard
 from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
-from aiomailbox.eventtime.output import OutputGuard
-from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 

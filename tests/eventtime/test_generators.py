@@ -9,11 +9,14 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.durations import millis
 from aiomailbox.errors import InvalidArgumentError, TimestampError
-from aiomailbox.eventtime.generators import BoundedOutOfOrderness
-from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
-from aiomailbox.eventtime.output import OutputGuard
+from aiomailbox.eventtime.generators import (
+    BoundedOutOfOrderness,
+    OutputGuard,
+    RelativeClock,
+    WithIdleness,
+)
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     Watermark,

@@ -11,11 +11,13 @@ import pytest
 
 from aiomailbox.durations import hours, millis, seconds
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
-from aiomailbox.eventtime.assigner import TimestampAssigner
-from aiomailbox.eventtime.generators import BoundedOutOfOrderness
-from aiomailbox.eventtime.idleness import RelativeClock, WithIdleness
-from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.eventtime.generators import (
+    BoundedOutOfOrderness,
+    RelativeClock,
+    WithIdleness,
+)
+from aiomailbox.eventtime.strategy import TimestampAssigner, WatermarkStrategy
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import ListRun
 from aiomailbox.testing import ManualClock
 

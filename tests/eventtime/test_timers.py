@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import StateError
-from aiomailbox.eventtime import timer_queue
+from aiomailbox.eventtime import timers as timer_queue
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
-from aiomailbox.eventtime.timer_queue import Timer, TimerQueue
-from aiomailbox.eventtime.timers import InternalTimerService
+from aiomailbox.eventtime.timers import InternalTimerService, Timer, TimerQueue
 from aiomailbox.keygroups.assignment import KeyGroupRange, key_group
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 
 Reaction = Callable[["Operator", Timer], Any]
 

@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.valve import StatusWatermarkValve
-from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 Step = tuple[int, Any, list[Any]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.connectors.spark.java import ensure_java
+from aiomailbox.connectors.spark.session import ensure_java
 
 pytestmark = [pytest.mark.spark, pytest.mark.real_time]
 

@@ -15,12 +15,14 @@ from aiomailbox.exchange.partitioner import (
     RebalancePartitioner,
 )
 from aiomailbox.exchange.writer import RecordWriter
-from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
 from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
+    LatencyMarker,
     StopMode,
+    Watermark,
+    WatermarkStatus,
 )
 from aiomailbox.records.run import ListRun
 

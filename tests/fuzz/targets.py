@@ -32,22 +32,22 @@ from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.wire import encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import StreamRecord, Watermark
 from aiomailbox.records.event_codec import decode_event, encode_event
 from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
     RuntimeEvent,
+    StreamRecord,
+    Watermark,
 )
-from aiomailbox.records.framing import frame_record
 from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.run import ListRun
-from aiomailbox.records.spanning import RecordDeserializer
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PythonSerializer
+from aiomailbox.records.spanning import RecordDeserializer, frame_record
 from aiomailbox.testing import RecordingLog, virtual_time_loop_factory
 
 __all__ = ["INPUT_BYTES_MAX", "SEEDS", "TARGETS"]

@@ -10,7 +10,7 @@ import pytest
 from aiomailbox.exchange.partitioner import Partitioner
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 
 @pytest.fixture

@@ -12,11 +12,15 @@ from aiomailbox.exchange.partitioner import (
     RebalancePartitioner,
     RescalePartitioner,
 )
-from aiomailbox.graph.chaining import build_job_graph, is_chainable
-from aiomailbox.graph.job_graph import CHAIN_DEPTH_MAX, resolve_nodes
+from aiomailbox.graph.job_graph import (
+    CHAIN_DEPTH_MAX,
+    build_job_graph,
+    is_chainable,
+    resolve_nodes,
+)
 from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 
 def chains(*sinks: Transformation, **settings: Any) -> list[str]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.exchange.partitioner import KeyGroupPartitioner, RescalePartitioner
-from aiomailbox.graph.chaining import build_job_graph
 from aiomailbox.graph.describe import channel_count, describe_mermaid, describe_text
-from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph, build_job_graph
 from aiomailbox.graph.transformation import FunctionInfo
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 
 def text_of(graph: JobGraph) -> str:

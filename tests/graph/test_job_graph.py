@@ -14,8 +14,7 @@ from aiomailbox.exchange.partitioner import (
     KeyGroupPartitioner,
     RebalancePartitioner,
 )
-from aiomailbox.graph.chaining import build_job_graph
-from aiomailbox.graph.job_graph import Edge, JobGraph
+from aiomailbox.graph.job_graph import Edge, JobGraph, build_job_graph
 
 
 def only_edge(graph: JobGraph) -> Edge:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import aiomailbox as am
-from aiomailbox.graph.chaining import build_job_graph
-from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.graph.operator_ids import operator_ids
+from aiomailbox.graph.job_graph import JobGraph, build_job_graph, operator_ids
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 
 def ids(graph: JobGraph) -> dict[str, str]:

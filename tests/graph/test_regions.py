@@ -14,8 +14,7 @@ from aiomailbox.exchange.partitioner import (
     RebalancePartitioner,
     RescalePartitioner,
 )
-from aiomailbox.graph.chaining import build_job_graph
-from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph, build_job_graph
 from aiomailbox.graph.regions import FailoverRegions, check_blocking
 from aiomailbox.graph.transformation import ChainingStrategy, Transformation
 from aiomailbox.ids import SubtaskId, VertexId

@@ -16,7 +16,7 @@ from aiomailbox.exchange.partitioner import (
     RescalePartitioner,
     ShufflePartitioner,
 )
-from aiomailbox.graph.wiring import consumers_of
+from aiomailbox.graph.job_graph import consumers_of
 
 ALL_TO_ALL: list[Partitioner] = [
     BroadcastPartitioner(),

@@ -17,9 +17,8 @@ from aiomailbox.errors import DamagedFileError, FencedError, WrongTypeError
 from aiomailbox.journal import subtask as subtask_module
 from aiomailbox.journal.entries import EntryKind, record_key
 from aiomailbox.journal.job import JobJournal
-from aiomailbox.journal.journals import Journals
+from aiomailbox.journal.journals import Journals, SharedJournals
 from aiomailbox.journal.place import RemotePlace
-from aiomailbox.journal.shared import SharedJournals
 from aiomailbox.journal.subtask import SubtaskJournal
 from aiomailbox.storage.append_log import LogSegment
 from aiomailbox.storage.remote import RemoteStorage

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
+from aiomailbox.memory.buffer import MemorySegment
 from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.segment import MemorySegment
 
 
 class RecordingListener:

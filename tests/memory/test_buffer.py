@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import BufferRecycledError, InvalidArgumentError
-from aiomailbox.memory.buffer import NetworkBuffer
-from aiomailbox.memory.data_type import DataType
-from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
 
 
 def _buffer(size_bytes: int = 8) -> tuple[NetworkBuffer, list[MemorySegment]]:

@@ -12,10 +12,8 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
 )
-from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
 from aiomailbox.memory.builder import BufferBuilder, BufferConsumer
-from aiomailbox.memory.data_type import DataType
-from aiomailbox.memory.segment import MemorySegment
 
 
 def _builder(size_bytes: int = 64) -> tuple[BufferBuilder, list[MemorySegment]]:

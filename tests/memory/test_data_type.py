@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 
 
 def test_priority_and_announcement_exclude_each_other() -> None:

@@ -15,9 +15,9 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     PoolDestroyedError,
 )
+from aiomailbox.memory.buffer import MemorySegment
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.segment import MemorySegment
 
 Drain = Callable[[LocalBufferPool], list[MemorySegment]]
 

@@ -6,9 +6,9 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from aiomailbox.errors import InsufficientBuffersError, OverdraftCeilingError
+from aiomailbox.memory.buffer import MemorySegment
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.segment import MemorySegment
 
 TOTAL = 12
 CHANNELS = 2

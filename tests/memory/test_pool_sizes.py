@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InsufficientBuffersError
+from aiomailbox.memory.buffer import MemorySegment
 from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.redistribution import Demand, redistribute
-from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.memory.network_pool import Demand, NetworkBufferPool, redistribute
 
 Drain = Callable[[LocalBufferPool], list[MemorySegment]]
 TOTAL = 1024

@@ -7,9 +7,15 @@ import random
 import pytest
 
 import aiomailbox as am
-from aiomailbox.metrics.catalogue import METRICS
-from aiomailbox.metrics.declared import Merge, Metric, MetricKind, merged
-from aiomailbox.metrics.histogram import Histogram, HistogramValue
+from aiomailbox.metrics.catalogue import (
+    METRICS,
+    Histogram,
+    HistogramValue,
+    Merge,
+    Metric,
+    MetricKind,
+    merged,
+)
 from aiomailbox.metrics.instruments import MetricGroup
 
 

@@ -23,7 +23,7 @@ BEHIND_AN_EXTRA = (
     "aiomailbox.cli",
     "aiomailbox.columnar",
     "aiomailbox.connectors",
-    "aiomailbox.testing.simulation.files",
+    "aiomailbox.testing.simulation.world",
 )
 
 def modules(package):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import RetryLater
-from aiomailbox.policies.retry_after import retry_after_s
+from aiomailbox.policies.retry import retry_after_s
 
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
 DATE_MS = 1_445_412_480_000

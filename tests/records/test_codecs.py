@@ -17,7 +17,28 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     WrongTypeError,
 )
-from aiomailbox.records.basic_serializers import (
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.element_codec import ElementCodec
+from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.events import (
+    Alignment,
+    CancelCheckpoint,
+    CheckpointBarrier,
+    EventAnnouncement,
+    InternalWatermark,
+    LatencyMarker,
+    RecordAttributes,
+    RuntimeEvent,
+    SnapshotType,
+    StreamRecord,
+    Watermark,
+    WatermarkEvent,
+    WatermarkStatus,
+)
+from aiomailbox.records.python_types import PythonTypes
+from aiomailbox.records.run import ListRun
+from aiomailbox.records.run_columns import PythonSerializer
+from aiomailbox.records.serializers import (
     BOOLEAN_SERIALIZER,
     BYTE_SERIALIZER,
     BYTES_SERIALIZER,
@@ -25,37 +46,13 @@ from aiomailbox.records.basic_serializers import (
     INT_SERIALIZER,
     LONG_SERIALIZER,
     STRING_SERIALIZER,
-)
-from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.composite_serializers import (
     ListSerializer,
     MapSerializer,
     NullableSerializer,
     TupleSerializer,
+    read_java_utf,
+    write_java_utf,
 )
-from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import (
-    InternalWatermark,
-    LatencyMarker,
-    RecordAttributes,
-    StreamRecord,
-    Watermark,
-    WatermarkStatus,
-)
-from aiomailbox.records.event_codec import decode_event, encode_event
-from aiomailbox.records.events import (
-    Alignment,
-    CancelCheckpoint,
-    CheckpointBarrier,
-    EventAnnouncement,
-    RuntimeEvent,
-    SnapshotType,
-    WatermarkEvent,
-)
-from aiomailbox.records.python_types import PythonTypes
-from aiomailbox.records.run import ListRun
-from aiomailbox.records.strings import read_java_utf, write_java_utf
-from aiomailbox.records.values import PythonSerializer
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)

@@ -17,8 +17,7 @@ from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.record_classes import RecordClasses
 from aiomailbox.records.run import ListRun
-from aiomailbox.records.run_columns import PLAIN_RECORDS, PLAIN_TUPLES
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PLAIN_RECORDS, PLAIN_TUPLES, PythonSerializer
 
 
 class Side(enum.Enum):

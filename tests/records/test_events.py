@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aiomailbox.exchange.frames.event_buffer import event_data_type
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.exchange.frames.encoder import event_data_type
+from aiomailbox.memory.buffer import DataType
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier
 
 

@@ -11,7 +11,7 @@ import pytest
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.record_classes import RecordClasses
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PythonSerializer
 
 FAMILY = f"{__name__}.Row"
 

@@ -16,12 +16,14 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
 )
-from aiomailbox.records import framing
-from aiomailbox.records.framing import begin_frame, end_frame, frame_record
+from aiomailbox.records import spanning as framing
 from aiomailbox.records.spanning import (
     SPILL_THRESHOLD_BYTES,
     DeserializationResult,
     RecordDeserializer,
+    begin_frame,
+    end_frame,
+    frame_record,
 )
 
 RECORDS = st.lists(st.binary(max_size=40), max_size=8)

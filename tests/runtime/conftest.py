@@ -11,16 +11,16 @@ import pytest
 
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.exchange.partitioner import KeyGroupPartitioner, Partitioner
-from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.sources.operator import SourceOperator
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import new_embedded_job
-from aiomailbox.runtime.handover import PullHandover
 from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.services import PullHandover
 from aiomailbox.testing import ScriptedSource
 
 

@@ -13,8 +13,8 @@ from aiomailbox.errors import (
     SinkError,
     UserFunctionError,
 )
-from aiomailbox.runtime.committing import JobCommitters
-from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.config import JobState
+from aiomailbox.runtime.job_checkpoints import JobCommitters
 
 
 def fail(message: str) -> Any:

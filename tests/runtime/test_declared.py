@@ -12,7 +12,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import CheckpointFailedError
-from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.runtime.declared import state_classes
 
 

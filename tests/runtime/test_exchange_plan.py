@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.partitioner import RebalancePartitioner, RescalePartitioner
-from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets, total_segments
 

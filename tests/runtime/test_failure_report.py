@@ -10,7 +10,7 @@ import pytest
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import RemoteFailureError
 from aiomailbox.logs import library_log
-from aiomailbox.runtime.failure_report import FailureReport
+from aiomailbox.runtime.failures import FailureReport
 
 
 def logged(caplog: pytest.LogCaptureFixture) -> list[Any]:

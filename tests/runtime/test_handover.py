@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aiomailbox.records.run import ListRun
-from aiomailbox.runtime.handover import CountingHandover, PullHandover
+from aiomailbox.runtime.services import CountingHandover, PullHandover
 
 
 def run(number: int) -> ListRun:

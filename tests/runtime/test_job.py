@@ -22,9 +22,9 @@ from aiomailbox.exchange.partitioner import (
     RescalePartitioner,
 )
 from aiomailbox.graph.transformation import ChainingStrategy, Origin
-from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, StreamRecord
+from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag, StreamRecord
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
-from aiomailbox.runtime.lifecycle import JobState
+from aiomailbox.runtime.config import JobState
 from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing import CRASH, VirtualTimeLoop
 

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from aiomailbox.runtime.lifecycle import JobLifecycle, JobState
+from aiomailbox.runtime.config import JobLifecycle, JobState
 
 S = JobState
 ALLOWED = {

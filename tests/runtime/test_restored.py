@@ -21,17 +21,15 @@ from aiomailbox.errors import StateError
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.exchange.input.gate import PartitionRegistry
-from aiomailbox.graph.chaining import build_job_graph
-from aiomailbox.graph.channels import channel_name
-from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.graph.job_graph import JobGraph, build_job_graph, channel_name
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.responder import NoCheckpointEvents

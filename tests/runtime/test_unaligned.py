@@ -13,8 +13,8 @@ import pytest
 import aiomailbox as am
 from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import JobFailedError, StateError
-from aiomailbox.exchange.core.channel_state import decode_in_flight
-from aiomailbox.runtime.peers.codecs import element_codec
+from aiomailbox.exchange.core.contract import decode_in_flight
+from aiomailbox.runtime.peers.messages import element_codec
 
 KEYS = 7
 COUNT = 2_000

@@ -23,8 +23,8 @@ from aiomailbox.operators.core.failures import DeadLetter
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.useful.patterns import Partial
-from aiomailbox.records.elements import StreamRecord
-from aiomailbox.records.named_tuples import record_class
+from aiomailbox.records.events import StreamRecord
+from aiomailbox.records.record_classes import record_class
 from aiomailbox.state.descriptors import VOID
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.testing.scripted_source import ScriptSplit

@@ -12,12 +12,12 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import StateError
 from aiomailbox.operators.aggregates.compiled import result_type
-from aiomailbox.records.named_tuples import record_class
 from aiomailbox.records.record_classes import (
     RecordClasses,
     SavedAs,
     class_name,
     present_name,
+    record_class,
 )
 from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, record_classes
 from aiomailbox.state.serializers import (
@@ -42,10 +42,10 @@ OF_0_1 = {
     "aiomailbox.operators.aggregates.compiled:Result": "Result",
     "aiomailbox.operators.core.failures:DeadLetter": "DeadLetter",
     "aiomailbox.operators.useful.patterns:Partial": "Partial",
-    "aiomailbox.records.elements:StreamRecord": "StreamRecord",
-    "aiomailbox.records.named_tuples:Record": "Record",
-    "aiomailbox.records.questions:Answer": "Answer",
-    "aiomailbox.records.questions:Question": "Question",
+    "aiomailbox.records.events:StreamRecord": "StreamRecord",
+    "aiomailbox.records.record_classes:Record": "Record",
+    "aiomailbox.records.events:Answer": "Answer",
+    "aiomailbox.records.events:Question": "Question",
     "aiomailbox.state.descriptors:Void": "Void",
     "aiomailbox.testing.scripted_source:ScriptSplit": "ScriptSplit",
     "aiomailbox.windowing.operator:FailedWindow": "FailedWindow",

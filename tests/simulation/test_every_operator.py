@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import aiomailbox as am
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.testing import Faults
-from aiomailbox.testing.simulation.sink import SimulatedSink
-from aiomailbox.testing.simulation.world import Life, World
+from aiomailbox.testing.simulation.world import Life, SimulatedSink, World
 from tests.simulation.pipelines import PIPELINES
 
 NOT_SIMULATED = {

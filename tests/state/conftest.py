@@ -28,8 +28,8 @@ def new_store(
         from aiomailbox.state import rocksdb
 
         if request.param == "rocksdb without a cache":
-            monkeypatch.setattr("aiomailbox.state.rocksdb.cache.GENERATION_MIN", 2)
-            monkeypatch.setattr("aiomailbox.state.rocksdb.cache._OVERHEAD_BYTES", 2**40)
+            monkeypatch.setattr("aiomailbox.state.rocksdb.store.GENERATION_MIN", 2)
+            monkeypatch.setattr("aiomailbox.state.rocksdb.store._OVERHEAD_BYTES", 2**40)
 
     def make(
         max_parallelism: int = 128,

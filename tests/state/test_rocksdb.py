@@ -36,9 +36,9 @@ MAPPED = MapStateDescriptor("mapped")
 
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("aiomailbox.state.rocksdb.cache.GENERATION_MIN", 3)
-    monkeypatch.setattr("aiomailbox.state.rocksdb.cache._OVERHEAD_BYTES", 2**40)
-    monkeypatch.setattr("aiomailbox.state.rocksdb.cache._READS_PER_BATCH", 2)
+    monkeypatch.setattr("aiomailbox.state.rocksdb.store.GENERATION_MIN", 3)
+    monkeypatch.setattr("aiomailbox.state.rocksdb.store._OVERHEAD_BYTES", 2**40)
+    monkeypatch.setattr("aiomailbox.state.rocksdb.store._READS_PER_BATCH", 2)
 
 
 def on_disk(path: Path) -> Any:

@@ -22,7 +22,7 @@ from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.named_tuples import record_class
+from aiomailbox.records.record_classes import record_class
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

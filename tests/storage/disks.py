@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.local import Disk, ExchangeNotSupportedError
 
 
 class Died(BaseException):

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from aiomailbox.storage.commit_log import CommitLog, DirectoryLog
-from aiomailbox.storage.disk import Disk
+from aiomailbox.storage.local import Disk
 from aiomailbox.storage.spark_log import SparkLog
 from tests.storage.disks import Died, ScriptedDisk
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from aiomailbox.errors import SinkError, TargetExistsError
-from aiomailbox.storage.disk import Disk
-from aiomailbox.storage.growing_directory import GrowingDirectory
-from aiomailbox.storage.staged_directory import StagedDirectory
+from aiomailbox.storage.local import Disk
+from aiomailbox.storage.staged_directory import GrowingDirectory, StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
 from tests.storage.disks import Died, ScriptedDisk
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import SinkError, TargetExistsError
-from aiomailbox.storage.disk import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.local import Disk, ExchangeNotSupportedError
 from aiomailbox.storage.staged_directory import StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
 from tests.storage.disks import Died, ScriptedDisk

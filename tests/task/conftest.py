@@ -21,8 +21,7 @@ from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.operator import Operator, TwoInputOperator
-from aiomailbox.records.elements import OutputTag, Watermark
-from aiomailbox.records.events import StopMode
+from aiomailbox.records.events import OutputTag, StopMode, Watermark
 from aiomailbox.records.run import ListRun
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.task.environment import (

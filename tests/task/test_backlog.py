@@ -10,7 +10,7 @@ import pytest
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.operators.keyed.operators import KeyedReduceOperator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.records.run import ListRun
 from aiomailbox.task.backlog import Backlog, has_backlog
 from aiomailbox.testing import OneInputHarness, redistributed

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import OverdraftCeilingError
-from aiomailbox.records.elements import Watermark
+from aiomailbox.records.events import Watermark
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 
 

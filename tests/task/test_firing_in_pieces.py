@@ -9,8 +9,8 @@ import pytest
 
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.slices import Pieces
-from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records.elements import Watermark
+from aiomailbox.operators.keyed.operators import StatefulOperator
+from aiomailbox.records.events import Watermark
 from aiomailbox.records.run import ListRun
 from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing.context import TestRuntimeContext

@@ -9,8 +9,8 @@ import pytest
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.operators.sources.source import InputStatus
-from aiomailbox.records.elements import MAX_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.records.events import (
+    MAX_TIMESTAMP,
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,
@@ -19,6 +19,8 @@ from aiomailbox.records.events import (
     EndOfPartition,
     RuntimeEvent,
     StopMode,
+    Watermark,
+    WatermarkStatus,
 )
 from aiomailbox.records.run import ListRun
 from aiomailbox.task.stream_task import TaskState

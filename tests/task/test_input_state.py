@@ -12,11 +12,11 @@ from aiomailbox.errors import (
     IllegalStateError,
     InFlightRecordsError,
 )
-from aiomailbox.exchange.core.channel_state import decode_in_flight, encode_in_flight
-from aiomailbox.records.basic_serializers import LONG_SERIALIZER
+from aiomailbox.exchange.core.contract import decode_in_flight, encode_in_flight
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import Alignment, CheckpointBarrier
 from aiomailbox.records.run import ListRun
+from aiomailbox.records.serializers import LONG_SERIALIZER
 from aiomailbox.task.in_flight import ChannelStates, InputState, TaskChannels
 
 CODEC = ElementCodec(LONG_SERIALIZER)

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.mailbox.mail import MailOptions
-from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records.elements import Watermark
-from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode
+from aiomailbox.operators.keyed.operators import StatefulOperator
+from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode, Watermark
 from aiomailbox.records.run import ListRun
 from aiomailbox.task.stream_task import TaskState
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from aiomailbox.availability import Availability
 from aiomailbox.metrics.instruments import Counter
-from aiomailbox.records.elements import OutputTag, WatermarkStatus
+from aiomailbox.records.events import OutputTag, WatermarkStatus
 from aiomailbox.records.run import ListRun
 from aiomailbox.task.outputs import (
     BroadcastingOutput,

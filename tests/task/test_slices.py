@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.records.run import RUN_LENGTH_MAX
-from aiomailbox.task.slices import (
+from aiomailbox.task.outputs import (
     MIXED_SLICES,
     ROW_SLICES,
     ROW_SLICES_OF_KERNELS,

@@ -9,7 +9,7 @@ import pytest
 from aiomailbox.errors import StopTask
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.sources.operator import SourceOperator
-from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing import PAUSE, ScriptedSource
 from aiomailbox.testing.scripted_source import ScriptSplit

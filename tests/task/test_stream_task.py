@@ -10,8 +10,14 @@ import pytest
 from aiomailbox.errors import StopTask, UserFunctionError
 from aiomailbox.mailbox.mail import MailOptions
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, Watermark
-from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode
+from aiomailbox.records.events import (
+    MAX_TIMESTAMP,
+    EndOfData,
+    EndOfPartition,
+    OutputTag,
+    StopMode,
+    Watermark,
+)
 from aiomailbox.records.run import ListRun
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.task.in_flight import TaskSnapshot

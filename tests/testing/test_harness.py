@@ -8,7 +8,7 @@ from aiomailbox.errors import IllegalStateError, StateError
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import MapOperator, stateless
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     LatencyMarker,
     StreamRecord,
     Watermark,

@@ -9,7 +9,7 @@ import pytest
 
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     MIN_TIMESTAMP,
     OutputTag,
     StreamRecord,

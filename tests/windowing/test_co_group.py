@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import RecordTypeError, UserFunctionError, WrongTypeError
-from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.events import StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,

@@ -10,14 +10,14 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
+    commutative,
     count,
     max_,
     mean,
     min_,
     sum_,
 )
-from aiomailbox.operators.aggregates.promises import commutative
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
     OutputTag,

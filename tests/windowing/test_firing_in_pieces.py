@@ -11,11 +11,10 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
-from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.events import StreamRecord, Watermark
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.testing import OneInputHarness
-from aiomailbox.testing.context import TestRuntimeContext
-from aiomailbox.testing.mailbox import HarnessMailbox
+from aiomailbox.testing.context import HarnessMailbox, TestRuntimeContext
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
     SlidingEventTimeWindows,

@@ -14,7 +14,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.aggregates.functions import aggregates, count
-from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.records.events import OutputTag, StreamRecord, Watermark
 from aiomailbox.state.descriptors import ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (

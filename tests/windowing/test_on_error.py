@@ -11,19 +11,17 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import UserFunctionError
-from aiomailbox.operators.aggregates.distinct import count_distinct
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
+    commutative,
     count,
     mean,
     sum_,
 )
-from aiomailbox.operators.aggregates.promises import commutative
-from aiomailbox.operators.aggregates.quantile import quantile
-from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.aggregates.ordered import count_distinct, quantile, top_n
 from aiomailbox.operators.core.failures import OnError, dead_letter, fail, skip
-from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, Watermark
+from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag, Watermark
 from aiomailbox.state.backends import RocksDBStateBackend
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (

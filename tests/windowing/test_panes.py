@@ -12,12 +12,12 @@ from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
+    commutative,
     count,
     sum_,
 )
-from aiomailbox.operators.aggregates.promises import commutative
 from aiomailbox.operators.core.failures import skip
-from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.aggregate import SlidingAggregateOperator

@@ -9,7 +9,7 @@ import pytest
 
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.operators.aggregates.functions import count
-from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag
+from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,

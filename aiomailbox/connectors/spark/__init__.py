@@ -8,8 +8,12 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from aiomailbox.connectors.spark.java import JavaHome, ensure_java, find_java
-from aiomailbox.connectors.spark.session import local_session
+from aiomailbox.connectors.spark.session import (
+    JavaHome,
+    ensure_java,
+    find_java,
+    local_session,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as DataFrame
@@ -20,15 +24,19 @@ if TYPE_CHECKING:
         run_in_barrier,
     )
     from aiomailbox.connectors.spark.format import register_format
-    from aiomailbox.connectors.spark.inside.applied import Application, Applied
-    from aiomailbox.connectors.spark.inside.frames import default_parallelism, new_input
-    from aiomailbox.connectors.spark.library import ship_library
-    from aiomailbox.connectors.spark.reader import SparkSplit
-    from aiomailbox.connectors.spark.result import dataframe_from_records
-    from aiomailbox.connectors.spark.segments import (
+    from aiomailbox.connectors.spark.inside.applied import (
+        Application,
+        Applied,
+        default_parallelism,
+        new_input,
+    )
+    from aiomailbox.connectors.spark.reader import (
+        SparkSplit,
         dataframe_from_runs,
         dataframe_from_state,
     )
+    from aiomailbox.connectors.spark.result import dataframe_from_records
+    from aiomailbox.connectors.spark.session import ship_library
     from aiomailbox.connectors.spark.source import SparkSource
     from aiomailbox.connectors.spark.streaming import SparkStreamSource
     from aiomailbox.connectors.spark.table_sink import SparkTableSink
@@ -62,16 +70,16 @@ _LAZY = {
     "BarrierRun": "aiomailbox.connectors.spark.barrier.run",
     "new_exchange_input": "aiomailbox.connectors.spark.barrier.run",
     "run_in_barrier": "aiomailbox.connectors.spark.barrier.run",
-    "dataframe_from_runs": "aiomailbox.connectors.spark.segments",
-    "default_parallelism": "aiomailbox.connectors.spark.inside.frames",
-    "new_input": "aiomailbox.connectors.spark.inside.frames",
+    "dataframe_from_runs": "aiomailbox.connectors.spark.reader",
+    "default_parallelism": "aiomailbox.connectors.spark.inside.applied",
+    "new_input": "aiomailbox.connectors.spark.inside.applied",
     "register_format": "aiomailbox.connectors.spark.format",
     "SparkSource": "aiomailbox.connectors.spark.source",
-    "ship_library": "aiomailbox.connectors.spark.library",
+    "ship_library": "aiomailbox.connectors.spark.session",
     "SparkStreamSource": "aiomailbox.connectors.spark.streaming",
     "SparkSplit": "aiomailbox.connectors.spark.reader",
     "SparkTableSink": "aiomailbox.connectors.spark.table_sink",
-    "dataframe_from_state": "aiomailbox.connectors.spark.segments",
+    "dataframe_from_state": "aiomailbox.connectors.spark.reader",
     "dataframe_from_records": "aiomailbox.connectors.spark.result",
 }
 

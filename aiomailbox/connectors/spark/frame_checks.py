@@ -11,9 +11,8 @@ from aiomailbox.columnar.forms import (
     RecordForm,
     record_form,
 )
-from aiomailbox.connectors.spark.jobs import is_connect
-from aiomailbox.connectors.spark.lost import explaining_loss
-from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.jobs import explaining_loss, is_connect
+from aiomailbox.connectors.spark.reading import RowForm
 from aiomailbox.connectors.spark.types import nested_types
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.operators.core.fields import RecordFields

@@ -20,7 +20,7 @@ from aiomailbox.connectors.spark.frame_checks import (
     fields_of,
     form_of,
 )
-from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.reading import RowForm
 from aiomailbox.connectors.spark.types import check_path, special_columns
 from aiomailbox.graph.job_graph import JobVertex
 from aiomailbox.graph.transformation import OperatorFactory, Transformation
@@ -28,7 +28,7 @@ from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness
-from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
+from aiomailbox.operators.stateless.operators import TimestampsAndWatermarksOperator
 from aiomailbox.records.run import ListRun, Run
 
 __all__ = [

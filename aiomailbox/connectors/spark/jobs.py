@@ -4,21 +4,101 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
+import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from aiomailbox.connectors.spark.lost import lost_session_error
 from aiomailbox.errors import AioMailboxError, SparkJobError
 
-__all__ = [
-    "JobTag",
-    "is_connect",
-    "is_connect_session",
-    "spark_job_error",
-    "url_for_spark",
-]
+# The end of Spark's Java process, as its clients see it.
+
+
+# How long a process may take to end after its connections have.
+_ENDING_S: Final = 2.0
+
+
+_REMEDY: Final = "The session cannot be used any more: stop it, and make a new one."
+
+
+@contextmanager
+def explaining_loss(session: Any, doing: str) -> Iterator[None]:
+    """Say what happened if the body's connection to Spark is lost.
+
+    Args:
+        session: The session whose objects the body uses.
+        doing: What the body does, for the message.
+
+    Raises:
+        SparkJobError: Then; from what told of it.
+    """
+    try:
+        yield
+    except Exception as error:
+        lost = lost_session_error(error, session, doing)
+        if lost is None:
+            raise
+        raise lost from error
+
+
+def lost_session_error(
+    error: BaseException, session: Any, doing: str
+) -> SparkJobError | None:
+    """Return what happened if an error reports a lost connection, else None; may block.
+
+    Args:
+        error: What came out of pyspark.
+        session: The session.
+        doing: What was being done, for the message.
+    """
+    if not _tells_of_loss(error):
+        return None
+    process = _java_process(session)
+    code = None if process is None else _exit_code(process)
+    if process is None or code is None:
+        how = f"Spark closed the connection ({type(error).__name__}); its log says why"
+    else:
+        how = f"Spark's Java process (process {process.pid}) {_how(code)}"
+    return SparkJobError(f"while {doing}, {how}. {_REMEDY}")
+
+
+def _tells_of_loss(error: BaseException | None) -> bool:
+    while error is not None:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        if kinds & {"EOFError", "ConnectionError", "Py4JNetworkError"}:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _java_process(session: Any) -> subprocess.Popen[bytes] | None:
+    """Return the process that pyspark has started, if it did."""
+    with contextlib.suppress(Exception):
+        process = session.sparkContext._gateway.proc
+        if isinstance(process, subprocess.Popen):
+            return process
+    return None
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return process.wait(_ENDING_S)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def _how(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with contextlib.suppress(ValueError):
+        name = signal.Signals(-code).name
+        hint = ", as the system does when memory runs out" if name == "SIGKILL" else ""
+        return f"was ended by signal {name}{hint}"
+    return f"was ended by signal {-code}"
 
 
 def is_connect(df: Any) -> bool:
@@ -129,3 +209,77 @@ def _remedy(text: str) -> str:
             "spark.storage.decommission.enabled=true."
         )
     return ""
+
+
+# How far the reading of a DataFrame is, and how long the rest will take.
+
+
+class ReadProgress:
+    """Counts rows and partitions; pure, time is an argument.
+
+    Attributes:
+        rows: Rows that were emitted since the reader began.
+        parts: How many partitions there are; None if unknown.
+        parts_done: Partitions that were read, those before the restart too.
+    """
+
+    def __init__(self) -> None:
+        self.rows = 0
+        self.parts: int | None = None
+        self.parts_done = 0
+        self._begun_s = 0.0
+        self._rows_left: int | None = None
+        self._first_part = 0
+        self._skipped = 0
+        # How many rows the partitions had that were read to their ends.
+        self._ended_rows = 0
+
+    def begin(
+        self,
+        now_s: float,
+        *,
+        part: int,
+        parts: int | None,
+        skipped: int = 0,
+        rows_left: int | None = None,
+    ) -> None:
+        """Begin to read.
+
+        Args:
+            now_s: The time.
+            part: The partition that is read first.
+            parts: How many there are.
+            skipped: How many rows of it, and of those behind, come again first and are
+                passed over.
+            rows_left: How many rows there will be, if that is known.
+        """
+        self._begun_s, self._skipped, self._rows_left = now_s, skipped, rows_left
+        self._first_part = self.parts_done = part
+        self.parts = parts
+
+    def end_part(self, part: int) -> None:
+        """A partition was read."""
+        self.parts_done = part + 1
+        self._ended_rows = self._skipped + self.rows
+
+    def end(self, parts: int) -> None:
+        """All is read, and so many partitions there were."""
+        self.parts = self.parts_done = parts
+
+    def eta_s(self, now_s: float) -> float | None:
+        """Return how long the rest takes if it goes on like this; None if unknown.
+
+        Where the number of rows is unknown, the partitions to come are taken to be as
+        long as those that were read.
+        """
+        if self.parts is not None and self.parts_done >= self.parts:
+            return 0.0
+        expected = self._rows_left
+        ended = self.parts_done - self._first_part
+        if expected is None and self.parts is not None and ended:
+            parts = self.parts - self._first_part
+            expected = self._ended_rows * parts // ended
+        if expected is None or not self.rows:
+            return None
+        seen = self._skipped + self.rows
+        return (now_s - self._begun_s) * max(0, expected - seen) / seen

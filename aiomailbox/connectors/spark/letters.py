@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.failures import DeadLetter, ErrorAction, OnError
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 __all__ = ["DEAD_LETTER_COLUMNS", "dead_letter_origins", "plain_letter"]
 

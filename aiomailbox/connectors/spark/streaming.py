@@ -24,18 +24,17 @@ from aiomailbox.connectors.spark.frame_checks import (
     fields_of,
     form_of,
 )
-from aiomailbox.connectors.spark.jobs import spark_job_error
-from aiomailbox.connectors.spark.lost import lost_session_error
+from aiomailbox.connectors.spark.jobs import lost_session_error, spark_job_error
 from aiomailbox.connectors.spark.pumped import PumpedReader, check_after
 from aiomailbox.connectors.spark.reading import (
     Beginning,
     Chunk,
     PartEnd,
     ReadPlan,
+    RowForm,
     Skipped,
     read,
 )
-from aiomailbox.connectors.spark.row_form import RowForm
 from aiomailbox.connectors.spark.types import check_path
 from aiomailbox.errors import AioMailboxError, SourceChangedError, UsageError
 from aiomailbox.operators.core.fields import RecordFields

@@ -25,8 +25,7 @@ from aiomailbox.connectors.directory import (
 )
 from aiomailbox.connectors.parquet import ParquetWriter
 from aiomailbox.connectors.spark.frame_checks import check_session
-from aiomailbox.connectors.spark.jobs import url_for_spark
-from aiomailbox.connectors.spark.lost import explaining_loss
+from aiomailbox.connectors.spark.jobs import explaining_loss, url_for_spark
 from aiomailbox.errors import (
     InvalidArgumentError,
     SinkError,

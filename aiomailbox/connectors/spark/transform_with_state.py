@@ -13,15 +13,17 @@ from aiomailbox.connectors.spark.stateful_processor import (
     check_time_mode,
 )
 from aiomailbox.errors import StateError
-from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.failures import RecordFailures, fail, raise_as
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.watched import collector_for
-from aiomailbox.operators.keyed.key_reader import KeyReader
-from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.operators.keyed.operators import (
+    KeyReader,
+    KeySelector,
+    StatefulOperator,
+)
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import VOID
 

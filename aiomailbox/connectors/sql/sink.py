@@ -13,8 +13,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
-from aiomailbox.connectors.patient import patient
-from aiomailbox.connectors.rows import RowReader, field_names
+from aiomailbox.connectors.sinks import RowReader, field_names, patient
 from aiomailbox.connectors.sql.contract import (
     LEASE_S,
     Database,

@@ -17,7 +17,7 @@ import zlib
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from aiomailbox.errors import CorruptStreamError, PartitionStorageError
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 
 __all__ = ["FRAME_OVERHEAD_BYTES", "BlockingFile", "StoredBuffer", "thread_error"]
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
-from typing import Final
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
@@ -21,18 +22,311 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     PartitionStorageError,
 )
-from aiomailbox.exchange.blocking.file import BlockingFile, thread_error
-from aiomailbox.exchange.blocking.view import BlockingView
-from aiomailbox.exchange.blocking.writer import BlockingWriter
-from aiomailbox.exchange.core.contract import DataListener
+from aiomailbox.exchange.blocking.file import BlockingFile, StoredBuffer, thread_error
+from aiomailbox.exchange.core.contract import (
+    SEQUENCE_MODULUS,
+    ChannelStatistics,
+    DataListener,
+    PolledBuffer,
+    PolledBytes,
+)
+from aiomailbox.exchange.frames.encoder import ElementReader, FrameEncoder
 from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import (
+    DataType,
+    MemorySegment,
+    NetworkBuffer,
+    ReadOnlySlice,
+)
 from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records import Control
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import CheckpointBarrier, RuntimeEvent, StopMode
+from aiomailbox.records.run import Run
+from aiomailbox.threads import begin_in_thread
 
-__all__ = ["DEFAULT_READ_AHEAD_BYTES", "BlockingResultPartition"]
+# Reads a subpartition back from its file: one of any number of readers.
+#
+# Theory of operation: polling never waits for the disk. A thread reads ahead; what it
+# has read counts until the reader has recycled it, and the next reading begins when
+# half of what is allowed has come back. The reader is notified when there is something
+# again.
+
+
+class BlockingView:
+    """A reader's end of one subpartition that was written to a file.
+
+    Made by `BlockingResultPartition.create_view`.
+
+    Args:
+        file: Written to its end.
+        data_count: How many data buffers are in it.
+        listener: Told when something can be taken, also the first time.
+        read_ahead_bytes: How much may be read and not yet recycled; one buffer is
+            read in any case.
+        on_left: Called once, when nothing of this view reads the file any more.
+
+    Attributes:
+        failure: Why nothing more comes after what can still be taken: the file was
+            damaged or cannot be read.
+        backlog: Data buffers that are still to be taken, read already or not.
+
+    Concept:
+        Flink, ``BoundedBlockingSubpartitionReader``.
+    """
+
+    __slots__ = (
+        "_file",
+        "_held_bytes",
+        "_is_blocked",
+        "_is_reading",
+        "_listener",
+        "_loaded",
+        "_offset",
+        "_on_left",
+        "_read_ahead_bytes",
+        "_released",
+        "_sequence_number",
+        "backlog",
+        "failure",
+    )
+
+    def __init__(
+        self,
+        file: BlockingFile,
+        data_count: int,
+        listener: DataListener,
+        read_ahead_bytes: int,
+        on_left: Callable[[], None],
+    ) -> None:
+        self._file = file
+        self._listener = listener
+        self._read_ahead_bytes = read_ahead_bytes
+        self._on_left = on_left
+        self._loaded: deque[StoredBuffer] = deque()
+        self._held_bytes = 0
+        self._offset = 0
+        self._sequence_number = 0
+        self._is_blocked = False
+        self._is_reading = False
+        self._released = False
+        self.backlog: int = data_count
+        self.failure: BaseException | None = None
+        self._read_on()
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the reader has released it, or reading failed and all else was taken."""
+        return self._released or (self.failure is not None and not self._loaded)
+
+    def is_available(self, *, has_credit: bool = True) -> bool:
+        """Say whether something can be taken; without credit only an event can."""
+        if self._is_blocked:
+            return False
+        if self.failure is not None:
+            return True
+        return bool(self._loaded) and (has_credit or self._loaded[0].data_type.is_event)
+
+    def poll(self) -> PolledBytes | None:
+        """Take the next buffer; the caller recycles it.
+
+        Returns:
+            What was taken, or None: nothing is read yet, or an event blocks, or
+            `is_released`.
+        """
+        if self._is_blocked or not self._loaded:
+            return None
+        data_type, content = self._loaded.popleft()
+        # A copy: what was read in one go would be kept until the last buffer of it is
+        # gone.
+        segment = MemorySegment(len(content))
+        segment.put(0, content)
+        buffer = NetworkBuffer(
+            segment, self._take_back, data_type, size_bytes=len(content)
+        )
+        self.backlog -= data_type.is_buffer
+        self._is_blocked = data_type.is_blocking_upstream
+        number = self._sequence_number
+        self._sequence_number = (number + 1) % SEQUENCE_MODULUS
+        is_ready = bool(self._loaded) and not self._is_blocked
+        next_type = self._loaded[0].data_type if is_ready else DataType.NONE
+        return PolledBytes(buffer.read_only_slice(), self.backlog, next_type, number)
+
+    def resume_consumption(self) -> None:
+        """Lift the block of an event.
+
+        Raises:
+            IllegalStateError: If nothing blocks.
+        """
+        if not self._is_blocked:
+            raise IllegalStateError(
+                "the view is not blocked; resume once per event that blocks upstream"
+            )
+        self._is_blocked = False
+        if self.is_available():
+            self._listener.on_data_available()
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Do nothing: the producer ended long ago."""
+
+    def set_buffer_bytes(self, size_bytes: int) -> None:
+        """Do nothing: the buffers have the sizes in which they were written."""
+
+    def release(self) -> None:
+        """Release it: what was read and not taken is dropped. Idempotent."""
+        if self._released:
+            return
+        self._released = True
+        self._loaded.clear()
+        # The thread reads from the file: it is released when that is over.
+        if not self._is_reading:
+            self._on_left()
+
+    def _take_back(self, segment: MemorySegment) -> None:
+        self._held_bytes -= segment.size_bytes
+        segment.free()
+        self._read_on()
+
+    def _read_on(self) -> None:
+        if (
+            self._is_reading
+            or self._released
+            or self.failure is not None
+            or self._offset >= self._file.size_bytes
+            # Half of it has to come back first, so that reads are large.
+            or 2 * self._held_bytes > self._read_ahead_bytes
+        ):
+            return
+        self._is_reading = True
+        allowed = self._read_ahead_bytes - self._held_bytes
+        reading = begin_in_thread(self._file.read, self._offset, allowed)
+        reading.add_done_callback(self._on_read)
+
+    def _on_read(self, future: asyncio.Future[tuple[list[StoredBuffer], int]]) -> None:
+        self._is_reading = False
+        if self._released:
+            self._on_left()
+            return
+        had_nothing = not self._loaded
+        error = thread_error(future)
+        if error is None:
+            buffers, self._offset = future.result()
+            self._loaded.extend(buffers)
+            self._held_bytes += sum(len(buffer.content) for buffer in buffers)
+            self._read_on()
+        elif isinstance(error, OSError):
+            self.failure = PartitionStorageError(
+                f"a blocking partition cannot be read: {error}"
+            )
+            self.failure.__cause__ = error
+        else:
+            self.failure = error
+        if had_nothing and not self._is_blocked:
+            self._listener.on_data_available()
+
+
+# Writes buffers to files in a thread, in order, while the loop goes on.
+
+
+class _Write(NamedTuple):
+    subpartition: int
+    buffer: ReadOnlySlice
+
+
+class BlockingWriter:
+    """The one thread call at a time that writes the files of a partition.
+
+    A buffer keeps its segment until it is written. What waits here is bounded by the
+    pool that the segments are from, whose availability also holds back the emitter.
+
+    Args:
+        files: Shape ``(subpartitions,)``.
+        on_failed: Called once with the error when something cannot be written;
+            nothing more is written then.
+
+    Attributes:
+        waiting_bytes: Bytes that are not yet written.
+    """
+
+    __slots__ = (
+        "_files",
+        "_is_busy",
+        "_is_stopped",
+        "_on_failed",
+        "_on_idle",
+        "_queue",
+        "waiting_bytes",
+    )
+
+    def __init__(
+        self, files: Sequence[BlockingFile], on_failed: Callable[[BaseException], None]
+    ) -> None:
+        self._files = files
+        self._on_failed = on_failed
+        self._queue: list[_Write] = []
+        self._is_busy = False
+        self._is_stopped = False
+        self._on_idle: list[Callable[[], None]] = []
+        self.waiting_bytes: int = 0
+
+    def put(self, index: int, buffer: ReadOnlySlice) -> None:
+        """Write a buffer at the end of a file, and recycle it then."""
+        if self._is_stopped:
+            buffer.recycle()
+            return
+        self._queue.append(_Write(index, buffer))
+        self.waiting_bytes += buffer.size_bytes
+        if not self._is_busy:
+            self._start()
+
+    def when_idle(self, callback: Callable[[], None]) -> None:
+        """Call back once, as soon as everything is written, or writing has stopped."""
+        if self._is_busy:
+            self._on_idle.append(callback)
+        else:
+            callback()
+
+    def stop(self) -> None:
+        """Write nothing more; recycle what waits. Idempotent."""
+        self._is_stopped = True
+        waiting, self._queue = self._queue, []
+        self._recycle(waiting)
+
+    def _start(self) -> None:
+        batch, self._queue = self._queue, []
+        # Views are made here: reference counts belong to the loop.
+        views = [write.buffer.readable() for write in batch]
+        self._is_busy = True
+        done = begin_in_thread(self._write, batch, views)
+        done.add_done_callback(lambda future: self._written(batch, future))
+
+    def _write(self, batch: list[_Write], views: list[memoryview]) -> None:
+        for write, view in zip(batch, views, strict=True):
+            self._files[write.subpartition].append(write.buffer.data_type, view)
+        # Flushed per batch and not per buffer: a reader comes when all is finished.
+        for index in {write.subpartition for write in batch}:
+            self._files[index].flush()
+
+    def _written(self, batch: list[_Write], future: asyncio.Future[None]) -> None:
+        self._is_busy = False
+        self._recycle(batch)
+        if (error := thread_error(future)) is not None:
+            self.stop()
+            self._on_failed(error)
+        if self._queue and not self._is_busy:
+            self._start()
+        if not self._is_busy:
+            callbacks, self._on_idle = self._on_idle, []
+            for callback in callbacks:
+                callback()
+
+    def _recycle(self, writes: list[_Write]) -> None:
+        for write in writes:
+            self.waiting_bytes -= write.buffer.size_bytes
+            write.buffer.recycle()
+
 
 # Eight segments: what a remote reader's floating buffers can take at once.
 DEFAULT_READ_AHEAD_BYTES: Final = 8 * 32 * 1024
@@ -72,7 +366,7 @@ class BlockingResultPartition:
         >>> import asyncio
         >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
         >>> from aiomailbox.memory import NetworkBufferPool
-        >>> from aiomailbox.records.framing import frame_record
+        >>> from aiomailbox.records.spanning import frame_record
         >>> class Told:
         ...     def __init__(self):
         ...         self.ready = asyncio.Event()
@@ -394,3 +688,284 @@ class _Drain:
 
     def on_priority_event(self, sequence_number: int) -> None:
         self._take(self._subpartition)
+
+
+# A task's output that others read when the task has finished, as a partition of
+# objects.
+
+
+class BlockingOutput:
+    """Encodes what is emitted and keeps it in files; see `OutputPartition`.
+
+    Readers on this loop get it decoded, those on other loops as bytes; any number of
+    them, one after the other or at a time. It has no barriers.
+
+    Args:
+        partition_id: Whose output, and towards which edge.
+        pool: Where segments come from; the partition owns it.
+        subpartition_count: Number of consumers, at least 1.
+        codec: For the elements.
+        directory: On which disk; None for the system's place for temporary files.
+
+    Attributes:
+        partition_id: As given.
+        availability: True while another buffer fits: the disk is not behind.
+
+    Concept:
+        Flink, ``ResultPartitionType.BLOCKING``.
+    """
+
+    __slots__ = (
+        "_codec",
+        "_directory",
+        "_encoder",
+        "_partition",
+        "_records_emitted",
+        "availability",
+        "partition_id",
+    )
+
+    def __init__(
+        self,
+        partition_id: PartitionId,
+        pool: LocalBufferPool,
+        subpartition_count: int,
+        *,
+        codec: ElementCodec,
+        directory: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self.partition_id: PartitionId = partition_id
+        self.availability: Availability = pool.availability
+        self._codec = codec
+        self._directory = directory
+        self._encoder = FrameEncoder(codec)
+        self._partition = BlockingResultPartition(
+            partition_id, pool, subpartition_count, directory=directory
+        )
+        self._records_emitted = [0] * subpartition_count
+
+    def __repr__(self) -> str:
+        return f"<BlockingOutput {self._partition!r}>"
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing is kept for consumers any more."""
+        return self._partition.is_released
+
+    @property
+    def all_data_processed(self) -> Availability:
+        """True: nothing is acknowledged to a producer that has ended."""
+        return self._partition.all_data_processed
+
+    @property
+    def subpartition_count(self) -> int:
+        """Number of consumers."""
+        return self._partition.subpartition_count
+
+    @property
+    def queued_buffers(self) -> int:
+        """None: what waits for the disk is in the pool's count."""
+        return 0
+
+    @property
+    def has_unflushed_data(self) -> bool:
+        """Whether anything is queued that its consumer cannot take yet: no reader waits."""
+        return False
+
+    def statistics(self) -> list[ChannelStatistics]:
+        """Return a snapshot per channel, in order: the records that were emitted."""
+        return [ChannelStatistics(records_total=one) for one in self._records_emitted]
+
+    def emit_run(self, run: Run, channel: int) -> bool:
+        """Write records for one consumer; an empty run is ignored.
+
+        Returns:
+            False: no reader waits for a flush.
+
+        Raises:
+            WrongTypeError: If a record cannot be serialized.
+            PartitionStorageError: If the disk did not take what was emitted before.
+            OverdraftCeilingError: If the pool's ceiling is reached.
+        """
+        for framed, count in self._encoder.frames(run):
+            self._partition.emit_record(framed, channel)
+            self._records_emitted[channel] += count
+        return False
+
+    def broadcast_run(self, run: Run) -> bool:
+        """Write records for every consumer, encoded once; as `emit_run`."""
+        for framed, count in self._encoder.frames(run):
+            self._partition.broadcast_record(framed)
+            for channel in range(len(self._records_emitted)):
+                self._records_emitted[channel] += count
+        return False
+
+    def emit_control(self, element: Control, channel: int) -> bool:
+        """Write a control element for one consumer, in order with the records."""
+        self._partition.emit_record(self._encoder.frame(element), channel)
+        return False
+
+    def broadcast_control(self, element: Control) -> bool:
+        """Write a control element for every consumer, each in its order."""
+        framed = self._encoder.frame(element)
+        for channel in range(self.subpartition_count):
+            self._partition.emit_record(framed, channel)
+        return False
+
+    def broadcast_event(self, event: RuntimeEvent) -> None:
+        """Write an event for every consumer; refuses barriers."""
+        self._partition.broadcast_event(event)
+
+    async def writable(self) -> None:
+        """Suspend until another buffer fits."""
+        while not self.availability.available:
+            self.flush_all()
+            await self.availability.waiter()
+
+    def flush(self, channel: int) -> None:
+        """Write what there is for one consumer."""
+        self._partition.flush(channel)
+
+    def flush_all(self) -> None:
+        """Write what there is for all consumers."""
+        self._partition.flush_all()
+
+    def notify_end_of_data(self, mode: StopMode) -> None:
+        """Tell every consumer that no more records follow. Idempotent."""
+        self._partition.notify_end_of_data(mode)
+
+    def acknowledge_all_data_processed(self, channel: int) -> None:
+        """Do nothing: the producer ended long ago."""
+
+    def finish(self) -> None:
+        """Write the end. Idempotent."""
+        self._partition.finish()
+
+    async def settle(self) -> None:
+        """Write the end, and suspend until all of it can be read.
+
+        Raises:
+            PartitionStorageError: If the disk did not take it.
+        """
+        self._partition.finish()
+        await self._partition.wait_finished()
+
+    def create_view(
+        self, subpartition_index: int, listener: DataListener
+    ) -> BlockingObjectView:
+        """Return a reader for a consumer on this loop.
+
+        Raises:
+            InvalidArgumentError: If there is no such channel.
+            PartitionNotFoundError: If it is not finished, or released.
+        """
+        reader = ElementReader(self._codec, str(self.partition_id), self._directory)
+        view = self._partition.create_view(subpartition_index, listener)
+        return BlockingObjectView(view, reader, listener)
+
+    def create_bytes_view(
+        self,
+        subpartition_index: int,
+        listener: DataListener,
+        *,
+        receiver_exclusive_buffers: int,
+    ) -> BlockingView:
+        """Return a reader for a remote consumer; raises as `create_view`."""
+        return self._partition.create_view(subpartition_index, listener)
+
+    def on_consumed(self, callback: Callable[[], None]) -> None:
+        """Call back once: when it is released. Consuming it does not."""
+        self._partition.on_consumed(callback)
+
+    def close(self) -> None:
+        """End the producer's part: what is not finished then is released."""
+        self._partition.close()
+
+    def release(self, failure: BaseException | None = None) -> None:
+        """Refuse further readers; give the space back. Idempotent."""
+        self._partition.release(failure)
+
+
+class BlockingObjectView:
+    """A reader's end on the producer's loop: what is read is decoded here.
+
+    Args:
+        view: Reads the file.
+        reader: Decodes.
+        listener: Told when something can be taken.
+    """
+
+    __slots__ = ("_listener", "_reader", "_view")
+
+    has_priority = False
+
+    def __init__(
+        self, view: BlockingView, reader: ElementReader, listener: DataListener
+    ) -> None:
+        self._view = view
+        self._reader = reader
+        self._listener = listener
+
+    @property
+    def is_released(self) -> bool:
+        """Whether either side has released it."""
+        return self._view.is_released
+
+    @property
+    def failure(self) -> BaseException | None:
+        """Why nothing more comes."""
+        return self._view.failure
+
+    @property
+    def backlog(self) -> int:
+        """Data buffers that are still to be taken."""
+        return self._view.backlog
+
+    def is_available(self, *, has_credit: bool = True) -> bool:
+        """Say whether something can be taken."""
+        return self._view.is_available(has_credit=has_credit)
+
+    def poll(self) -> PolledBuffer | None:
+        """Take the elements that end in the next buffer, or the next event.
+
+        Raises:
+            CorruptStreamError: If the file does not hold what was written.
+            PartitionStorageError: If it cannot be read.
+        """
+        while (polled := self._view.poll()) is not None:
+            try:
+                taken = self._reader.read(polled.buffer)
+            finally:
+                polled.buffer.recycle()
+            if taken is not None:
+                more = polled.next_data_type is not DataType.NONE
+                return PolledBuffer(
+                    taken, polled.backlog, more, False, polled.sequence_number
+                )
+        if self._view.failure is not None and self._view.is_released:
+            raise self._view.failure
+        return None
+
+    def resume_consumption(self) -> None:
+        """Lift the block of an event; raises IllegalStateError if nothing blocks."""
+        self._view.resume_consumption()
+
+    def tell_again(self) -> None:
+        """Tell the listener if something can be taken now."""
+        if self._view.is_available():
+            self._listener.on_data_available()
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot for metrics; bytes are those of the encoded records."""
+        reader = self._reader
+        return ChannelStatistics(
+            queued_buffers=self._view.backlog,
+            buffers_total=reader.buffers_total,
+            records_total=reader.records_total,
+            bytes_total=reader.bytes_total,
+        )
+
+    def release(self) -> None:
+        """Release it. Idempotent."""
+        self._view.release()
+        self._reader.clear()

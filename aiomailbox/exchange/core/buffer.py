@@ -13,11 +13,15 @@ from types import TracebackType
 from typing import Final
 
 from aiomailbox.errors import BufferRecycledError
+from aiomailbox.memory.buffer import MemorySegment
 from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.segment import MemorySegment
 from aiomailbox.records import Control, Element
-from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
-from aiomailbox.records.events import RuntimeEvent
+from aiomailbox.records.events import (
+    LatencyMarker,
+    RuntimeEvent,
+    Watermark,
+    WatermarkStatus,
+)
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 __all__ = ["BUFFER_SIZE_BYTES", "CONTROL", "CONTROL_BYTES_ESTIMATE", "ObjectBuffer"]

@@ -29,9 +29,13 @@ from aiomailbox.exchange.core.contract import (
     DataListener,
     PolledBuffer,
 )
-from aiomailbox.exchange.core.output import OutputPartition
-from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
-from aiomailbox.exchange.core.views import BytesView, ObjectView, ServesBytes
+from aiomailbox.exchange.core.pipelined_output import OutputPartition
+from aiomailbox.exchange.core.subpartition import (
+    BytesView,
+    ObjectView,
+    PrioritizedDeque,
+    ServesBytes,
+)
 from aiomailbox.ids import PartitionId, SubtaskId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.options import PoolStatistics

@@ -14,13 +14,14 @@ from functools import partial
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
-from aiomailbox.exchange.core.channel_state import (
+from aiomailbox.exchange.core.contract import (
     NO_CHANNEL_STATE,
     ChannelStateWriter,
+    ChannelStatistics,
+    DataListener,
+    PartitionUsers,
     encode_in_flight,
 )
-from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
-from aiomailbox.exchange.core.partition_users import PartitionUsers
 from aiomailbox.exchange.core.pipelined_output import PipelinedOutput, check_count
 from aiomailbox.exchange.objects.subpartition import (
     PipelinedSubpartition,

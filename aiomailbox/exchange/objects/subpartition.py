@@ -19,9 +19,11 @@ from aiomailbox.exchange.core.contract import (
     ChannelStatistics,
     PolledBuffer,
 )
-from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
-from aiomailbox.exchange.core.reading_end import ReadingEnd
-from aiomailbox.exchange.core.subpartition import ResultSubpartition
+from aiomailbox.exchange.core.subpartition import (
+    PrioritizedDeque,
+    ReadingEnd,
+    ResultSubpartition,
+)
 from aiomailbox.records import Control, Element
 from aiomailbox.records.events import CheckpointBarrier, RuntimeEvent
 

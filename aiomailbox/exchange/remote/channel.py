@@ -33,17 +33,15 @@ from aiomailbox.exchange.core.contract import (
     DataListener,
     PolledBuffer,
 )
-from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
-from aiomailbox.exchange.frames.element_reader import ElementReader
-from aiomailbox.exchange.frames.event_buffer import event_buffer
+from aiomailbox.exchange.core.subpartition import PrioritizedDeque
+from aiomailbox.exchange.frames.encoder import ElementReader, event_buffer
 from aiomailbox.exchange.input.gate import InputChannel, retry_delays_ms
 from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.exchange.remote.endpoints import ChannelLink, PeerAddress, Receiver
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory.buffer import Buffer, NetworkBuffer
+from aiomailbox.memory.buffer import Buffer, MemorySegment, NetworkBuffer
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.segment import MemorySegment
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.event_codec import decode_event
 from aiomailbox.records.events import CheckpointBarrier, EventAnnouncement

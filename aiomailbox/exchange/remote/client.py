@@ -42,8 +42,7 @@ from aiomailbox.exchange.remote.wire import (
     RemoteCause,
     ResumeConsumption,
 )
-from aiomailbox.memory.buffer import NetworkBuffer
-from aiomailbox.memory.segment import MemorySegment
+from aiomailbox.memory.buffer import MemorySegment, NetworkBuffer
 
 # A channel's link to its connection: what it may say, each thing once at a time.
 

@@ -36,8 +36,7 @@ from aiomailbox.exchange.remote.wire import (
     encode_message,
 )
 from aiomailbox.forks import keep_from_forks
-from aiomailbox.memory.buffer import Buffer
-from aiomailbox.memory.segment import DEFAULT_SEGMENT_SIZE_BYTES
+from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES, Buffer
 
 # Noticing a peer whose machine has gone without a word.
 

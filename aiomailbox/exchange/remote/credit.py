@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.memory.buffer import NetworkBuffer
-from aiomailbox.memory.data_type import DataType
-from aiomailbox.memory.segment import MemorySegment
-from aiomailbox.memory.waiting import BufferListener
+from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
+from aiomailbox.memory.local_pool import BufferListener
 
 __all__ = ["ChannelBuffers", "FloatingPool", "SenderCredit"]
 

@@ -23,7 +23,7 @@ from aiomailbox.exchange.remote.wire import (
     decode_buffer_header,
     frame_layout,
 )
-from aiomailbox.memory.segment import DEFAULT_SEGMENT_SIZE_BYTES
+from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES
 
 __all__ = ["EVENT_BYTES_MAX", "FrameHandler", "WireDecoder"]
 

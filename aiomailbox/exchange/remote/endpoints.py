@@ -12,7 +12,7 @@ import struct
 from typing import Final, NamedTuple, Protocol
 
 from aiomailbox.exchange.core.contract import DataListener
-from aiomailbox.exchange.core.views import BytesView
+from aiomailbox.exchange.core.subpartition import BytesView
 from aiomailbox.exchange.remote.wire import PartitionAddress
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import NetworkBuffer

@@ -18,7 +18,7 @@ from aiomailbox.errors import (
     TransportError,
     safe_str,
 )
-from aiomailbox.exchange.core.views import BytesView
+from aiomailbox.exchange.core.subpartition import BytesView
 from aiomailbox.exchange.remote.connection import Batch, Connection, ConnectionOptions
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.endpoints import ViewProvider, partition_id_of
@@ -39,7 +39,7 @@ from aiomailbox.exchange.remote.wire import (
     ResumeConsumption,
     encode_buffer_header,
 )
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 
 # One receiver's reader at the producer: a view, and the credit to send from it.
 

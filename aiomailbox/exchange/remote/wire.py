@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from aiomailbox.errors import CorruptStreamError, InvalidArgumentError, WrongTypeError
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 from aiomailbox.records.byte_reader import ByteReader
 
 # What the two ends of a connection say to each other.

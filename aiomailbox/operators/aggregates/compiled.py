@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.operators.core.user_code import compiled
-from aiomailbox.records.named_tuples import is_field_name
+from aiomailbox.records.record_classes import is_field_name
 from aiomailbox.state.serializers import family_kept_in_state
 
 # Writes the functions of an aggregate as source: one list of slots, no loops.

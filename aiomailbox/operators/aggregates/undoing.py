@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from aiomailbox.operators.aggregates.functions import Aggregate
-from aiomailbox.operators.aggregates.promises import Undoable
+from aiomailbox.operators.aggregates.functions import Aggregate, Undoable
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.state.snapshot import copy_content

@@ -10,9 +10,8 @@ from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.async_io.identity import Identity
 from aiomailbox.operators.async_io.segment import Segment
-from aiomailbox.operators.async_io.settings import CallSettings
+from aiomailbox.operators.async_io.settings import CallSettings, Identity
 from aiomailbox.operators.core.failures import DeadLetter
 from aiomailbox.operators.core.operator import OpenCall, OpenCalls
 from aiomailbox.operators.core.user_code import describe, users_line_of

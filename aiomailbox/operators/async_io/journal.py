@@ -20,7 +20,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.journal.entries import Entry as JournalEntry, EntryKind
 from aiomailbox.operators.async_io.calls import Entry
-from aiomailbox.operators.async_io.identity import Identity
+from aiomailbox.operators.async_io.settings import Identity
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter
 from aiomailbox.state.serializers import (

@@ -17,7 +17,6 @@ from typing import Any
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.operators.async_io.calls import Entry
-from aiomailbox.operators.async_io.identity import RecordIds
 from aiomailbox.operators.async_io.ordering import (
     Emitter,
     OrderedQueue,
@@ -29,6 +28,7 @@ from aiomailbox.operators.async_io.segment import QueuedControl
 from aiomailbox.operators.async_io.settings import (
     CallSettings,
     Order,
+    RecordIds,
     Weight,
     check_bounds,
     check_key,
@@ -63,7 +63,7 @@ from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
-from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.records.run import Run
 from aiomailbox.state.rescale import OperatorStateSnapshot
 

@@ -14,7 +14,7 @@ from aiomailbox.operators.async_io.segment import QueuedControl, Segment
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter, OnError, RecordFailures
 from aiomailbox.operators.core.operator import Output, Pending, then
-from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark
+from aiomailbox.records.events import MIN_TIMESTAMP, Watermark
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 
 # What waits to be emitted, and in which order it may be.

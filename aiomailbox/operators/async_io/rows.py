@@ -12,10 +12,9 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import RejectedMailError, add_note, safe_str
 from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.async_io.calls import Entry, Outcomes
-from aiomailbox.operators.async_io.identity import RecordIds
 from aiomailbox.operators.async_io.journal import RowActions, RowJournal
 from aiomailbox.operators.async_io.ordering import Emitter, ResultQueue
-from aiomailbox.operators.async_io.settings import CallSettings
+from aiomailbox.operators.async_io.settings import CallSettings, RecordIds
 from aiomailbox.operators.async_io.workers import Caller
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import (

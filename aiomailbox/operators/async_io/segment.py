@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.records.elements import Watermark, WatermarkStatus
+from aiomailbox.records.events import Watermark, WatermarkStatus
 
 __all__ = ["QueuedControl", "Segment"]
 

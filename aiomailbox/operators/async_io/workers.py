@@ -19,7 +19,7 @@ from aiomailbox.errors import (
     WrongTypeError,
     safe_str,
 )
-from aiomailbox.metrics.totals import KeyTotals
+from aiomailbox.metrics.instruments import KeyTotals
 from aiomailbox.operators.async_io.calls import (
     Answers,
     Call,
@@ -29,13 +29,12 @@ from aiomailbox.operators.async_io.calls import (
     Worker,
     look_at_calls,
 )
-from aiomailbox.operators.async_io.identity import announce
-from aiomailbox.operators.async_io.settings import CallSettings
+from aiomailbox.operators.async_io.settings import CallSettings, announce
 from aiomailbox.operators.core.context import Limiter, RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, is_closing
 from aiomailbox.operators.core.operator import BlockCause, Blocked, OpenCalls
 from aiomailbox.operators.core.user_code import describe
-from aiomailbox.policies.retry_after import retry_after_s
+from aiomailbox.policies.retry import retry_after_s
 from aiomailbox.supervision import end_tasks
 
 _INTERRUPT_EVERY_S: Final = 1.0

@@ -11,9 +11,9 @@ from typing import Any, Generic, cast
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.metrics.instruments import MetricGroup
-from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.row_state import (
     CURRENT_ROW,
+    KeyedEvent,
     RowChanges,
     StateHandles,
     TimerChange,
@@ -39,7 +39,7 @@ from aiomailbox.operators.functions.base import (
     inherited_on_timer,
 )
 from aiomailbox.operators.functions.contexts import TimeDomain
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,

@@ -16,8 +16,7 @@ from operator import attrgetter
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime.timer_queue import Timer
-from aiomailbox.eventtime.timers import InternalTimerService
+from aiomailbox.eventtime.timers import InternalTimerService, Timer
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.operators.async_io.calls import Entry
 from aiomailbox.operators.async_io.ordering import Emitter, Ready, SegmentedQueue
@@ -25,9 +24,9 @@ from aiomailbox.operators.async_io.rows import KeyGate, RowFlow
 from aiomailbox.operators.async_io.segment import QueuedControl, Segment
 from aiomailbox.operators.async_io.settings import CallSettings, check_bounds, share
 from aiomailbox.operators.async_io.workers import Caller
-from aiomailbox.operators.async_state.event import KeyedEvent
 from aiomailbox.operators.async_state.function import KeyedAsyncFunction
 from aiomailbox.operators.async_state.row_state import (
+    KeyedEvent,
     RowChanges,
     StateHandles,
     TimerChange,
@@ -44,12 +43,14 @@ from aiomailbox.operators.core.failures import (
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Blocked, OpenCalls, Pending, then
 from aiomailbox.operators.functions.contexts import TimeDomain
-from aiomailbox.operators.keyed.key_reader import KeyReader
-from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.operators.keyed.operators import (
+    KeyReader,
+    KeySelector,
+    StatefulOperator,
+)
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
-from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 from aiomailbox.state.descriptors import VOID
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode

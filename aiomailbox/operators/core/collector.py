@@ -9,7 +9,7 @@ from typing import Any, Final, Generic
 from aiomailbox.errors import OverdraftCeilingError
 from aiomailbox.memory.options import DEFAULT_OVERDRAFT_CEILING
 from aiomailbox.operators.core.operator import Output, Pending, in_turn, then
-from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.typevars import OutT, ValueT
 

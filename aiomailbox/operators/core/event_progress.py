@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from aiomailbox.errors import TimestampError, add_note
-from aiomailbox.eventtime.assigner import TimestampAssigner
-from aiomailbox.eventtime.idleness import RelativeClock
+from aiomailbox.eventtime.generators import RelativeClock
 from aiomailbox.eventtime.processing_time import TimerHandle
-from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.eventtime.strategy import TimestampAssigner, WatermarkStrategy
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.operator import Operator, Output, Pending, then
-from aiomailbox.records.elements import Watermark, WatermarkStatus
+from aiomailbox.records.events import Watermark, WatermarkStatus
 from aiomailbox.records.run import Run
 
 # Flink's default of pipeline.auto-watermark-interval.

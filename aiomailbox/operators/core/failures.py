@@ -28,7 +28,7 @@ from aiomailbox.operators.core.user_code import (
     shortened,
     user_location,
 )
-from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import ListRun
 
 # What happens to a record whose function raised: fail, skip, or dead letter.

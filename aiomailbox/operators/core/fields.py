@@ -22,7 +22,7 @@ from aiomailbox.operators.core.user_code import (
     refuse_called,
     refuse_generator,
 )
-from aiomailbox.records.named_tuples import is_field_name
+from aiomailbox.records.record_classes import is_field_name
 
 # Reads a field of a record: by name, or by a function.
 

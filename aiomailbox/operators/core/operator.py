@@ -18,13 +18,13 @@ from aiomailbox.errors import (
     UserFunctionError,
     named_operator,
 )
-from aiomailbox.eventtime.combined import InputWatermarks
+from aiomailbox.eventtime.generators import InputWatermarks
 from aiomailbox.mailbox.budget import SliceWatch
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     MIN_TIMESTAMP,
     LatencyMarker,
     OutputTag,

@@ -10,7 +10,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import Input, Operator, Output, Pending
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.records.run import ListRun, Run
 
 __all__ = [

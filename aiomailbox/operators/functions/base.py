@@ -26,7 +26,7 @@ from aiomailbox.operators.core.user_code import (
 )
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.functions.contexts import ProcessContext
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,

@@ -16,7 +16,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.user_code import check_sync_function
-from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
 from aiomailbox.state.store import KeyedStateStore, MapState

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.slices import Grown, grown, values_of
 from aiomailbox.operators.joins.keyed import JoinSide, KeyedJoinOperator, Pair
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 # Up to this many times of a narrow interval are looked up instead of searched for.
 _LOOK_UPS_MAX = 8

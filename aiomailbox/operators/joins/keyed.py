@@ -10,14 +10,13 @@ from types import CoroutineType
 from typing import Any, Generic
 
 from aiomailbox.errors import TimestampError, WrongTypeError
-from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.collector import Collector
-from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.context import LateRecords, RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, OnError, RecordFailures
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import Pending, TwoInputOperator, then
-from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
@@ -29,10 +28,12 @@ from aiomailbox.operators.core.user_code import (
 )
 from aiomailbox.operators.functions.base import FunctionOperator
 from aiomailbox.operators.functions.contexts import ProcessContext
-from aiomailbox.operators.keyed.key_reader import KeyReader
-from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.operators.keyed.stateful import StatefulOperator
-from aiomailbox.records.elements import MIN_TIMESTAMP, OutputTag
+from aiomailbox.operators.keyed.operators import (
+    KeyReader,
+    KeySelector,
+    StatefulOperator,
+)
+from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import MapStateDescriptor
 from aiomailbox.state.store import MapState

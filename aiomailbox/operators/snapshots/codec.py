@@ -18,7 +18,7 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.elements import MIN_TIMESTAMP, Watermark, WatermarkStatus
+from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.keygroups.assignment import key_group_range
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.state.rescale import (
     OperatorStateEntry,
     OperatorStateSnapshot,

@@ -8,7 +8,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Operator, Output, Pending
 from aiomailbox.operators.stateless.fused import FusedLoop, is_compilable
 from aiomailbox.operators.stateless.operators import StatelessOperator
-from aiomailbox.records.elements import LatencyMarker
+from aiomailbox.records.events import LatencyMarker
 from aiomailbox.records.run import Run
 
 

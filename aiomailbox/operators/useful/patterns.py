@@ -9,7 +9,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from aiomailbox.durations import duration_ms, event_datetime
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
-from aiomailbox.eventtime.timer_queue import Timer
+from aiomailbox.eventtime.timers import Timer
+from aiomailbox.operators.core.context import LateRecords
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     OnError,
@@ -19,15 +20,16 @@ from aiomailbox.operators.core.failures import (
 )
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.operators.core.repeated import LateRecords
 from aiomailbox.operators.core.slices import Grown, grown, values_of
 from aiomailbox.operators.core.user_code import check_sync_function
 from aiomailbox.operators.core.watched import collector_for
-from aiomailbox.operators.keyed.key_reader import KeyReader
-from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.operators.keyed.stateful import StatefulOperator
+from aiomailbox.operators.keyed.operators import (
+    KeyReader,
+    KeySelector,
+    StatefulOperator,
+)
 from aiomailbox.policies.arguments import check_count
-from aiomailbox.records.elements import MIN_TIMESTAMP
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import MapStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.serializers import kept_in_state

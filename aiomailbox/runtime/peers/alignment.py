@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from aiomailbox.eventtime.alignment import AlignmentGroup, AlignmentGroups
 from aiomailbox.eventtime.strategy import AlignmentConfig
-from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.runtime.peers.messages import AlignmentLimit, AlignmentReport
 
 __all__ = [

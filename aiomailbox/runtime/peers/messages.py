@@ -9,6 +9,7 @@ What the parent sends may hold pickles: it has made the worker.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -17,55 +18,22 @@ from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER, MAGIC, frame
 from aiomailbox.ids import SubtaskId
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import CheckpointBarrier
+from aiomailbox.records.run import RunForm
+from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.loop_watch import HeldLoop
+from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.task.in_flight import TaskStatistics
 
-__all__ = [
-    "COMMITTABLES_BYTES_MAX",
-    "FRAME_BYTES_MAX",
-    "Acknowledged",
-    "AlignmentLimit",
-    "AlignmentReport",
-    "Beat",
-    "Begin",
-    "Cancel",
-    "CheckpointAborted",
-    "CheckpointComplete",
-    "DataEnded",
-    "Declined",
-    "Deploy",
-    "Ended",
-    "ErrorText",
-    "Failed",
-    "FromParent",
-    "FromWorker",
-    "Granted",
-    "Lease",
-    "LimitText",
-    "Pause",
-    "Prepared",
-    "Ready",
-    "Shutdown",
-    "Snapshot",
-    "SplitRequest",
-    "Splits",
-    "StopSources",
-    "Stopped",
-    "TaskEnded",
-    "TaskRunning",
-    "TriggerCheckpoint",
-    "body_bytes",
-    "decode_beat",
-    "decode_from_parent",
-    "decode_from_worker",
-    "encode",
-]
-
 _CONTROL: Final = 72
+
+
 # What a worker may send at once: the committables of a sink, above all.
 FRAME_BYTES_MAX: Final = 64 << 20
+
+
 # Beside them are a name and numbers.
 COMMITTABLES_BYTES_MAX: Final = FRAME_BYTES_MAX - 64 * 1024
 
@@ -339,6 +307,8 @@ FromParent = (
     | Cancel
     | Shutdown
 )
+
+
 FromWorker = (
     Ready
     | SplitRequest
@@ -357,9 +327,16 @@ FromWorker = (
     | Ended
 )
 
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
+
+
 _FROM_PARENT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, FromParent])
+
+
 _FROM_WORKER: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, FromWorker])
+
+
 _BEAT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, Beat])
 
 
@@ -452,3 +429,32 @@ def _decode(decoder: Any, body: bytes | memoryview) -> Any:
         raise CorruptStreamError(
             f"a control message cannot be read: {error}"
         ) from error
+
+
+# How the records of a job cross between processes, and are kept in flight.
+
+
+def serializer_and_forms(
+    found: Iterable[Any], *, has_arrow: bool
+) -> tuple[PythonSerializer, list[RunForm[Any]]]:
+    """Return what writes values, and the further forms of runs.
+
+    Args:
+        found: The classes that records may have; see `record_classes`.
+        has_arrow: Whether records may be made of Arrow's columns.
+    """
+    classes = record_classes(found, has_arrow=has_arrow)
+    serializer = PythonSerializer(classes)
+    forms: list[RunForm[Any]] = []
+    if has_arrow:
+        # Its import takes long, and few jobs need it.
+        from aiomailbox.columnar.arrow_form import ArrowForm
+
+        forms.append(ArrowForm(serializer, classes))
+    return serializer, forms
+
+
+def element_codec(found: Iterable[Any], *, has_arrow: bool) -> ElementCodec:
+    """Return the codec of all edges of a job; arguments as `serializer_and_forms`."""
+    serializer, forms = serializer_and_forms(found, has_arrow=has_arrow)
+    return ElementCodec(serializer, forms=forms)

@@ -5,32 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aiomailbox.exchange.blocking.output import BlockingOutput
+from aiomailbox.exchange.blocking.partition import BlockingOutput
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
-from aiomailbox.exchange.core.output import OutputPartition
-from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.core.pipelined_output import OutputPartition
+from aiomailbox.exchange.frames.partition import MixedResultPartition
 from aiomailbox.exchange.input.gate import InputChannel, InputGate
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
-from aiomailbox.exchange.remote.connections import Connections
-from aiomailbox.exchange.remote.debloating import DebloatingGate
+from aiomailbox.exchange.remote.connections import Connections, DebloatingGate
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.handshake import WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.graph.job_graph import Edge, JobGraph
 from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.logs import silenced
+from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES
 from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.segment import DEFAULT_SEGMENT_SIZE_BYTES
 from aiomailbox.records.codec import CodecTable
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.runtime.builder import ChannelFactory
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
-from aiomailbox.runtime.peers.codecs import serializer_and_forms
-from aiomailbox.runtime.peers.place import PeerPlace
-from aiomailbox.runtime.peers.placement import PARENT, Placement
+from aiomailbox.runtime.peers.messages import serializer_and_forms
+from aiomailbox.runtime.peers.placement import PARENT, PeerPlace, Placement
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import JobServices
 

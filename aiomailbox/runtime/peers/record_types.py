@@ -20,13 +20,13 @@ import msgspec
 
 from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.operators.core.failures import DeadLetter
-from aiomailbox.records.named_tuples import record_class
-from aiomailbox.records.questions import Answer, Question
+from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.record_classes import (
     Family,
     RecordClass,
     RecordClasses,
     class_name,
+    record_class,
     saved_names,
 )
 from aiomailbox.records.spark_rows import is_spark_row, row_class

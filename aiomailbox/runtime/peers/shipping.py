@@ -8,25 +8,207 @@ identity. Functions of modules that a worker could not import go by value.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import importlib.machinery
+import inspect
 import io
 import pickle  # noqa: TID251 -- from the parent to its workers
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn
+from itertools import islice
+from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, Final, NoReturn
 
-from aiomailbox.errors import MissingExtraError, NotShippableError
+from aiomailbox.errors import MissingExtraError, NotShippableError, safe_str
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import OperatorId
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.peers.modules import ModulesByValue
 from aiomailbox.runtime.peers.placement import PARENT, Placement
 from aiomailbox.runtime.peers.record_types import RecordTypes
-from aiomailbox.runtime.peers.unpicklable import why_unpicklable
 from aiomailbox.state.serializers import state_name_hints
 
-__all__ = ["Shipment", "pack", "pickled", "unpack"]
+# Which modules a worker can import: functions of all others go by value.
+
+
+class ModulesByValue:
+    """Tells cloudpickle, while in use, which modules no other process could import.
+
+    Tests that pytest imported by their files, code blocks, modules made at run time:
+    their functions and classes are sent with their code.
+
+    Args:
+        cloudpickle: The module.
+    """
+
+    def __init__(self, cloudpickle: Any) -> None:
+        self._cloudpickle = cloudpickle
+        self._seen: set[str] = set()
+        self._registered: list[ModuleType] = []
+
+    def __enter__(self) -> ModulesByValue:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for module in self._registered:
+            self._cloudpickle.unregister_pickle_by_value(module)
+
+    def look_at(self, value: Any) -> None:
+        """Look at the module of a function or class that is about to be pickled."""
+        if not isinstance(value, type | FunctionType):
+            return
+        name = value.__module__
+        if not isinstance(name, str) or name in self._seen:
+            return
+        self._seen.add(name)
+        module = sys.modules.get(name)
+        if module is None or name == "__main__" or is_importable(module):
+            return
+        if name not in self._cloudpickle.list_registry_pickle_by_value():
+            self._cloudpickle.register_pickle_by_value(module)
+            self._registered.append(module)
+
+
+def is_importable(module: ModuleType) -> bool:
+    """Say whether a new process with our ``sys.path`` finds this very module.
+
+    Example:
+        >>> import json.decoder
+        >>> is_importable(json.decoder)
+        True
+    """
+    file = getattr(module, "__file__", None)
+    if file is None:
+        # Built in, frozen or a namespace: if not, nothing could be done about it.
+        return getattr(module, "__spec__", None) is not None
+    path = Path(file)
+    names = {module.__name__.replace(".", "/") + end for end in ("", "/__init__")}
+    for entry in import_path():
+        try:
+            relative = path.relative_to(entry)
+        except ValueError:
+            continue
+        # "x.cpython-311-linux.so" is found as x, like "x.py".
+        if str(relative.parent / relative.name.partition(".")[0]) in names:
+            return True
+    return _is_found_by_a_finder(module, file)
+
+
+def import_path() -> list[str]:
+    """Return ``sys.path`` as it means the same from anywhere."""
+    return [str(Path(entry).absolute()) for entry in sys.path]
+
+
+def _is_found_by_a_finder(module: ModuleType, file: str) -> bool:
+    """Say whether an installed finder knows it, as for editable installs."""
+    for finder in sys.meta_path:
+        # Those of pytest and the like are not there in a worker.
+        if not getattr(finder, "__module__", "").startswith("__editable__"):
+            continue
+        spec: importlib.machinery.ModuleSpec | None = finder.find_spec(
+            module.__name__, None
+        )
+        if spec is not None and spec.origin == file:
+            return True
+    return False
+
+
+# Finds what of a function cannot be pickled, and says where it is held.
+
+
+_DEPTH_MAX: Final = 8
+
+
+_PARTS_MAX: Final = 100
+
+
+def why_unpicklable(value: Any, probe: Callable[[Any], None]) -> str | None:
+    """Return what cannot be pickled and the way to it, or None if all can.
+
+    Args:
+        value: Where to begin.
+        probe: Pickles a value, or raises.
+
+    Example:
+        >>> import pickle, threading
+        >>> why_unpicklable({"lock": threading.Lock()}, pickle.dumps)
+        "its item 'lock' is a lock: cannot pickle '_thread.lock' object"
+        >>> why_unpicklable([1, 2], pickle.dumps)
+    """
+    problem = _problem(value, probe)
+    if problem is None:
+        return None
+    way: list[str] = []
+    for _ in range(_DEPTH_MAX):
+        for name, part in _seen_parts(value):
+            found = _problem(part, probe)
+            if found is not None:
+                way.append(name)
+                value, problem = part, found
+                break
+        else:
+            break
+    named = [name for name in way if name]
+    where = ", in ".join(reversed(named))
+    kind = type(value).__name__
+    return f"its {where} is a {kind}: {problem}" if where else f"{kind}: {problem}"
+
+
+def _problem(value: Any, probe: Callable[[Any], None]) -> str | None:
+    try:
+        probe(value)
+    except Exception as error:  # noqa: BLE001 -- whatever the user's __reduce__ raises
+        return safe_str(error) or type(error).__name__
+    return None
+
+
+def _seen_parts(value: Any) -> list[tuple[str, Any]]:
+    """Return what a value holds, as far as it shows it."""
+    seen: list[tuple[str, Any]] = []
+    # An object may fail when it is asked for what it has.
+    with contextlib.suppress(Exception):
+        seen.extend(islice(_parts(value), _PARTS_MAX))
+    return seen
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a value holds, with a name for people; "" where it is not theirs."""
+    if isinstance(value, functools.partial):
+        yield from (("", part) for part in (value.func, *value.args))
+        yield from (("", part) for part in value.keywords.values())
+    elif isinstance(value, FunctionType):
+        variables = inspect.getclosurevars(value)
+        named = {**variables.nonlocals, **variables.globals}
+        name = value.__qualname__
+        for key, part in named.items():
+            # Not isinstance(): it asks the object.
+            if not issubclass(type(part), ModuleType):
+                yield f"variable {key!r} of {name}", part
+        yield from ((f"default of {name}", part) for part in value.__defaults__ or ())
+    elif isinstance(value, MethodType):
+        yield "object", value.__self__
+        yield "", value.__func__
+    elif isinstance(value, dict):
+        yield from ((f"item {key!r}", part) for key, part in value.items())
+    elif isinstance(value, list | tuple | set | frozenset):
+        yield from (("", part) for part in value)
+    elif not isinstance(value, type):
+        yield from _fields(value)
+
+
+def _fields(value: Any) -> Iterator[tuple[str, Any]]:
+    own = type(value).__module__.startswith("aiomailbox.")
+    fields = dict(getattr(value, "__dict__", {}))
+    for kind in type(value).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if hasattr(value, name):
+                fields[name] = getattr(value, name)
+    yield from (("" if own else f"attribute {name!r}", fields[name]) for name in fields)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,33 +3,92 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.forks import keep_from_forks
+from aiomailbox.logs import LOGGER_NAME, library_log
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, read_message
 from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import limit_from_text
 from aiomailbox.runtime.peers.liveness import Heart
-from aiomailbox.runtime.peers.messages import (
-    Begin,
-    Failed,
-    decode_from_parent,
-    encode,
-)
+from aiomailbox.runtime.peers.messages import Begin, Failed, decode_from_parent, encode
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
-from aiomailbox.runtime.processes.parent_death import ORPHANED, die_with_parent
-from aiomailbox.runtime.processes.plain_log import plain_log
-from aiomailbox.runtime.processes.setup import SETUP_BYTES_MAX, decode_setup
+from aiomailbox.runtime.processes.starter import SETUP_BYTES_MAX, decode_setup
 
-__all__ = ["main"]
+# A signal from the system when the parent process dies, where there is one.
+
+
+# The exit code of a worker whose parent is gone.
+ORPHANED: Final = 70
+
+
+_PR_SET_PDEATHSIG: Final = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the system kill this process when its parent dies, whatever either does.
+
+    On Linux; on other systems the lifeline has to do, which needs Python's global lock,
+    and that no other process has a copy of the parent's end. For the system the parent
+    is the thread that started this process: the one that runs the job.
+
+    Args:
+        parent: The parent's process id. If it has died already, so does this process.
+    """
+    if sys.platform != "linux":
+        return
+    # A libc without prctl, or an interpreter without ctypes: the lifeline is left.
+    with contextlib.suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+    # It may have died before the signal was requested.
+    if os.getppid() != parent:
+        os._exit(ORPHANED)
+
+
+# How a worker logs: to stderr, in plain text.
+
+
+_RICH = "rich"
+
+
+def plain_log() -> Any:
+    """Return the library's logger, which writes to stderr here: the process is ours.
+
+    Where rich is installed, structlog imports it to paint tracebacks. That takes a
+    worker longer than its own modules, and what it writes is for files, so rich counts
+    as not installed meanwhile; the job's functions can import it as ever.
+    """
+    logger = logging.getLogger(LOGGER_NAME)
+    # A line in one piece: the workers share stderr.
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-8s %(message)s"))
+    # What a program has configured, as its module or a function's open may, gets each
+    # line instead: none is written twice.
+    handler.addFilter(lambda _: not logging.getLogger().handlers)
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    is_hidden = _RICH not in sys.modules and "structlog" not in sys.modules
+    modules: dict[str, Any] = sys.modules
+    if is_hidden:
+        modules[_RICH] = None
+    try:
+        return library_log()
+    finally:
+        if is_hidden:
+            del modules[_RICH]
+
 
 # Records die young, a few runs of 1,024 at a time: after Python's 700 objects, most of
 # those that are looked at still live, and for nothing.

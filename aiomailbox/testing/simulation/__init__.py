@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from aiomailbox.testing.simulation.faults import Faults
 from aiomailbox.testing.simulation.simulating import (
     SimulatedRun,
     SimulationError,
     SimulationReport,
     simulate,
 )
+from aiomailbox.testing.simulation.world import Faults
 
 __all__ = ["Faults", "SimulatedRun", "SimulationError", "SimulationReport", "simulate"]

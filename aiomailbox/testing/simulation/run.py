@@ -3,53 +3,312 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import gc
+import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVarTuple
 
 from aiomailbox.api.environment import StreamExecutionEnvironment
+from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
-from aiomailbox.errors import (
-    CheckpointFailedError,
-    JobCancelledError,
-    JobFailedError,
-)
+from aiomailbox.clock import Clock
+from aiomailbox.errors import CheckpointFailedError, JobCancelledError, JobFailedError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
+from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.ids import SubtaskId
 from aiomailbox.policies import restart
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.deployment import new_embedded_job
+from aiomailbox.runtime.exchange_plan import AttemptPlan
+from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.services import JobServices, PullHandover
 from aiomailbox.state.backends import StateBackend
+from aiomailbox.task.in_flight import TaskStatistics
 from aiomailbox.task.stream_task import TaskState
-from aiomailbox.testing.clock import DEFAULT_START
+from aiomailbox.testing.context import DEFAULT_START, ManualClock
 from aiomailbox.testing.scripted_source import InjectedFailureError
-from aiomailbox.testing.simulation.deployment import SimulatedDeployment
-from aiomailbox.testing.simulation.faults import Blow, Faults
-from aiomailbox.testing.simulation.loop import SimulationLoop
-from aiomailbox.testing.simulation.sink import SimulatedSink
 from aiomailbox.testing.simulation.world import (
+    Blow,
+    Faults,
     Life,
     Savepoint,
     SimulatedFaultError,
+    SimulatedSink,
     World,
 )
-from aiomailbox.testing.virtual_time import DeadlockError
+from aiomailbox.testing.virtual_time import DeadlockError, VirtualTimeLoop
 
-__all__ = ["Pipeline", "RunFailedError", "Setting", "run_world"]
+# Runs a job on the loop of a simulation, where acknowledgements may get lost.
+
+
+class SimulatedDeployment:
+    """Runs all tasks on the loop that starts the job.
+
+    Args:
+        life: The life of the program.
+
+    Attributes:
+        job: The job that was deployed last.
+    """
+
+    parent_apart = False
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self.job: JobMaster | None = None
+
+    def deploy(
+        self,
+        graph: JobGraph,
+        config: JobConfig,
+        *,
+        clock: Clock | None,
+        handovers: Mapping[str, PullHandover],
+    ) -> JobMaster:
+        """Start the job on the running loop and return it."""
+        job = new_embedded_job(
+            graph, config, clock=clock, handovers=handovers, new_host=self._new_host
+        )
+        self.job = job
+        job.start()
+        return job
+
+    def _new_host(
+        self, graph: JobGraph, config: JobConfig, services: JobServices
+    ) -> EmbeddedHost:
+        return _SimulatedHost(graph, config, services, self._life)
+
+
+class _SimulatedHost(EmbeddedHost):
+    """Tells of what tasks have to say, or does not."""
+
+    def __init__(
+        self, graph: JobGraph, config: JobConfig, services: JobServices, life: Life
+    ) -> None:
+        super().__init__(graph, config, services)
+        self._life = life
+
+    def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
+        """Make the tasks of an attempt."""
+        life = self._life
+        life.note(f"attempt {plan.number} from checkpoint {plan.restored_id}")
+        # The job goes on, whatever became of the savepoint that was to end it.
+        life.savepoint = None
+        life.world.attempts += 1
+        super().deploy(plan, _SimulatedEvents(events, life))
+        life.world.light()
+
+    def notify_checkpoint_complete(
+        self, tasks: Sequence[SubtaskId], checkpoint_id: int
+    ) -> None:
+        """Tell tasks that a checkpoint is complete, now or later."""
+        life, world = self._life, self._life.world
+        if not life.is_alive or not world.chance(world.faults.late_notification):
+            super().notify_checkpoint_complete(tasks, checkpoint_id)
+            return
+        world.take(life.now(), f"late notification of checkpoint {checkpoint_id}")
+        asyncio.get_running_loop().call_later(
+            world.random.uniform(0, 5),
+            self._notify_late,
+            world.attempts,
+            tasks,
+            checkpoint_id,
+        )
+
+    def _notify_late(
+        self, attempt: int, tasks: Sequence[SubtaskId], checkpoint_id: int
+    ) -> None:
+        # What was said to an attempt that is over is not said to the next one.
+        if self._life.world.attempts == attempt:
+            super().notify_checkpoint_complete(tasks, checkpoint_id)
+
+
+class _SimulatedEvents:
+    """Passes on the events of an attempt; acknowledgements late, or never."""
+
+    def __init__(self, events: AttemptEvents, life: Life) -> None:
+        self._events = events
+        self._life = life
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._events, name)
+
+    def on_acknowledged(
+        self,
+        task: SubtaskId,
+        checkpoint_id: int,
+        handle: TaskHandle,
+        statistics: TaskStatistics,
+    ) -> None:
+        """Take a task's part of a checkpoint."""
+        life, world = self._life, self._life.world
+        if not life.is_alive:
+            return
+        what = f"acknowledgement of checkpoint {checkpoint_id} by task {task}"
+        life.note(what)
+        tell = self._events.on_acknowledged
+        if world.chance(world.faults.lost_acknowledgement):
+            world.take(life.now(), f"lost {what}")
+        elif world.chance(world.faults.late_acknowledgement):
+            world.take(life.now(), f"late {what}")
+            asyncio.get_running_loop().call_later(
+                world.random.uniform(0, 5),
+                tell,
+                task,
+                checkpoint_id,
+                handle,
+                statistics,
+            )
+        else:
+            tell(task, checkpoint_id, handle, statistics)
+
+
+# An event loop on which threads take turns and time passes unevenly, by a seed.
+
+
+_Ts = TypeVarTuple("_Ts")
+
+
+_SLOW_S: Final = 5.0
+
+
+_STEPS_PER_COLLECTION: Final = 20_000
+
+
+class SimulationLoop(VirtualTimeLoop):
+    """A virtual-time loop that is the same in each run with the same seed.
+
+    Calls in an executor are made on the loop's own thread, a little later, and what
+    they return arrives a little later still. Other threads are not waited for. Work
+    takes time: each reading of the clock moves it.
+
+    Args:
+        life: Decides what is slow, and counts callbacks.
+        start: Wall-clock time at the start, an aware datetime.
+        steps_max: After how many callbacks `on_exhausted` is called.
+
+    Attributes:
+        is_exhausted: Whether there were so many.
+        on_exhausted: What is called then; by default it stops the loop.
+    """
+
+    def __init__(self, life: Life, start: datetime, steps_max: int) -> None:
+        self._life = life
+        self._steps_left = steps_max
+        self.is_exhausted: bool = False
+        self.on_exhausted: Callable[[], object] = self.stop
+        super().__init__(start=start, real_wait_limit=0.0)
+        self.clock = _UnevenClock(start, life.world.random.getrandbits(64))
+
+    def now_s(self) -> float:
+        """Return what `time` does without moving it."""
+        return self.clock._monotonic
+
+    def call_soon(
+        self,
+        callback: Callable[[*_Ts], object],
+        *args: *_Ts,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        """Call a function in the next turn; a blow may come before it."""
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            # Once: what is left comes to its end.
+            self.is_exhausted = True
+            super().call_soon(self.on_exhausted)
+        if self._steps_left % _STEPS_PER_COLLECTION == 0:
+            gc.collect()
+        self._life.step()
+        return super().call_soon(callback, *args, context=context)
+
+    def run_in_executor(
+        self,
+        executor: concurrent.futures.Executor | None,
+        func: Callable[[*_Ts], Any],
+        *args: *_Ts,
+    ) -> asyncio.Future[Any]:
+        """Call a function after a while, here; its result arrives after another."""
+        del executor
+        future: asyncio.Future[Any] = self.create_future()
+        self.call_later(self._delay_s(), self._call_outside, future, func, args)
+        return future
+
+    def _call_outside(
+        self, future: asyncio.Future[Any], func: Callable[..., Any], args: Any
+    ) -> None:
+        result, error = None, None
+        try:
+            result = func(*args)
+        except Exception as raised:  # noqa: BLE001 -- the waiting caller gets it
+            error = raised
+        self.call_later(self._delay_s(), _arrive, future, result, error)
+
+    def _delay_s(self) -> float:
+        life = self._life
+        draw = life.world.random
+        if life.is_alive and life.world.chance(life.world.faults.slow_call):
+            life.world.take(life.now(), "a slow call in a thread")
+            return draw.uniform(0, _SLOW_S)
+        return draw.choice((0.0, draw.uniform(0, 0.002), draw.uniform(0, 0.02)))
+
+    def _may_be_woken_by_thread(self) -> bool:
+        return False
+
+
+class _UnevenClock(ManualClock):
+    """A clock that is moved by reading it."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self, start: datetime, seed: int) -> None:
+        super().__init__(start)
+        self._random = random.Random(seed)
+
+    def monotonic(self) -> float:
+        """Return the seconds since the clock was made; a moment later each time."""
+        draw = self._random.random()
+        # Now and then something else has had the processor.
+        self._monotonic += draw * 1e-4 if draw < 0.85 else draw * 0.01
+        return self._monotonic
+
+
+def _arrive(
+    future: asyncio.Future[Any], result: Any, error: BaseException | None
+) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
+
 
 Pipeline = Callable[[StreamExecutionEnvironment, SimulatedSink], object]
 
+
 _JOB: Final = "simulation"
+
+
 _MAX_PARALLELISM: Final = 128
+
+
 # A program that died is not there to renew its lease: it runs out meanwhile.
 _DOWNTIME_S: Final = (61.0, 120.0)
+
+
 _LIVES_MAX: Final = 100
+
+
 _ALIVE: Final = frozenset(
     {TaskState.CREATED, TaskState.RESTORING, TaskState.RUNNING, TaskState.FINISHING}
 )
@@ -163,7 +422,7 @@ class _Program:
     def run(self) -> None:
         life = self._life
         # Late: it needs fsspec, which may not be installed.
-        from aiomailbox.testing.simulation.files import mount, unmount
+        from aiomailbox.testing.simulation.world import mount, unmount
 
         self._place = mount(life)
         try:

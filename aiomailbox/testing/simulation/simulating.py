@@ -16,9 +16,7 @@ from aiomailbox.errors import (
     UsageError,
 )
 from aiomailbox.state.backends import StateBackend
-from aiomailbox.testing.simulation.calls import Calls
-from aiomailbox.testing.simulation.faults import Faults
-from aiomailbox.testing.simulation.world import World
+from aiomailbox.testing.simulation.world import Calls, Faults, World
 
 if TYPE_CHECKING:
     from aiomailbox.testing.simulation.run import Pipeline

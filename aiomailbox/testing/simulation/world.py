@@ -2,18 +2,164 @@
 
 from __future__ import annotations
 
+import asyncio
+import io
 import random
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
-from aiomailbox.testing.simulation.calls import Calls
-from aiomailbox.testing.simulation.faults import Blow, Faults
+import fsspec
+from fsspec.spec import AbstractFileSystem
 
-__all__ = ["Life", "ProgramDiedError", "Savepoint", "SimulatedFaultError", "World"]
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.sinks.sink import (
+    Committer,
+    CommitterContext,
+    Guarantee,
+    SinkWriter,
+)
+from aiomailbox.records.run import Run
+
+# Calls to a server outside of a simulated program, counted where they are paid.
+
+
+@dataclass(slots=True)
+class Calls:
+    """What a server was asked for, by the key that came with each call.
+
+    Attributes:
+        begun: How often each key was asked for.
+        answered: How often it was answered; the others were cut off by a crash.
+        repeated: The keys, in order, that were asked for again although the program had
+            got an answer.
+
+    Example:
+        >>> calls = Calls()
+        >>> calls.begin("a")
+        >>> calls.begin("a")
+        >>> calls.answer("a")
+        >>> calls.begin("a")
+        >>> calls.begun["a"], calls.in_flight_again, calls.repeated
+        (3, 1, ['a'])
+    """
+
+    begun: Counter[str] = field(default_factory=Counter)
+    answered: Counter[str] = field(default_factory=Counter)
+    repeated: list[str] = field(default_factory=list)
+
+    @property
+    def in_flight_again(self) -> int:
+        """How many calls were made again that had not been answered."""
+        return self.begun.total() - len(self.begun) - len(self.repeated)
+
+    def begin(self, key: str) -> None:
+        """Count a call."""
+        self.begun[key] += 1
+        if self.answered[key]:
+            self.repeated.append(key)
+
+    def answer(self, key: str) -> None:
+        """Count an answer."""
+        self.answered[key] += 1
+
+
+# What may go wrong in a simulated run, and how often.
+
+
+class Blow(Enum):
+    """What ends the tasks of a job, or the whole program."""
+
+    TASK_CRASH = "task_crashes"
+    PROGRAM_CRASH = "program_crashes"
+    CANCELLATION = "cancellations"
+    RESCALE = "rescales"
+    SAVEPOINT = "savepoints"
+
+
+_WEIGHTS: Final = {blow.value for blow in Blow}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What may go wrong in a simulated run, and how often.
+
+    A run gets from 1 to ``blows_max`` blows, each of a kind that is drawn by these
+    weights; 0 for a kind that is not wanted. Smaller faults, up to ``small_max``, come with a
+    probability at each occasion.
+
+    Attributes:
+        blows_max: How many blows a run gets at most; then it may come to its end.
+        task_crashes: A task fails between two callbacks of the loop: while it is
+            restored or opened, while it runs, or while it ends.
+        program_crashes: From one moment to the next nothing that the program does
+            counts any more; after a while it is started again and resumes from its
+            latest checkpoint. The moment may be within a file operation or a commit,
+            also of those with which a program or an attempt begins.
+        cancellations: The job is cancelled, and started again from its latest
+            checkpoint.
+        rescales: Likewise, with another parallelism.
+        savepoints: The job is stopped with a savepoint, and started again from it with
+            another parallelism.
+        small_max: How many smaller faults a run gets at most.
+        slow_call: A call in a thread, such as writing a snapshot, takes up to seconds.
+        failing_write: A file of a checkpoint cannot be written.
+        failing_metadata: What makes a checkpoint count cannot be written, or has been
+            written and an error is raised nevertheless.
+        lost_acknowledgement: A task's acknowledgement never arrives.
+        late_acknowledgement: It arrives up to seconds later.
+        late_notification: Tasks are notified of a complete checkpoint seconds later.
+        failing_commit: A commit is not answered, before or after it has been done, or
+            fails the job.
+        failing_sink: A writer of the sink fails while it takes records.
+
+    Raises:
+        InvalidArgumentError: If a number is negative, or a probability above 1.
+
+    Example:
+        >>> Faults(program_crashes=0, rescales=0).task_crashes
+        4.0
+    """
+
+    blows_max: int = 4
+    task_crashes: float = 4.0
+    program_crashes: float = 2.0
+    cancellations: float = 1.0
+    rescales: float = 1.0
+    savepoints: float = 1.0
+    small_max: int = 10
+    slow_call: float = 0.02
+    failing_write: float = 0.03
+    failing_metadata: float = 0.05
+    lost_acknowledgement: float = 0.02
+    late_acknowledgement: float = 0.05
+    late_notification: float = 0.05
+    failing_commit: float = 0.05
+    failing_sink: float = 0.005
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            number = getattr(self, one.name)
+            is_chance = not one.name.endswith("_max") and one.name not in _WEIGHTS
+            if not number >= 0 or (is_chance and number > 1):
+                wanted = "a probability from 0 to 1" if is_chance else "0 or more"
+                raise InvalidArgumentError(
+                    one.name, f"{number} is out of range", f"Give {wanted}."
+                )
+
+    @classmethod
+    def none(cls) -> Faults:
+        """Return faults that never happen."""
+        return cls(blows_max=0, small_max=0)
+
 
 _TRACE_MAX: Final = 20_000
+
+
 # So many callbacks or notes, about, are the beginning of an attempt.
 _BEGINNING: Final = 40
 
@@ -217,3 +363,253 @@ class Life:
             blow = self.world.burn(counts_notes=False)
             if blow is not None:
                 self.strike(blow)
+
+
+# Files of a simulated world, as fsspec knows them: some cannot be written.
+
+
+_PROTOCOL: Final = "aiomailbox-simulation"
+
+
+_METADATA: Final = "_metadata"
+
+
+_LEASE: Final = ".lease"
+
+
+# By the first part of the path: the life that has the files of a world now.
+_MOUNTED: dict[str, Life] = {}
+
+
+def mount(life: Life) -> str:
+    """Give a life of a program its way to the files, and return it as a URL.
+
+    It is the same for all lives in a world; what one has left behind is over by then.
+    """
+    name = f"world-{id(life.world):x}"
+    _MOUNTED[name] = life
+    return f"{_PROTOCOL}://{name}"
+
+
+def unmount(place: str) -> None:
+    """Undo `mount`: the URL is no longer used."""
+    del _MOUNTED[place.rpartition("/")[2]]
+
+
+class SimulatedFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
+    """An object store in memory; the first part of a path says of which world."""
+
+    protocol = _PROTOCOL
+    cachable = False
+
+    def put_file(self, lpath: str, rpath: str, **_: Any) -> None:
+        """Store a file."""
+        self._write(rpath, Path(lpath).read_bytes())
+
+    def pipe_file(self, path: str, value: bytes, **_: Any) -> None:
+        """Store bytes."""
+        self._write(path, value)
+
+    def cat_file(self, path: str, **_: Any) -> bytes:
+        """Return what a file holds."""
+        world, name = self._look(path)
+        self._life(path).note(f"read {name}")
+        try:
+            return world.files[name]
+        except KeyError:
+            _raise_missing(path)
+
+    def open(self, path: str, mode: str = "rb", **_: Any) -> io.BytesIO:
+        """Open a file to read it."""
+        assert mode == "rb", "files are written as a whole"
+        return io.BytesIO(self.cat_file(path))
+
+    def find(self, path: str, **_: Any) -> list[str]:
+        """Return the names of all files below one."""
+        world, name = self._look(path)
+        start = path.removesuffix(name)
+        return sorted(
+            f"{start}{found}"
+            for found in world.files
+            if found == name or found.startswith(f"{name}/" if name else "")
+        )
+
+    def rm_file(self, path: str) -> None:
+        """Delete a file."""
+        world, name = self._look(path)
+        if name not in world.files:
+            _raise_missing(path)
+        self._life(path).note(f"delete {name}")
+        del world.files[name]
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Do nothing: there are no directories."""
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Do nothing: nothing is cached."""
+
+    def _write(self, path: str, data: bytes) -> None:
+        life = self._life(path)
+        world, name = self._look(path)
+        faults = world.faults
+        life.note(f"write {name}")
+        is_metadata = name.endswith(f"/{_METADATA}")
+        if is_metadata and world.chance(faults.failing_metadata):
+            # The caller that gets the error cannot know whether it was written.
+            if world.random.random() < 0.5:
+                world.files[name] = data
+            raise life.fault(f"writing {name} failed")
+        if not is_metadata and world.chance(faults.failing_write):
+            raise life.fault(f"writing {name} failed")
+        world.files[name] = data
+        # A lease names the process, with as many digits as its number has.
+        size = "" if name.endswith(_LEASE) else f", {len(data)} bytes"
+        life.note(f"written {name}{size}")
+
+    def _look(self, path: str) -> tuple[World, str]:
+        life = self._life(path)
+        life.check()
+        return life.world, path.partition("/")[2]
+
+    def _life(self, path: str) -> Life:
+        return _MOUNTED[path.partition("/")[0]]
+
+
+def _raise_missing(path: str) -> NoReturn:
+    raise FileNotFoundError(f"there is no {path}")
+
+
+fsspec.register_implementation(_PROTOCOL, SimulatedFiles, clobber=True)
+
+
+# A sink that commits in two phases to a world that outlives the program.
+
+
+class SimulatedSink:
+    """Where a simulated pipeline ends: what is committed here is compared.
+
+    A pipeline may end several streams in it: each is a sink of its own.
+
+    Attributes:
+        guarantee: Exactly once.
+    """
+
+    guarantee: Guarantee = Guarantee.EXACTLY_ONCE
+
+    def __init__(self, life: Life) -> None:
+        self._life: Life = life
+
+    async def call(self, key: str, seconds: float = 0.01) -> None:
+        """Call a server outside, which counts calls by key and takes a while.
+
+        What it counted is in `SimulatedRun.calls`: whether a call that was answered was
+        made again.
+
+        Args:
+            key: Of the call, such as its idempotency key.
+            seconds: How long the answer takes.
+        """
+        life = self._life
+        life.note(f"call {key}")
+        life.world.calls.begin(key)
+        await asyncio.sleep(seconds)
+        life.check()
+        life.world.calls.answer(key)
+
+    def create_writer(self, context: RuntimeContext) -> SinkWriter:
+        """Create the writer of one subtask."""
+        return _Writer(self._life, str(context.operator_id))
+
+    def create_committer(self, context: CommitterContext) -> Committer:
+        """Create the committer."""
+        return _Committer(self._life, context.operator_id)
+
+
+class _Writer:
+    """Buffers rows until a barrier, then stages them."""
+
+    def __init__(self, life: Life, sink: str) -> None:
+        self._life = life
+        self._sink = sink
+        self._rows: list[Any] = []
+
+    def write_run(self, run: Run) -> None:
+        life = self._life
+        life.check()
+        if life.world.chance(life.world.faults.failing_sink):
+            raise life.fault("the sink failed while it took records")
+        self._rows += run.values
+
+    def flush(self, *, end_of_input: bool) -> None:
+        """Do nothing: rows are staged as they are."""
+
+    def prepare_commit(self) -> list[str]:
+        if not self._rows:
+            return []
+        rows, self._rows = self._rows, []
+        self._life.note(f"stage {len(rows)} rows")
+        return [self._life.world.stage(self._sink, rows)]
+
+    def snapshot(self) -> list[Any]:
+        return []
+
+    def restore(self, elements: list[Any]) -> None:
+        """Do nothing: what was staged is in the checkpoint."""
+
+    def close(self) -> None:
+        """Do nothing: nothing is held."""
+
+
+class _Committer:
+    """Moves what was staged to what is committed, once."""
+
+    def __init__(self, life: Life, sink: str) -> None:
+        self._life = life
+        self._sink = sink
+
+    def begin(self, *, restored: bool) -> None:
+        self._life.note(f"begin to commit, restored {restored}")
+
+    async def commit(
+        self, committables: list[str], *, checkpoint_id: int, is_final: bool
+    ) -> None:
+        life, world = self._life, self._life.world
+        await asyncio.sleep(world.random.choice((0.0, 0.001, 0.1)))
+        what = f"commit of checkpoint {checkpoint_id}"
+        if wrong := [one for one in committables if not self._owns(one)]:
+            raise LookupError(f"{wrong} were prepared for another sink")
+        life.note(f"{what}: {' '.join(committables)}, final {is_final}")
+        if world.chance(world.faults.failing_commit):
+            life.fault(f"the {what} got no answer")
+            raise ConnectionError("simulated: no answer")
+        for name in committables:
+            if name in world.committed:
+                continue
+            if name not in world.staged:
+                raise LookupError(
+                    f"{name} is to be committed, and was removed as what nothing refers "
+                    "to, or never staged"
+                )
+            world.committed[name] = world.staged.pop(name)
+            # Each by itself: a crash may come in between.
+            life.note(f"committed {name}")
+        if world.chance(world.faults.failing_commit):
+            fault = life.fault(f"the {what} was made and not confirmed")
+            if world.random.random() < 0.5:
+                raise fault
+            raise ConnectionError("simulated: the answer was lost")
+
+    def recover(self) -> None:
+        self._life.note("remove what nothing refers to")
+        staged = self._life.world.staged
+        for name in [one for one in staged if self._owns(one)]:
+            del staged[name]
+
+    def _owns(self, name: str) -> bool:
+        return name.rpartition("/")[0] == self._sink
+
+    def end(self, *, succeeded: bool) -> None:
+        # After a savepoint the job goes on in another life.
+        if succeeded and self._life.savepoint is None:
+            self._life.note("the job has succeeded")
+            self._life.world.is_complete = True

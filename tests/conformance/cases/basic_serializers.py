@@ -5,7 +5,8 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from aiomailbox.records.basic_serializers import (
+from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.serializers import (
     BOOLEAN_SERIALIZER,
     BYTE_SERIALIZER,
     BYTES_SERIALIZER,
@@ -15,14 +16,11 @@ from aiomailbox.records.basic_serializers import (
     LONG_SERIALIZER,
     SHORT_SERIALIZER,
     STRING_SERIALIZER,
-    SingletonSerializer,
-)
-from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.composite_serializers import (
     ListSerializer,
     MapSerializer,
     NullableSerializer,
     SerializedTimer,
+    SingletonSerializer,
     TimerSerializer,
     TimeWindowSerializer,
 )

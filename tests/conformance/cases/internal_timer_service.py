@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
-from aiomailbox.eventtime.timer_queue import Timer
-from aiomailbox.eventtime.timers import InternalTimerService
+from aiomailbox.eventtime.timers import InternalTimerService, Timer
 from aiomailbox.keygroups.assignment import KeyGroupRange
 
 FILE = "internal_timer_service"

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.keygroups.assignment import key_group_range
-from aiomailbox.keygroups.rescale import rescale_key_groups
+from aiomailbox.keygroups.assignment import key_group_range, rescale_key_groups
 
 FILE = "key_group_rescale"
 

@@ -5,8 +5,14 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from aiomailbox.keygroups.assignment import key_group, key_group_of_hash, operator_index
-from aiomailbox.keygroups.hashing import hash_code, int32_hash_code, murmur_hash
+from aiomailbox.keygroups.assignment import (
+    hash_code,
+    int32_hash_code,
+    key_group,
+    key_group_of_hash,
+    murmur_hash,
+    operator_index,
+)
 
 FILE = "key_groups"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import PoolDestroyedError
+from aiomailbox.memory.buffer import MemorySegment
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.segment import MemorySegment
 
 FILE = "local_buffer_pool"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.keygroups.hashing import (
+from aiomailbox.keygroups.assignment import (
     bit_mix,
     jenkins_hash,
     long_to_int_with_bit_mixing,

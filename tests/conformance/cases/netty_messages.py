@@ -7,7 +7,7 @@ from typing import Any
 from aiomailbox.exchange.remote import wire as messages
 from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.wire import encode_message, error_body, frame
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 
 FILE = "netty_messages"
 

@@ -9,7 +9,7 @@ from aiomailbox.exchange.bytes_partition import BytesResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.event_codec import decode_event, encode_event
-from aiomailbox.records.framing import frame_record
+from aiomailbox.records.spanning import frame_record
 
 FILE = "pipelined_subpartition"
 

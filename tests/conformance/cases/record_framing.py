@@ -9,8 +9,7 @@ from aiomailbox.exchange.bytes_subpartition import BytesSubpartition, PolledByte
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.event_codec import decode_event, encode_event
-from aiomailbox.records.framing import frame_record
-from aiomailbox.records.spanning import RecordDeserializer
+from aiomailbox.records.spanning import RecordDeserializer, frame_record
 
 FILE = "record_framing"
 

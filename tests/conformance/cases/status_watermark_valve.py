@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.eventtime.valve import StatusWatermarkValve
-from aiomailbox.records.elements import Watermark, WatermarkStatus
+from aiomailbox.records.events import Watermark, WatermarkStatus
 
 FILE = "status_watermark_valve"
 MODULE = "aiomailbox.eventtime"

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.records.basic_serializers import LONG_SERIALIZER, STRING_SERIALIZER
-from aiomailbox.records.composite_serializers import TupleSerializer
 from aiomailbox.records.element_codec import ElementCodec, StreamElement
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     InternalWatermark,
     LatencyMarker,
     RecordAttributes,
     StreamRecord,
     Watermark,
     WatermarkStatus,
+)
+from aiomailbox.records.serializers import (
+    LONG_SERIALIZER,
+    STRING_SERIALIZER,
+    TupleSerializer,
 )
 
 FILE = "stream_elements"

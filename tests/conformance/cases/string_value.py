@@ -5,9 +5,8 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from aiomailbox.records.basic_serializers import STRING_SERIALIZER
 from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.strings import read_string, write_string
+from aiomailbox.records.serializers import STRING_SERIALIZER, read_string, write_string
 
 FILE = "string_value"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from aiomailbox.records.elements import MAX_TIMESTAMP, OutputTag, StreamRecord
+from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag, StreamRecord
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,

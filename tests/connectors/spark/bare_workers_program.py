@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark.library import ship_library
-from aiomailbox.connectors.spark.session import local_session
+from aiomailbox.connectors.spark.session import local_session, ship_library
 
 
 def main(python: str) -> None:

@@ -15,7 +15,7 @@ import aiomailbox as am
 from aiomailbox.connectors.spark import streaming
 from aiomailbox.connectors.spark.session import local_session
 from aiomailbox.connectors.spark.streaming import SparkStreamSource
-from aiomailbox.storage.growing_directory import GrowingDirectory
+from aiomailbox.storage.staged_directory import GrowingDirectory
 
 DIED = 77
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from aiomailbox.connectors.spark.java import ensure_java
+from aiomailbox.connectors.spark.session import ensure_java
 
 pytestmark = [
     pytest.mark.spark,

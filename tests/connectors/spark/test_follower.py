@@ -17,7 +17,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.connectors.spark.format import register_format
 from aiomailbox.errors import SinkError
-from aiomailbox.storage.disk import Disk
+from aiomailbox.storage.local import Disk
 from tests.connectors.sinks_by_hand import Program
 from tests.connectors.spark.killing import run_until_killed
 

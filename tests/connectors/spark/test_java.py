@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aiomailbox.connectors.spark import java as java_module
-from aiomailbox.connectors.spark.java import ensure_java, find_java
+from aiomailbox.connectors.spark import session as java_module
+from aiomailbox.connectors.spark.session import ensure_java, find_java
 from aiomailbox.errors import JavaNotFoundError, UsageError
 
 # What Spark's and our own start scripts call.

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from aiomailbox.connectors.spark.library import ship_library
+from aiomailbox.connectors.spark.session import ship_library
 
 # Compiled, or brought by Spark's workers: these have to be installed there.
 INSTALLED = ["cloudpickle", "msgspec", "numpy", "pandas", "pyarrow", "pyspark", "py4j"]

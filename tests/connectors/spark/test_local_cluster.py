@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aiomailbox.connectors.spark.java import ensure_java
+from aiomailbox.connectors.spark.session import ensure_java
 from tests.connectors.spark.test_library import bare_packages
 
 pytestmark = [pytest.mark.local_cluster, pytest.mark.timeout(590)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.connectors.spark.lost import lost_session_error
+from aiomailbox.connectors.spark.jobs import lost_session_error
 
 pytestmark = pytest.mark.spark
 

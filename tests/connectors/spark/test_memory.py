@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aiomailbox.connectors.spark.java import ensure_java
+from aiomailbox.connectors.spark.session import ensure_java
 
 PROGRAM = Path(__file__).with_name("memory_program.py")
 GROWTH_MAX_MIB = 300

@@ -10,7 +10,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.api.job_progress import progress_of
-from aiomailbox.connectors.spark.progress import ReadProgress
+from aiomailbox.connectors.spark.jobs import ReadProgress
 from aiomailbox.connectors.spark.source import SparkSource
 
 

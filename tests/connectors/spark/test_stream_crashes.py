@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from aiomailbox.connectors.spark.java import ensure_java
+from aiomailbox.connectors.spark.session import ensure_java
 from tests.connectors.spark.stream_program import DIED
 
 pytestmark = pytest.mark.spark

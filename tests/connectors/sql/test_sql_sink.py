@@ -19,7 +19,7 @@ import asyncpg
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors import patient as patient_module
+from aiomailbox.connectors import sinks as patient_module
 from aiomailbox.connectors.sql import (
     sink as sink_module,
     sqlite as sqlite_module,

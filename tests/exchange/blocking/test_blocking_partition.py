@@ -24,9 +24,9 @@ from aiomailbox.errors import (
 from aiomailbox.exchange.blocking import file as blocking_file
 from aiomailbox.exchange.blocking.file import FRAME_OVERHEAD_BYTES, BlockingFile
 from aiomailbox.exchange.blocking.partition import BlockingResultPartition
-from aiomailbox.exchange.core.views import BytesView
+from aiomailbox.exchange.core.subpartition import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.event_codec import decode_event
 from aiomailbox.records.events import (
@@ -37,8 +37,7 @@ from aiomailbox.records.events import (
     StopMode,
     WatermarkEvent,
 )
-from aiomailbox.records.framing import frame_record
-from aiomailbox.records.spanning import RecordDeserializer
+from aiomailbox.records.spanning import RecordDeserializer, frame_record
 from aiomailbox.testing import VirtualTimeLoop
 
 SEGMENTS = 16

@@ -8,8 +8,12 @@ import pytest
 from aiomailbox.errors import BufferRecycledError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.records.elements import Watermark
-from aiomailbox.records.events import Alignment, CheckpointBarrier, EndOfPartition
+from aiomailbox.records.events import (
+    Alignment,
+    CheckpointBarrier,
+    EndOfPartition,
+    Watermark,
+)
 from aiomailbox.records.run import ListRun
 
 Data = Callable[..., ObjectBuffer]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.exchange.core.priority_deque import PrioritizedDeque
+from aiomailbox.exchange.core.subpartition import PrioritizedDeque
 
 
 class Item:

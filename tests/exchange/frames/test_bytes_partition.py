@@ -8,15 +8,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.exchange.frames.event_buffer import event_consumer
+from aiomailbox.exchange.frames.encoder import event_consumer
 from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
+from aiomailbox.memory.buffer import DataType, MemorySegment
 from aiomailbox.memory.builder import BufferBuilder
-from aiomailbox.memory.data_type import DataType
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.segment import MemorySegment
 from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
@@ -24,8 +23,7 @@ from aiomailbox.records.events import (
     EndOfData,
     StopMode,
 )
-from aiomailbox.records.framing import frame_record
-from aiomailbox.records.spanning import RecordDeserializer
+from aiomailbox.records.spanning import RecordDeserializer, frame_record
 
 ALIGNED = CheckpointBarrier(1, 0)
 TIMEOUTABLE = CheckpointBarrier(1, 0, aligned_timeout_ms=500)

@@ -6,7 +6,7 @@ from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.events import CancelCheckpoint
-from aiomailbox.records.framing import frame_record
+from aiomailbox.records.spanning import frame_record
 
 EVENT = CancelCheckpoint(1)
 

@@ -8,7 +8,7 @@ import pytest
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
 from aiomailbox.exchange.frames.encoder import FrameEncoder
-from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.frames.partition import MixedResultPartition
 from aiomailbox.exchange.input.gate import (
     InputGate,
     LocalInputChannel,
@@ -19,17 +19,17 @@ from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import Watermark
 from aiomailbox.records.event_codec import decode_event
 from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
     StopMode,
+    Watermark,
 )
 from aiomailbox.records.run import ListRun
+from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.records.spanning import RecordDeserializer
-from aiomailbox.records.values import PythonSerializer
 
 PARTITION_ID = PartitionId(TaskId(VertexId(0), 0, 0), 0)
 

@@ -8,13 +8,13 @@ import pytest
 
 from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
-from aiomailbox.exchange.remote.debloating import GateDebloating
+from aiomailbox.exchange.remote.connections import GateDebloating
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.testing import ManualClock
 
 OPTIONS = DebloatOptions(samples=1, size_bytes_min=1, size_bytes_max=32_768)

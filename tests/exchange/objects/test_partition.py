@@ -13,7 +13,6 @@ from aiomailbox.errors import (
     OverdraftCeilingError,
 )
 from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.records.elements import Watermark
 from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
@@ -21,6 +20,7 @@ from aiomailbox.records.events import (
     EndOfData,
     EndOfPartition,
     StopMode,
+    Watermark,
 )
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 

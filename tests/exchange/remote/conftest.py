@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import PartitionNotFoundError
-from aiomailbox.exchange.frames.event_buffer import event_consumer
+from aiomailbox.exchange.frames.encoder import event_consumer
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.connections import Connections
@@ -21,9 +21,8 @@ from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.handshake import WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.buffer import NetworkBuffer
+from aiomailbox.memory.buffer import MemorySegment, NetworkBuffer
 from aiomailbox.memory.builder import BufferConsumer
-from aiomailbox.memory.segment import MemorySegment
 from aiomailbox.testing import RecordingLog
 
 SEGMENT_BYTES = 32 * 1024

@@ -24,7 +24,7 @@ from aiomailbox.exchange.remote.handshake import Security, prove
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.exchange.remote.wire import MAGIC, encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 
 pytestmark = pytest.mark.real_time
 

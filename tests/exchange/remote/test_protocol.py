@@ -28,7 +28,7 @@ from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.wire import encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.testing import RecordingLog, virtual_time_loop_factory
 

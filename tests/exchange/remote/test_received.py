@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.exchange.frames.event_buffer import event_buffer
+from aiomailbox.exchange.frames.encoder import event_buffer
 from aiomailbox.exchange.remote.channel import (
     QUEUED_EVENT_BYTES_MAX,
     QUEUED_EVENTS_MAX,
     ReceivedBuffers,
 )
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.memory.buffer import NetworkBuffer
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.segment import MemorySegment
 from aiomailbox.records.event_codec import decode_event
 from aiomailbox.records.events import (
     Alignment,

@@ -27,7 +27,7 @@ from aiomailbox.exchange.remote.wire import (
     encode_message,
     frame,
 )
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType
 
 IDS = st.binary(min_size=16, max_size=16)
 COUNTS = st.integers(0, 2**31 - 1)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import PartitionNotFoundError, RemoteFailureError
-from aiomailbox.exchange.core.views import BytesView
-from aiomailbox.exchange.frames.mixed_partition import MixedResultPartition
+from aiomailbox.exchange.core.subpartition import BytesView
+from aiomailbox.exchange.frames.partition import MixedResultPartition
 from aiomailbox.exchange.input.gate import (
     InputGate,
     LocalInputChannel,
@@ -21,13 +21,11 @@ from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.buffer import NetworkBuffer
-from aiomailbox.memory.data_type import DataType
+from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.memory.segment import MemorySegment
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import ListRun
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PythonSerializer
 
 ADDRESS = PeerAddress("127.0.0.1", 1)
 

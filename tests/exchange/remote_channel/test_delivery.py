@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from aiomailbox.records.elements import Watermark
 from aiomailbox.records.events import (
     CancelCheckpoint,
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
     StopMode,
+    Watermark,
 )
 from aiomailbox.records.run import ListRun
 

@@ -9,13 +9,13 @@ import pytest
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import Watermark
 from aiomailbox.records.events import (
     Alignment,
     CheckpointBarrier,
     EndOfData,
     EndOfPartition,
     StopMode,
+    Watermark,
 )
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.records.spanning import RecordDeserializer

@@ -16,7 +16,6 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.remote.channel import GateBuffers
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.records.elements import LatencyMarker, Watermark, WatermarkStatus
 from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
@@ -24,7 +23,10 @@ from aiomailbox.records.events import (
     EndOfData,
     EndOfPartition,
     EventAnnouncement,
+    LatencyMarker,
     StopMode,
+    Watermark,
+    WatermarkStatus,
 )
 from aiomailbox.records.run import ListRun
 

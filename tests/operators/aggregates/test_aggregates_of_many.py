@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, UsageError
-from aiomailbox.operators.aggregates.quantile import quantile
-from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.aggregates.ordered import quantile, top_n
 
 ROWS = st.lists(st.tuples(st.none() | st.integers(0, 5), st.integers()))
 NUMBERS = st.floats(-1e9, 1e9).filter(lambda x: x == 0 or abs(x) > 1e-9)

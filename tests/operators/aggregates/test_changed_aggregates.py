@@ -17,8 +17,6 @@ import pytest
 import aiomailbox as am
 from aiomailbox.columnar.cells import needs_rows
 from aiomailbox.errors import CorruptStreamError, JobFailedError, StateError
-from aiomailbox.operators.aggregates.distinct import count_distinct
-from aiomailbox.operators.aggregates.first_last import first, last
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
@@ -28,8 +26,13 @@ from aiomailbox.operators.aggregates.functions import (
     min_,
     sum_,
 )
-from aiomailbox.operators.aggregates.quantile import quantile
-from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.aggregates.ordered import (
+    count_distinct,
+    first,
+    last,
+    quantile,
+    top_n,
+)
 from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,

@@ -12,15 +12,15 @@ from aiomailbox.operators.aggregates.functions import (
     Aggregate,
     aggregates,
     collect_list,
+    commutative,
     count,
+    is_commutative,
     max_,
     mean,
     min_,
     sum_,
 )
-from aiomailbox.operators.aggregates.promises import commutative, is_commutative
-from aiomailbox.operators.aggregates.quantile import quantile
-from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.aggregates.ordered import quantile, top_n
 
 
 class Last:

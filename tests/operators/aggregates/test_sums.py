@@ -20,7 +20,7 @@ import aiomailbox as am
 from aiomailbox.errors import RecordTypeError, UserFunctionError
 from aiomailbox.operators.aggregates.functions import mean, sum_
 from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
-from aiomailbox.records.elements import MAX_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,

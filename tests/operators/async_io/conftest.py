@@ -17,7 +17,7 @@ from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.core.operator import Operator, Pending
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.events import StreamRecord, Watermark
 from aiomailbox.records.run import ListRun
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.testing.context import TestRuntimeContext

@@ -23,7 +23,7 @@ from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 FAILED = OutputTag("failed")
 STEADY = Retry(attempts=3, initial=10, multiplier=1, jitter=0)

@@ -24,13 +24,13 @@ from aiomailbox.errors import (
 )
 from aiomailbox.journal.job import JobJournal
 from aiomailbox.journal.journals import Journals
-from aiomailbox.operators.async_io.identity import current_call
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.async_io.settings import current_call
 from aiomailbox.operators.core.failures import dead_letter, skip
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.retry import Retry
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 
 FAILED = OutputTag("failed")
 ORDERS: list[dict[str, Any]] = [

@@ -14,7 +14,7 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.elements import StreamRecord, WatermarkStatus
+from aiomailbox.records.events import StreamRecord, WatermarkStatus
 from aiomailbox.state.rescale import OperatorStateSnapshot
 
 

@@ -15,7 +15,7 @@ from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.events import StreamRecord, Watermark
 from aiomailbox.records.run import ListRun
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.harness import RecordingOutput

@@ -16,7 +16,7 @@ from aiomailbox.operators.functions.process import (
     KeyedProcessOperator,
 )
 from aiomailbox.operators.snapshots.snapshot import redistribute
-from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.records.events import StreamRecord, Watermark
 from aiomailbox.state.backends import RocksDBStateBackend
 from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness

@@ -12,11 +12,9 @@ from aiomailbox.errors import UserFunctionError, WrongTypeError
 from aiomailbox.keygroups.assignment import key_group
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.core.user_code import CheckpointedFunction
-from aiomailbox.operators.functions.broadcast import (
+from aiomailbox.operators.functions.process import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
-)
-from aiomailbox.operators.functions.process import (
     CoProcessFunction,
     CoProcessOperator,
     KeyedCoProcessFunction,

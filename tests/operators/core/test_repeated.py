@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import aiomailbox as am
-from aiomailbox.operators.core.repeated import RepeatedWarnings
+from aiomailbox.operators.core.context import RepeatedWarnings
 from aiomailbox.testing import ManualClock, RecordingLog
 
 

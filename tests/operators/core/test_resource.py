@@ -11,15 +11,13 @@ import pytest
 from aiomailbox.errors import UserFunctionError
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.core.resources import FunctionLife
-from aiomailbox.operators.functions.broadcast import (
+from aiomailbox.operators.functions.process import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
-    KeyedBroadcastProcessFunction,
-    KeyedBroadcastProcessOperator,
-)
-from aiomailbox.operators.functions.process import (
     CoProcessFunction,
     CoProcessOperator,
+    KeyedBroadcastProcessFunction,
+    KeyedBroadcastProcessOperator,
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
     KeyedProcessFunction,

@@ -15,13 +15,13 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.failures import skip
-from aiomailbox.operators.functions.broadcast import (
+from aiomailbox.operators.functions.process import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
     KeyedBroadcastProcessFunction,
     KeyedBroadcastProcessOperator,
 )
-from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.records.events import OutputTag, StreamRecord, Watermark
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

@@ -23,7 +23,7 @@ from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
 )
-from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.records.events import OutputTag, StreamRecord, Watermark
 from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
 from aiomailbox.testing import OneInputHarness, TwoInputHarness
 

@@ -12,7 +12,7 @@ from aiomailbox.operators.functions.process import (
     ProcessFunction,
     ProcessOperator,
 )
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     OutputTag,
     StreamRecord,
     Watermark,

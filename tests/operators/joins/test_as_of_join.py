@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import TimestampError, WrongTypeError
-from aiomailbox.operators.joins.as_of import AsOfJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction
-from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.operators.joins.lookup import AsOfJoinOperator
+from aiomailbox.records.events import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import TwoInputHarness
 
 LATE = OutputTag("late")

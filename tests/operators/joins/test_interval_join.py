@@ -20,7 +20,7 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.failures import skip
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction
-from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.records.events import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import TwoInputHarness, redistributed
 
 Pairs = list[tuple[int, int]]

@@ -13,7 +13,7 @@ from aiomailbox.operators.core.failures import dead_letter, skip
 from aiomailbox.operators.joins.lookup import LookupJoinOperator
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
-from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.records.events import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness
 
 COUNTRIES = {"oslo": "Norway", "rome": "Italy"}

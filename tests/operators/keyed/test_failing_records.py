@@ -8,18 +8,21 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.operators.aggregates.distinct import count_distinct
-from aiomailbox.operators.aggregates.first_last import first, last
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
+    commutative,
     count,
     mean,
     sum_,
 )
-from aiomailbox.operators.aggregates.promises import commutative
-from aiomailbox.operators.aggregates.quantile import quantile
-from aiomailbox.operators.aggregates.top_n import top_n
+from aiomailbox.operators.aggregates.ordered import (
+    count_distinct,
+    first,
+    last,
+    quantile,
+    top_n,
+)
 from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.failures import skip
 from aiomailbox.operators.keyed.operators import (

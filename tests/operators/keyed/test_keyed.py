@@ -24,7 +24,7 @@ from aiomailbox.operators.keyed.operators import (
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.stateless.operators import MapOperator
-from aiomailbox.records.elements import OutputTag, StreamRecord, Watermark
+from aiomailbox.records.events import OutputTag, StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness, redistributed
 
 

@@ -13,7 +13,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators.core.failures import dead_letter, skip
 from aiomailbox.operators.sinks.sink import SinkOperator
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.testing import OneInputHarness
 
 

@@ -28,17 +28,15 @@ from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.operators.functions.broadcast import (
+from aiomailbox.operators.functions.process import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
-    KeyedBroadcastProcessFunction,
-    KeyedBroadcastProcessOperator,
-)
-from aiomailbox.operators.functions.process import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessFunction,
     CoProcessOperator,
+    KeyedBroadcastProcessFunction,
+    KeyedBroadcastProcessOperator,
     KeyedCoProcessFunction,
     KeyedCoProcessOperator,
     KeyedProcessFunction,
@@ -46,10 +44,9 @@ from aiomailbox.operators.functions.process import (
     ProcessFunction,
     ProcessOperator,
 )
-from aiomailbox.operators.joins.as_of import AsOfJoinOperator
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.joins.keyed import pair
-from aiomailbox.operators.joins.lookup import LookupJoinOperator
+from aiomailbox.operators.joins.lookup import AsOfJoinOperator, LookupJoinOperator
 from aiomailbox.operators.keyed.operators import (
     KeyedAggregateOperator,
     KeyedReduceOperator,
@@ -63,15 +60,17 @@ from aiomailbox.operators.stateless.operators import (
     FilterOperator,
     FlatMapOperator,
     MapOperator,
+    TimestampsAndWatermarksOperator,
 )
 from aiomailbox.operators.stateless.thread_operator import ThreadOperator
-from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
-from aiomailbox.operators.useful.batch import BatchOperator
-from aiomailbox.operators.useful.buffer import BufferOperator
-from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
-from aiomailbox.operators.useful.latest import WithLatestOperator
+from aiomailbox.operators.useful.operators import (
+    BatchOperator,
+    BufferOperator,
+    DeduplicateOperator,
+    SampleOperator,
+    WithLatestOperator,
+)
 from aiomailbox.operators.useful.patterns import MatchOperator, pattern
-from aiomailbox.operators.useful.sample import SampleOperator
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,

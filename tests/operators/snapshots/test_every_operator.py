@@ -29,7 +29,7 @@ from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.operators.sources.operator import SourceOperator
-from aiomailbox.records.elements import StreamRecord
+from aiomailbox.records.events import StreamRecord
 from aiomailbox.state.backends import HeapStateBackend, RocksDBStateBackend
 from aiomailbox.testing import OperatorHarness
 from tests.operators.snapshots.cases import CLASSES, Case, Row, Step, cases

@@ -12,8 +12,7 @@ from aiomailbox.eventtime.alignment import AlignmentGroup
 from aiomailbox.eventtime.strategy import AlignmentConfig, WatermarkStrategy
 from aiomailbox.operators.sources.operator import SourceMode, SourceOperator
 from aiomailbox.operators.sources.source import InputStatus
-from aiomailbox.records.elements import MAX_TIMESTAMP, StreamRecord
-from aiomailbox.records.events import StopMode
+from aiomailbox.records.events import MAX_TIMESTAMP, StopMode, StreamRecord
 from aiomailbox.testing import PAUSE, OperatorHarness, ScriptedSource
 from aiomailbox.testing.scripted_source import ScriptSplit
 

@@ -13,13 +13,13 @@ from aiomailbox.errors import (
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.sources.operator import SourceMode, SourceOperator
 from aiomailbox.operators.sources.source import InputStatus
-from aiomailbox.records.elements import (
+from aiomailbox.records.events import (
     MAX_TIMESTAMP,
+    StopMode,
     StreamRecord,
     Watermark,
     WatermarkStatus,
 )
-from aiomailbox.records.events import StopMode
 from aiomailbox.records.run import ListRun
 from aiomailbox.testing import (
     CRASH,

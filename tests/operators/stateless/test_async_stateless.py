@@ -12,7 +12,7 @@ from aiomailbox.operators.stateless.operators import (
     MapOperator,
     stateless,
 )
-from aiomailbox.records.elements import OutputTag, StreamRecord
+from aiomailbox.records.events import OutputTag, StreamRecord
 from aiomailbox.testing import OneInputHarness
 
 FAILED = OutputTag("failed")

@@ -25,7 +25,7 @@ from aiomailbox.operators.stateless.operators import (
     MapOperator,
     stateless,
 )
-from aiomailbox.records.elements import OutputTag, StreamRecord
+from aiomailbox.records.events import OutputTag, StreamRecord
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.testing.context import TestRuntimeContext
 from aiomailbox.testing.harness import OneInputHarness, RecordingOutput

@@ -13,7 +13,7 @@ from aiomailbox.errors import UserFunctionError
 from aiomailbox.operators.core.failures import dead_letter, skip
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.thread_operator import ThreadOperator
-from aiomailbox.records.elements import OutputTag, StreamRecord
+from aiomailbox.records.events import OutputTag, StreamRecord
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.testing import OneInputHarness
 

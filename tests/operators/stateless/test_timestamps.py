@@ -4,8 +4,8 @@ import pytest
 
 from aiomailbox.errors import UserFunctionError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.operators.stateless.timestamps import TimestampsAndWatermarksOperator
-from aiomailbox.records.elements import (
+from aiomailbox.operators.stateless.operators import TimestampsAndWatermarksOperator
+from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     StreamRecord,
     Watermark,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators.useful.batch import BatchOperator
-from aiomailbox.records.elements import (
+from aiomailbox.operators.useful.operators import BatchOperator
+from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     StreamRecord,
     Watermark,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import BufferFullError, InvalidArgumentError
-from aiomailbox.operators.useful.buffer import BufferOperator
-from aiomailbox.records.elements import StreamRecord, Watermark
+from aiomailbox.operators.useful.operators import BufferOperator
+from aiomailbox.records.events import StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness
 
 

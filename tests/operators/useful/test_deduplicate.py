@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators.useful.deduplicate import DeduplicateOperator
-from aiomailbox.records.elements import StreamRecord
+from aiomailbox.operators.useful.operators import DeduplicateOperator
+from aiomailbox.records.events import StreamRecord
 from aiomailbox.testing import OneInputHarness
 
 

@@ -17,7 +17,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators.core.failures import dead_letter
 from aiomailbox.operators.useful.patterns import Match, MatchOperator, Pattern, pattern
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.testing import OneInputHarness
 
 Row = tuple[int, str]

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.operators.useful.latest import WithLatestOperator
-from aiomailbox.operators.useful.sample import SampleOperator
-from aiomailbox.records.elements import StreamRecord
+from aiomailbox.operators.useful.operators import SampleOperator, WithLatestOperator
+from aiomailbox.records.events import StreamRecord
 from aiomailbox.testing import OneInputHarness, TwoInputHarness
 
 

@@ -16,8 +16,8 @@ from aiomailbox.errors import WorkerDiedError
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.handshake import Security
-from aiomailbox.runtime.peers.assembly import assemble
 from aiomailbox.runtime.peers.control import ControlChannel
+from aiomailbox.runtime.peers.host import assemble
 from aiomailbox.runtime.peers.limits import limit_from_text
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
@@ -26,11 +26,9 @@ from aiomailbox.runtime.peers.messages import (
     FromWorker,
     decode_from_worker,
 )
-from aiomailbox.runtime.peers.place import PeerPlace
-from aiomailbox.runtime.peers.placement import peer_name
+from aiomailbox.runtime.peers.placement import PeerPlace, WorkerEvents, peer_name
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
-from aiomailbox.runtime.peers.workers import WorkerEvents
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 

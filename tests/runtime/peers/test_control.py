@@ -14,19 +14,19 @@ from aiomailbox.errors import (
     UserFunctionError,
 )
 from aiomailbox.eventtime.strategy import AlignmentConfig
-from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.alignment import (
     ParentAlignmentGroups,
     RemoteAlignmentGroups,
 )
 from aiomailbox.runtime.peers.control import ControlChannel
-from aiomailbox.runtime.peers.desk import WorkerDesk
 from aiomailbox.runtime.peers.errors_as_text import error_from_text, text_of_error
+from aiomailbox.runtime.peers.host import WorkerDesk
 from aiomailbox.runtime.peers.messages import (
     Cancel,
     Ended,

@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import given, strategies as st
 
-from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.runtime.exchange_plan import producer_targets

@@ -14,17 +14,21 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import NotShippableError
 from aiomailbox.exchange.partitioner import KeyGroupPartitioner
-from aiomailbox.graph.chaining import build_job_graph
+from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.stateless.operators import StatelessOperator
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.peers.modules import is_importable
 from aiomailbox.runtime.peers.placement import place
 from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
-from aiomailbox.runtime.peers.shipping import Shipment, pack, unpack
-from aiomailbox.runtime.peers.unpicklable import why_unpicklable
+from aiomailbox.runtime.peers.shipping import (
+    Shipment,
+    is_importable,
+    pack,
+    unpack,
+    why_unpicklable,
+)
 
 
 class Stays:

@@ -17,7 +17,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.errors import RemoteTransportError
 from aiomailbox.exchange.remote.wire import Hello, HelloProof, encode_message
-from aiomailbox.runtime.peers.desk import WorkerDesk
+from aiomailbox.runtime.peers.host import WorkerDesk
 from aiomailbox.runtime.peers.network import PeerNetwork
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]

@@ -129,7 +129,7 @@ def test_a_worker_that_is_started_by_somebody_else_ends_at_once(
 ) -> None:
     """The parent may die between the start of a worker and the worker's request."""
     program = """
-from aiomailbox.runtime.processes.parent_death import die_with_parent
+from aiomailbox.runtime.processes.worker_main import die_with_parent
 die_with_parent(1 << 22)
 print("lives")
 """

@@ -31,25 +31,28 @@ from aiomailbox.checkpoint.store import LATEST
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.parquet import ParquetSink
 from aiomailbox.connectors.spark.barrier.credentials import new_credentials
-from aiomailbox.connectors.spark.barrier.frame import exchange_frame
 from aiomailbox.connectors.spark.barrier.member import (
     MARKER,
     BarrierPart,
     Outcome,
     run_member,
+    watching,
 )
-from aiomailbox.connectors.spark.barrier.source import BarrierInput
-from aiomailbox.connectors.spark.barrier.watching import watching
+from aiomailbox.connectors.spark.barrier.source import BarrierInput, exchange_frame
 from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
-from aiomailbox.connectors.spark.inside.refusals import check_no_sinks, check_runnable
+from aiomailbox.connectors.spark.inside.applied import check_no_sinks, check_runnable
 from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
-from aiomailbox.connectors.spark.jobs import JobTag, is_connect, url_for_spark
+from aiomailbox.connectors.spark.jobs import (
+    JobTag,
+    is_connect,
+    lost_session_error,
+    url_for_spark,
+)
 from aiomailbox.connectors.spark.letters import (
     DEAD_LETTER_COLUMNS,
     dead_letter_origins,
     plain_letter,
 )
-from aiomailbox.connectors.spark.lost import lost_session_error
 from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.connectors.spark.shipped import shipped
 from aiomailbox.errors import (
@@ -66,7 +69,7 @@ from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.stateless.operators import MapOperator
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import FixedDelayRestart, NoRestart, RestartStrategy
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import IfFinished, JobConfig
 from aiomailbox.runtime.failures import job_failure
 from aiomailbox.runtime.job_snapshot import JobSnapshot

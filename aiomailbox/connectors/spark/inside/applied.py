@@ -6,7 +6,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,45 +14,296 @@ import msgspec
 
 from aiomailbox.checkpoint.layout import job_directory
 from aiomailbox.clock import SystemClock
-from aiomailbox.connectors.spark.frame_source import makes_watermarks, waits_for_end
-from aiomailbox.connectors.spark.inside.frames import (
-    InputFrame,
-    chained_frames,
-    ship_job,
+from aiomailbox.connectors.spark.frame_source import (
+    frame_operator,
+    frame_rows,
+    makes_watermarks,
+    waits_for_end,
+    with_column,
 )
-from aiomailbox.connectors.spark.inside.refusals import check_applicable, check_no_sinks
+from aiomailbox.connectors.spark.inside.limits import LimitDoor, check_limits, open_door
 from aiomailbox.connectors.spark.inside.results import ResultSink
 from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
-from aiomailbox.connectors.spark.inside.shuffle import FALLBACK, has_partition_ids
-from aiomailbox.connectors.spark.inside.wire import RowKind
-from aiomailbox.connectors.spark.jobs import spark_job_error
-from aiomailbox.connectors.spark.letters import (
-    DEAD_LETTER_COLUMNS,
-    dead_letter_origins,
+from aiomailbox.connectors.spark.inside.stage import (
+    FALLBACK,
+    StageInput,
+    StagePart,
+    exchanged,
+    has_partition_ids,
+    run_stage,
 )
-from aiomailbox.connectors.spark.lost import explaining_loss
+from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA, JobLevels, RowKind
+from aiomailbox.connectors.spark.jobs import (
+    explaining_loss,
+    is_connect,
+    spark_job_error,
+)
+from aiomailbox.connectors.spark.letters import DEAD_LETTER_COLUMNS, dead_letter_origins
 from aiomailbox.connectors.spark.result import spark_schema
+from aiomailbox.connectors.spark.shipped import shipped
 from aiomailbox.errors import (
     InvalidArgumentError,
     SparkJobError,
     UsageError,
     WrongTypeError,
 )
-from aiomailbox.graph.columns import describe_form
+from aiomailbox.graph.describe import describe_form
 from aiomailbox.graph.job_graph import JobGraph, JobVertex
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
+from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.sinks.sink import SinkOperator
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot
 from aiomailbox.runtime.observer import snapshot_after
+from aiomailbox.runtime.peers.placement import Placement
+from aiomailbox.runtime.peers.shipping import Shipment, pack
 from aiomailbox.runtime.views import TaskView
 
-__all__ = ["Application", "Applied"]
+# From a pipeline's graph to a DataFrame: one ``mapInArrow`` a stage.
+
+
+# Some peer that is not the parent: nothing of the job stays there.
+_WORKER: Final = 1
+
+
+_CONNECT_PARALLELISM_MAX: Final = 8
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputFrame:
+    """A DataFrame that a pipeline is applied to, and its place in the graph."""
+
+    df: Any
+    transformation: Transformation
+    is_sorted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedJob:
+    """A job as Spark's workers get it.
+
+    Attributes:
+        graph: The job.
+        levels: Its stages.
+        payload: The job in bytes.
+        limits: Its rate limits.
+        door: Where those are that all workers share; None if there are none.
+        journal: The directory of finished calls; None if none are kept.
+    """
+
+    graph: JobGraph
+    levels: JobLevels
+    payload: bytes
+    limits: list[RateLimit]
+    door: LimitDoor | None
+    journal: str | None
+
+
+def new_input(
+    df: Any, name: str = "df", *, records: Any = "namedtuple", order_by: Any = None
+) -> InputFrame:
+    """Return a DataFrame as the beginning of a pipeline.
+
+    Args:
+        df: The DataFrame.
+        name: The parameter that it was given as.
+        records: What a record is; see `SparkSource`.
+        order_by: By what each partition is sorted: columns, or a list of them; None
+            for as it comes.
+
+    Raises:
+        InvalidArgumentError: If the DataFrame cannot be read.
+        UnsupportedColumnError: If a column cannot be carried; names it.
+    """
+    given = [] if order_by is None else order_by
+    order = [*given] if isinstance(given, list | tuple) else [given]
+    item = frame_operator(name, StageInput(frame_rows(df, name, records, order)))
+    if order:
+        df = df.sortWithinPartitions(*order)
+    return InputFrame(with_column(df), item, bool(order))
+
+
+def default_parallelism(df: Any) -> int:
+    """Return how many subtasks operators have that do not say: as many as Spark has cores.
+
+    Spark Connect does not tell; there it is what a shuffle has, and at most 8.
+    """
+    session = df.sparkSession
+    if is_connect(df):
+        shuffles = int(session.conf.get("spark.sql.shuffle.partitions"))
+        return max(1, min(shuffles, _CONNECT_PARALLELISM_MAX))
+    return max(1, int(session.sparkContext.defaultParallelism))
+
+
+def ship_job(
+    graph: JobGraph,
+    config: JobConfig,
+    seed: int,
+    job_id: bytes,
+    df: Any,
+    journal: str | None,
+) -> ShippedJob:
+    """Return a job for Spark's workers.
+
+    Args:
+        graph: The job.
+        config: Its settings.
+        seed: Of its random sources.
+        job_id: 16 bytes that name it.
+        df: A DataFrame of the session that it runs in.
+        journal: The directory of finished calls; None if none are kept.
+
+    Raises:
+        NotShippableError: If an operator cannot be pickled; names it and what of it.
+        UsageError: If a rate limit cannot be kept there.
+    """
+    peers: dict[int, tuple[int, ...]] = {
+        vertex.id: (_WORKER,) * vertex.parallelism for vertex in graph.vertices
+    }
+    _, payload, limits = pack(
+        Shipment(graph, config, Placement(1, peers), seed, job_id, has_arrow=True)
+    )
+    door = None
+    if check_limits(limits, is_connect=is_connect(df)):
+        host = df.sparkSession.conf.get("spark.driver.host", "127.0.0.1")
+        door = open_door(host, secrets.token_bytes(16), limits)
+    return ShippedJob(graph, JobLevels(graph), payload, limits, door, journal)
+
+
+def chained_frames(
+    job: ShippedJob, inputs: list[InputFrame], want: int | None, schema: Any
+) -> Any:
+    """Return the DataFrame of one output, or the rows of all of them.
+
+    Args:
+        job: The job.
+        inputs: What it reads.
+        want: The output; None for rows of all outputs, with their numbers.
+        schema: The output's schema; None for that of rows.
+    """
+    levels = job.levels
+    last = len(levels) - 1
+
+    def stage(level: int, vertex: int | None) -> tuple[Any, Any]:
+        is_last = level == last
+        part = StagePart(
+            job.payload, job.limits, level, vertex, want, job.door, job.journal
+        )
+        final = WIRE_SCHEMA if schema is None else schema
+        function = shipped(run_stage, part)
+        return function, final if is_last else WIRE_SCHEMA
+
+    frames = []
+    for number, vertex in enumerate(levels.vertices[0]):
+        frame = next(
+            each.df for each in inputs if _is_head(each.transformation, vertex.head)
+        )
+        frames.append(frame.mapInArrow(*stage(0, number)))
+    df = reduce(lambda one, other: one.unionAll(other), frames)
+    for level in range(1, len(levels)):
+        df = exchanged(df, levels.width(level)).mapInArrow(*stage(level, None))
+    return df
+
+
+def _is_head(item: Transformation, head: Any) -> bool:
+    return head.transformation is item
+
+
+# What cannot run over Spark's shuffle, said before Spark starts a job.
+
+
+_SOURCE: Final = (
+    "is a source inside the pipeline: its records would come once in each Spark task. "
+    "Pass its data as a DataFrame, by the name of a parameter: left=df, right=other"
+)
+
+
+def check_applicable(outputs: list[Transformation]) -> None:
+    """Check that each stage of a pipeline can run when the one before it has ended.
+
+    Raises:
+        UsageError: If an operator cannot; names it, and says why.
+    """
+    for item in reachable(outputs):
+        if isinstance(item.factory, StageInput):
+            continue
+        if item.source is not None:
+            _refuse(item, _SOURCE)
+        _check_operator(item, item.factory())
+
+
+def check_runnable(origins: list[Origin], kind: type, inputs: int) -> None:
+    """Check that a pipeline can run in a barrier stage.
+
+    Args:
+        origins: Where its result comes from.
+        kind: The class of the sources that DataFrames are.
+        inputs: How many DataFrames there are.
+
+    Raises:
+        UsageError: If an operator cannot; names it, and says why.
+    """
+    for item in reachable([origin.transformation for origin in origins]):
+        if isinstance(item.factory, kind):
+            continue
+        if item.source is not None:
+            _refuse(item, _SOURCE)
+        chooses = getattr(item.factory(), "next_selection", None) is not None
+        if chooses and inputs > 1:
+            _refuse(
+                item,
+                "chooses the input that it reads next: the rows of several DataFrames "
+                "come one behind the other, and the one that it waits for may be behind "
+                "those that it does not read. Leave next_selection() out",
+            )
+
+
+def check_no_sinks(sinks: list[Transformation]) -> None:
+    """Check that nothing ends inside the pipeline.
+
+    Raises:
+        UsageError: If something does; names it.
+    """
+    for sink in sinks:
+        _refuse(
+            sink,
+            "is a sink inside the pipeline: a task that Spark repeats would write again. "
+            "Return the stream, and write the DataFrame",
+        )
+
+
+def _check_operator(item: Transformation, operator: Operator) -> None:
+    if operator.live_clock_need:
+        _refuse(
+            item,
+            f"has {operator.live_clock_need}, and over Spark's shuffle there is no live "
+            "clock: a stage runs when the one before it has ended. Use event time, or "
+            "run the pipeline embedded",
+        )
+    if getattr(operator, "next_selection", None) is not None:
+        _refuse(
+            item,
+            "chooses the input that it reads next: over Spark's shuffle the inputs come "
+            "in one order. Leave next_selection() out, or run the pipeline embedded",
+        )
+
+
+def _refuse(item: Transformation, problem: str) -> None:
+    uid = "" if item.uid is None else f" (uid {item.uid!r})"
+    raise UsageError(f"operator {item.name!r}{uid} {problem}.")
+
 
 _RESULT: Final = 0
+
+
 _DEAD_LETTERS: Final = 1
+
+
 _FIRST_SIDE: Final = 2
+
+
 # A dead letter may have been sent to a side output that has a name only.
 BuildGraph = Callable[[list[Transformation]], JobGraph]
 

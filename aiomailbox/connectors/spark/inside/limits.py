@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from aiomailbox.clock import SystemClock
-from aiomailbox.connectors.spark.handshake import HANDSHAKE_S, admit, connect_as
+from aiomailbox.connectors.spark.shipped import HANDSHAKE_S, admit, connect_as
 from aiomailbox.errors import HandshakeError, UsageError, WorldError
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.limiter import LimiterService

@@ -18,8 +18,7 @@ from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import PolledBuffer
 from aiomailbox.exchange.input.gate import InputChannel
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import MAX_WATERMARK
-from aiomailbox.records.events import EndOfData, EndOfPartition, StopMode
+from aiomailbox.records.events import MAX_WATERMARK, EndOfData, EndOfPartition, StopMode
 
 __all__ = ["ChannelKey", "Demultiplexer", "ShuffleChannel"]
 

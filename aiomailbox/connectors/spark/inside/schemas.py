@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from aiomailbox.connectors.spark.lost import explaining_loss
+from aiomailbox.connectors.spark.jobs import explaining_loss
 from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.transformation import Origin

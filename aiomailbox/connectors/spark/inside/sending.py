@@ -6,25 +6,25 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from aiomailbox.availability import Availability
-from aiomailbox.connectors.spark.inside.levels import JobLevels, Target
-from aiomailbox.connectors.spark.inside.outlet import Outlet
 from aiomailbox.connectors.spark.inside.wire import (
     BEGIN_ORDER,
     DATA_ORDER_MIN,
+    JobLevels,
+    Outlet,
     RowKind,
+    Target,
     WireRow,
     wire_batch,
 )
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
-from aiomailbox.exchange.core.views import ObjectView
+from aiomailbox.exchange.core.subpartition import ObjectView
 from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records import Control
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import Watermark
-from aiomailbox.records.events import RuntimeEvent, StopMode
+from aiomailbox.records.events import RuntimeEvent, StopMode, Watermark
 from aiomailbox.records.run import Run
 
 __all__ = ["RowWriter", "ShuffleOutput"]

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import anyio
 import msgspec
@@ -25,32 +25,48 @@ import pyarrow as pa
 from aiomailbox.availability import Availability
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.pump import Pump
-from aiomailbox.connectors.spark.frame_source import hold_watermarks
-from aiomailbox.connectors.spark.inside.levels import JobLevels, Place
+from aiomailbox.connectors.spark.frame_source import (
+    BatchRuns,
+    FrameSource,
+    hold_watermarks,
+)
 from aiomailbox.connectors.spark.inside.limits import LimitDoor, RemoteDoor
-from aiomailbox.connectors.spark.inside.outlet import Outlet
 from aiomailbox.connectors.spark.inside.receiving import ChannelKey, Demultiplexer
 from aiomailbox.connectors.spark.inside.results import RESULTS
 from aiomailbox.connectors.spark.inside.sending import RowWriter, ShuffleOutput
-from aiomailbox.connectors.spark.inside.wire import RowKind, WireRow, rows_of_batch
+from aiomailbox.connectors.spark.inside.wire import (
+    JobLevels,
+    Outlet,
+    Place,
+    RowKind,
+    WireRow,
+    rows_of_batch,
+)
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.exchange.core.output import OutputPartition
+from aiomailbox.exchange.core.pipelined_output import OutputPartition
 from aiomailbox.exchange.input.gate import InputChannel, InputGate, PartitionRegistry
 from aiomailbox.graph.job_graph import Edge
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.ids import PartitionId, SubtaskId, TaskId
-from aiomailbox.journal.shared import SharedJournals
+from aiomailbox.journal.journals import SharedJournals
+from aiomailbox.keygroups.assignment import bit_mix
 from aiomailbox.logs import library_log
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
-from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.operator import Operator, Pending
+from aiomailbox.operators.sources.source import (
+    EnumeratorContext,
+    InputStatus,
+    ReaderContext,
+    ReaderOutput,
+    StaticEnumerator,
+)
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
-from aiomailbox.runtime.attempt_plan import AttemptPlan
 from aiomailbox.runtime.builder import ChannelFactory, TaskBuilder
-from aiomailbox.runtime.exchange_plan import total_segments
+from aiomailbox.runtime.exchange_plan import AttemptPlan, total_segments
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.network import edge_codecs
@@ -60,12 +76,14 @@ from aiomailbox.runtime.responder import NoCheckpointEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
 
-__all__ = ["StagePart", "run_stage"]
-
 # Batches that Spark gave and the pipeline has not yet taken.
 _READ_AHEAD: Final = 2
+
+
 # How long the loop may take to end once it was asked to.
 _END_S: Final = 60.0
+
+
 _NO_CLOCK: Final = (
     "inside Spark's shuffle a stage runs when the one before it has ended: there is no "
     "live clock for timers in processing time. Use event time, or run the pipeline "
@@ -492,3 +510,186 @@ def _in_order(factory: OperatorFactory) -> Operator:
 
 def _as_it_is(error: BaseException) -> Exception:
     return error if isinstance(error, Exception) else IllegalStateError(repr(error))
+
+
+# Spark's shuffle between two stages: each row to the partition that it names.
+#
+# Theory of operation: Spark 4.3 has ``repartitionById`` for that. An older one
+# partitions by a hash only; there each row is given a key of which the hash leads to
+# its partition.
+
+
+# What explain() calls the other way.
+FALLBACK: Final = "repartition() by keys whose hash leads there"
+
+
+# Spark's seed of hashes that say where a row goes.
+_SPARK_SEED: Final = 42
+
+
+_BY_ID: Final = "repartitionById"
+
+
+_MASK: Final = 0xFFFFFFFF
+
+
+_INT_BYTES: Final = 4
+
+
+def exchanged(df: Any, width: int) -> Any:
+    """Bring each row to the partition that it names, in an order that repeats.
+
+    Args:
+        df: Rows, as `WIRE_SCHEMA` says.
+        width: How many partitions there are.
+    """
+    from pyspark.sql import functions as sf
+
+    part = sf.col("part")
+    if has_partition_ids(df):
+        # Not repartition(): it would hash the number again.
+        moved = df.repartitionById(width, part)
+    else:
+        keys = sf.array(*[sf.lit(key) for key in keys_of_partitions(width)])
+        moved = df.repartition(width, sf.element_at(keys, part + 1))
+    return moved.sortWithinPartitions("wm", "producer", "seq")
+
+
+def has_partition_ids(df: Any) -> bool:
+    """Say whether Spark brings rows to partitions by number."""
+    return hasattr(df, _BY_ID)
+
+
+def keys_of_partitions(width: int) -> list[int]:
+    """Return for each of so many partitions an integer that Spark's hash leads there.
+
+    Example:
+        >>> [hash_partition(key, 3) for key in keys_of_partitions(3)]
+        [0, 1, 2]
+    """
+    found: dict[int, int] = {}
+    key = 0
+    while len(found) < width:
+        found.setdefault(hash_partition(key, width), key)
+        key += 1
+    return [found[partition] for partition in range(width)]
+
+
+def hash_partition(key: int, width: int) -> int:
+    """Return the partition to which ``repartition(width, key)`` brings a 32-bit integer.
+
+    Concept:
+        Spark, ``HashPartitioning``: ``pmod(hash(key), width)``.
+    """
+    mixed = (key * 0xCC9E2D51) & _MASK
+    mixed = ((mixed << 15) | (mixed >> 17)) & _MASK
+    mixed = _SPARK_SEED ^ (mixed * 0x1B873593) & _MASK
+    mixed = ((mixed << 13) | (mixed >> 19)) & _MASK
+    return bit_mix(((mixed * 5 + 0xE6546B64) & _MASK) ^ _INT_BYTES) % width
+
+
+# The DataFrame's rows as a source inside a Spark worker.
+
+
+class BatchFeed(Protocol):
+    """Where the batches come from that Spark gives.
+
+    Attributes:
+        availability: True when `take` may find something.
+        ended: Whether the end was taken.
+    """
+
+    availability: Availability
+    ended: bool
+
+    def take(self) -> pa.RecordBatch | None:
+        """Return the next batch, or None if none is there yet or the end was reached."""
+        ...
+
+
+class StageInput(FrameSource):
+    """A DataFrame as the source of a stage; picklable until it is attached."""
+
+    _feed: BatchFeed | None = None
+    _run_length = RUN_LENGTH_MAX
+
+    def attach(self, feed: BatchFeed, run_length: int) -> None:
+        """Say where the batches come from, where they do.
+
+        Args:
+            feed: Gives them.
+            run_length: How many rows of a batch are a run.
+        """
+        self._feed, self._run_length = feed, run_length
+
+    def create_enumerator(
+        self, context: EnumeratorContext[Any], state: list[Any] | None = None
+    ) -> StaticEnumerator[Any]:
+        """Refuse: Spark says which task reads what.
+
+        Raises:
+            IllegalStateError: Always.
+        """
+        raise IllegalStateError("inside Spark there are no splits to hand out")
+
+    def create_reader(self, context: ReaderContext) -> _StageReader:
+        """Create the reader of the stage's task.
+
+        Raises:
+            IllegalStateError: If it is not in a Spark worker.
+        """
+        if self._feed is None:
+            raise IllegalStateError(
+                "this pipeline reads the rows of a DataFrame: run it with apply_to(df)"
+            )
+        return _StageReader(self._feed, self.runs(), self._run_length)
+
+
+class _StageReader:
+    """Emits the batches in runs whose lengths depend on nothing but the batches.
+
+    A watermark follows each run: were their lengths those that the task wishes for,
+    which depend on time, what is late would depend on time.
+    """
+
+    def __init__(self, feed: BatchFeed, runs: BatchRuns, run_length: int) -> None:
+        self.availability: Availability = feed.availability
+        self._feed = feed
+        self._runs = runs
+        self._run_length = run_length
+        self._batch: pa.RecordBatch | None = None
+        self._offset = 0
+
+    def start(self) -> None:
+        """The feed runs already."""
+
+    def add_splits(self, splits: list[Any]) -> None:
+        """There are none."""
+
+    def notify_no_more_splits(self) -> None:
+        """There are none."""
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit the next run."""
+        if self._batch is None:
+            self._batch, self._offset = self._feed.take(), 0
+        batch = self._batch
+        if batch is None:
+            if self._feed.ended:
+                return InputStatus.END_OF_INPUT
+            self.availability.reset()
+            return InputStatus.NOTHING_AVAILABLE
+        run, self._offset = self._runs.cut(batch, self._offset, self._run_length)
+        if self._offset >= batch.num_rows:
+            self._batch = None
+        output.emit_run(run)
+        return InputStatus.MORE_AVAILABLE
+
+    def snapshot(self) -> list[Any]:
+        """Return nothing: Spark starts a failed task again."""
+        return []
+
+    def close(self) -> Pending:
+        """The feed is not this reader's."""
+        self._batch = None
+        return None

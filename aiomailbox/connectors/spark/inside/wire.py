@@ -8,35 +8,31 @@ that a consumer reads its producers in step with event time, however far apart t
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections import deque
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
+from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError
+from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, consumers_of
+from aiomailbox.ids import VertexId
 from aiomailbox.records import Element
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import MIN_TIMESTAMP
-from aiomailbox.records.framing import LENGTH
-
-__all__ = [
-    "BEGIN_ORDER",
-    "DATA_ORDER_MIN",
-    "WIRE_COLUMNS",
-    "WIRE_SCHEMA",
-    "RowKind",
-    "WireRow",
-    "elements_of",
-    "rows_of_batch",
-    "wire_batch",
-]
+from aiomailbox.records.events import MIN_TIMESTAMP
+from aiomailbox.records.spanning import LENGTH
 
 # What Spark calls them, in the order of `WireRow`.
 WIRE_SCHEMA: Final = (
     "edge int, part int, wm long, producer long, seq long, kind int, subtask int, "
     "payload binary"
 )
+
+
 WIRE_COLUMNS: Final = pa.schema(
     [
         ("edge", pa.int32()),
@@ -50,8 +46,11 @@ WIRE_COLUMNS: Final = pa.schema(
     ]
 )
 
+
 # The row that names the producer comes before all that it produced.
 BEGIN_ORDER: Final = MIN_TIMESTAMP
+
+
 DATA_ORDER_MIN: Final = MIN_TIMESTAMP + 1
 
 
@@ -130,3 +129,195 @@ def elements_of(payload: bytes, codec: ElementCodec) -> list[Element]:
             )
         elements.append(codec.decode(view[start:position]))  # type: ignore[arg-type]
     return elements
+
+
+# From the loop in a Spark worker to the thread that Spark asks for batches.
+
+
+# Enough for Spark to be busy while a slice is processed, little enough to hold.
+_BATCHES_MAX: Final = 8
+
+
+class Outlet:
+    """Hands batches from an event loop to another thread, a bounded number ahead.
+
+    Offering never waits; the producer checks ``room`` before its next input.
+
+    Args:
+        loop: The loop that offers.
+        batches_max: How many may wait before there is no room.
+
+    Attributes:
+        room: Available while there is room; belongs to the loop.
+        offered: How many batches were offered.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, *, batches_max: int = _BATCHES_MAX
+    ) -> None:
+        self.room: Availability = Availability(available=True)
+        self.offered: int = 0
+        self._loop = loop
+        self._batches_max = batches_max
+        self._batches: deque[pa.RecordBatch] = deque()
+        self._changed = threading.Condition()
+        self._ended = False
+        self._abandoned = False
+        self._error: BaseException | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything was taken."""
+        return not self._batches
+
+    def offer(self, batch: pa.RecordBatch) -> None:
+        """Let the thread take a batch; on the loop. One without rows is dropped."""
+        if self._abandoned or not batch.num_rows:
+            return
+        self.offered += 1
+        with self._changed:
+            self._batches.append(batch)
+            if len(self._batches) >= self._batches_max:
+                self.room.reset()
+            self._changed.notify()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say that nothing follows, or why; from any thread. The first call counts."""
+        with self._changed:
+            if not self._ended:
+                self._ended, self._error = True, error
+            self._changed.notify()
+
+    def take(self) -> pa.RecordBatch | None:
+        """Return the next batch, waiting for it; None after the last one.
+
+        Raises:
+            BaseException: What `end` was given, after all batches before it.
+        """
+        with self._changed:
+            while not self._batches and not self._ended:
+                self._changed.wait()
+            if not self._batches:
+                if self._error is not None:
+                    raise self._error
+                return None
+            batch = self._batches.popleft()
+            if not self._ended and len(self._batches) == self._batches_max // 2:
+                self._loop.call_soon_threadsafe(self._make_room)
+        return batch
+
+    def abandon(self) -> None:
+        """Drop everything, also what still comes; from the thread that takes."""
+        with self._changed:
+            self._abandoned = True
+            self._batches.clear()
+            if not self._ended:
+                self._loop.call_soon_threadsafe(self._make_room)
+
+    def _make_room(self) -> None:
+        if len(self._batches) < self._batches_max and not self.room.available:
+            self.room.set_available()
+
+
+# Which stage runs which tasks of a job (pure).
+#
+# Theory of operation: a stage is one level of the job graph, and its partitions are the
+# subtasks of the level's vertices. So the stages of a job are a chain, however its
+# graph branches, and Spark computes each of them once an action. What goes to a later
+# level than the next one, and the results, are passed on by the stages between.
+
+
+class Place(NamedTuple):
+    """One task of a stage."""
+
+    vertex: JobVertex
+    subtask_index: int
+
+
+class Target(NamedTuple):
+    """Where an edge leads.
+
+    Attributes:
+        number: The edge's number in the job.
+        level: Of its consumer.
+        base: The partition of the consumer's subtask 0 at that level.
+        subtasks: For each of the producer's nominal subtasks, its consumers.
+    """
+
+    number: int
+    level: int
+    base: int
+    subtasks: list[list[int]]
+
+
+class JobLevels:
+    """The levels of a job.
+
+    Args:
+        graph: The job.
+
+    Attributes:
+        vertices: Per level its vertices; the first has those without an input.
+        targets: Per edge, by its ``id``, where it leads.
+        edges: All exchanges, by their numbers.
+    """
+
+    def __init__(self, graph: JobGraph) -> None:
+        depth: dict[VertexId, int] = {}
+        for vertex in graph.vertices:
+            feeding = [edge for united in vertex.in_edges for edge in united]
+            depth[vertex.id] = max(
+                (depth[graph.vertex_of(edge.source).id] + 1 for edge in feeding),
+                default=0,
+            )
+        self.vertices: list[list[JobVertex]] = [
+            [vertex for vertex in graph.vertices if depth[vertex.id] == level]
+            for level in range(max(depth.values(), default=-1) + 1)
+        ]
+        self.edges: list[Edge] = []
+        self.targets: dict[int, Target] = {}
+        for vertex in graph.vertices:
+            for edge in vertex.out_edges:
+                consumer = graph.vertex_of(edge.target)
+                level = depth[consumer.id]
+                target = Target(
+                    len(self.edges),
+                    level,
+                    self._base(level, consumer),
+                    [
+                        consumers_of(
+                            edge.partitioner,
+                            index,
+                            vertex.parallelism,
+                            consumer.parallelism,
+                        )
+                        for index in range(vertex.parallelism)
+                    ],
+                )
+                self.edges.append(edge)
+                self.targets[id(edge)] = target
+
+    def __len__(self) -> int:
+        return len(self.vertices)
+
+    def width(self, level: int) -> int:
+        """Return how many partitions a stage has; of the first, as many as Spark says."""
+        return sum(vertex.parallelism for vertex in self.vertices[level])
+
+    def place(self, level: int, partition: int) -> Place:
+        """Return the task that a partition of a level is."""
+        for vertex in self.vertices[level]:
+            if partition < vertex.parallelism:
+                return Place(vertex, partition)
+            partition -= vertex.parallelism
+        raise IndexError(f"level {level} has {self.width(level)} partitions")
+
+    def partition(self, target: Target, subtask: int, level: int) -> int:
+        """Return to which partition of stage ``level`` a row for a subtask goes."""
+        if target.level == level:
+            return target.base + subtask
+        return (target.base + subtask) % self.width(level)
+
+    def _base(self, level: int, vertex: JobVertex) -> int:
+        before = self.vertices[level]
+        return sum(each.parallelism for each in before[: before.index(vertex)])

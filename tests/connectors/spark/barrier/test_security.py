@@ -18,19 +18,20 @@ from aiomailbox.connectors.spark.barrier.credentials import (
     new_credentials,
     security_of,
 )
-from aiomailbox.connectors.spark.barrier.director import Arrivals, identity_of
 from aiomailbox.connectors.spark.barrier.member import (
     MARKER,
+    Arrivals,
     BarrierPart,
     _check_place,
+    identity_of,
 )
 from aiomailbox.connectors.spark.barrier.source import Wrapping
-from aiomailbox.connectors.spark.handshake import connect_as
+from aiomailbox.connectors.spark.shipped import connect_as
 from aiomailbox.errors import HandshakeError, UsageError, WorldError
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.handshake import Security
-from aiomailbox.runtime.peers.place import PeerPlace
+from aiomailbox.runtime.peers.placement import PeerPlace
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]
 

@@ -18,10 +18,9 @@ from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
 from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.connectors.spark.frame_source import FrameRows, frame_operator
-from aiomailbox.connectors.spark.inside.levels import JobLevels
 from aiomailbox.connectors.spark.inside.results import ResultSink
-from aiomailbox.connectors.spark.inside.source import StageInput
-from aiomailbox.connectors.spark.inside.stage import StagePart, run_stage
+from aiomailbox.connectors.spark.inside.stage import StageInput, StagePart, run_stage
+from aiomailbox.connectors.spark.inside.wire import JobLevels
 from aiomailbox.connectors.spark.types import special_columns
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.sinks.sink import SinkOperator

@@ -9,11 +9,11 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.connectors.spark.inside.levels import JobLevels
 from aiomailbox.connectors.spark.inside.receiving import ChannelKey, Demultiplexer
 from aiomailbox.connectors.spark.inside.wire import (
     BEGIN_ORDER,
     DATA_ORDER_MIN,
+    JobLevels,
     RowKind,
     WireRow,
     rows_of_batch,
@@ -24,9 +24,9 @@ from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.elements import MAX_WATERMARK, Watermark
+from aiomailbox.records.events import MAX_WATERMARK, Watermark
 from aiomailbox.records.run import ListRun
-from aiomailbox.records.values import PythonSerializer
+from aiomailbox.records.run_columns import PythonSerializer
 
 CODEC = ElementCodec(PythonSerializer())
 

@@ -1,33 +1,49 @@
-"""Two keyed streams joined by the distance of their event times."""
+"""Streams that are joined: by intervals, and by windows."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, overload
 
 from aiomailbox.api.build import described_key, function_info, own_copy
 from aiomailbox.api.columns import Expression, selected_pairs
 from aiomailbox.api.misnamed import Unfinished
+from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction, pair
 from aiomailbox.operators.keyed.operators import KeySelector
-from aiomailbox.records.elements import OutputTag
+from aiomailbox.records.events import OutputTag
+from aiomailbox.windowing.assigners import WindowAssigner
+from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction, SidedKey
+from aiomailbox.windowing.evictors import Evictor
+from aiomailbox.windowing.triggers import Trigger
 
 if TYPE_CHECKING:
-    # A stream leads to this class, and this class to a stream: only in their types.
     from aiomailbox.api.stream import DataStream
 
+
+# Two keyed streams joined by the distance of their event times.
+
+
 A = TypeVar("A")
+
+
 B = TypeVar("B")
+
+
 U = TypeVar("U")
 
+
 _NONE = timedelta()
+
+
 # Flink says afterwards what is excluded.
 _BOUNDS: Final = {
     "lower_bound_exclusive": "between(lower, upper, lower_exclusive=True)",
@@ -275,3 +291,230 @@ def _signed_ms(value: Any, parameter: str) -> int:
     return (
         -duration_ms(-value, parameter) if negative else duration_ms(value, parameter)
     )
+
+
+# Two streams joined by key and window, built step by step.
+
+
+# What the join ends in: `JoinedWindows` or `CoGroupedWindows`.
+EndT = TypeVar("EndT")
+
+
+MakeEnd = Callable[[WindowedStream[Any, Any]], EndT]
+
+
+class SidedWindows(Protocol):
+    """Makes windows of the two sides of a join, united."""
+
+    def __call__(
+        self, key: SidedKey, assigner: WindowAssigner
+    ) -> WindowedStream[Any, Any]:
+        """Return the windows."""
+        ...
+
+
+class JoinedStreams(Unfinished, Generic[A, B, EndT]):
+    """Two streams to be joined by window: next is ``where(key)``.
+
+    Made by `DataStream.join` and `DataStream.co_group`.
+
+    Concept:
+        Flink, ``JoinedStreams`` and ``CoGroupedStreams``.
+    """
+
+    _called = "join"
+    _left = "where(key).equal_to(key).window(assigner).apply(function)"
+
+    def __init__(self, windows: SidedWindows, make: MakeEnd[EndT]) -> None:
+        self._windows = windows
+        self._make = make
+
+    def __repr__(self) -> str:
+        return "<JoinedStreams; next is where(key)>"
+
+    def where(self, key: str | Callable[[A], Any]) -> JoinedWhere[B, EndT]:
+        """Set the key of the first stream: a field's name or a function."""
+        field_or_function(key, "where")
+        return JoinedWhere(self._windows, self._make, key)
+
+
+class JoinedWhere(Unfinished, Generic[B, EndT]):
+    """A join with one key set: next is ``equal_to(key)``."""
+
+    _called = "join"
+    _left = "equal_to(key).window(assigner).apply(function)"
+
+    def __init__(
+        self, windows: SidedWindows, make: MakeEnd[EndT], where: KeySelector
+    ) -> None:
+        self._windows = windows
+        self._make = make
+        self._where = where
+
+    def __repr__(self) -> str:
+        return "<JoinedWhere; next is equal_to(key)>"
+
+    def equal_to(self, key: str | Callable[[B], Any]) -> JoinedKeys[EndT]:
+        """Set the key of the second stream; keys of both streams have one type."""
+        return JoinedKeys(self._windows, self._make, SidedKey(self._where, key))
+
+
+class JoinedKeys(Unfinished, Generic[EndT]):
+    """A join with both keys set: next is ``window(assigner)``."""
+
+    _called = "join"
+    _left = "window(assigner).apply(function)"
+
+    def __init__(
+        self, windows: SidedWindows, make: MakeEnd[EndT], key: SidedKey
+    ) -> None:
+        self._windows = windows
+        self._make = make
+        self._key = key
+
+    def __repr__(self) -> str:
+        return "<JoinedKeys; next is window(assigner)>"
+
+    def window(self, assigner: WindowAssigner[Any]) -> EndT:
+        """Set the windows in which records are joined."""
+        return self._make(self._windows(self._key, assigner))
+
+
+class _SidedWindowed(Unfinished):
+    """Windows of two streams; what their triggers and evictors see has its side."""
+
+    _called = "join"
+    _left = "apply(function), which gives a stream"
+
+    def __init__(self, windowed: WindowedStream[Any, Any]) -> None:
+        self._windowed = windowed
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} in {self._windowed._assigner_name}>"
+
+    def trigger(self, trigger: Trigger) -> Self:
+        """Set when a window fires; by default when time passes the end of the window."""
+        self._windowed.trigger(trigger)
+        return self
+
+    def evictor(self, evictor: Evictor) -> Self:
+        """Set which records are evicted when a window fires."""
+        self._windowed.evictor(evictor)
+        return self
+
+    def allowed_lateness(self, lateness: timedelta | float) -> Self:
+        """Keep windows for longer, and fire them again for each late record."""
+        self._windowed.allowed_lateness(lateness)
+        return self
+
+    def on_error(self, on_error: OnError) -> Self:
+        """Set what to do with a record, pair or window for which a function raises.
+
+        That is a pair of records for a join, a window for a co-group, or the record for
+        which a gap function or trigger raises; see `WindowedStream.on_error`.
+        """
+        self._windowed.on_error(on_error)
+        return self
+
+
+class JoinedWindows(_SidedWindowed, Generic[A, B]):
+    """A window join; `apply` sets what is computed from the records that are joined.
+
+    Triggers, evictors and gap functions see records with their side: ``(0, record)``
+    of the first stream, ``(1, record)`` of the second.
+
+    Concept:
+        Flink, ``JoinedStreams.WithWindow``.
+    """
+
+    def __init__(
+        self,
+        windowed: WindowedStream[Any, Any],
+        select: Callable[..., DataStream[Any]],
+    ) -> None:
+        super().__init__(windowed)
+        self._select = select
+
+    @overload
+    def apply(self, function: Callable[[A, B], Awaitable[U]]) -> DataStream[U]: ...
+
+    @overload
+    def apply(self, function: Callable[[A, B], U]) -> DataStream[U]: ...
+
+    def apply(self, function: Callable[[A, B], Any]) -> DataStream[Any]:
+        """Emit what ``function`` returns for each pair of joined records.
+
+        Args:
+            function: ``(first, second)`` → one result; sync or ``async def``.
+
+        Returns:
+            The results, with the last millisecond of their window as event time.
+        """
+        return self._windowed._join("window join", JoinFunction(function))
+
+    def select(self, *names: str, **named: str | Expression) -> DataStream[Any]:
+        """Build a record from fields of each pair of joined records. Columns stay columns.
+
+        The first stream is ``left``, the second ``right``. A field that only one side has
+        goes by its name, and so does a key that has one name on both sides; any field
+        goes by ``left.name`` or ``right.name``, also in an expression. If left records
+        are dicts, the results are dicts, else NamedTuples.
+
+        Args:
+            names: The fields to keep, in this order; ``left.`` and ``right.`` are removed
+                from their new names.
+            named: New names, each with the name of a field or an expression of
+                `pyarrow.compute`. They follow the kept fields.
+
+        Returns:
+            The results, with the last millisecond of their window as event time.
+
+        Raises:
+            InvalidArgumentError: If no field is named, or two would have the same name.
+            RecordTypeError: If the records are known to have no such field, or if both
+                sides have it.
+            WrongTypeError: If something is neither a name nor an expression.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> time = am.WatermarkStrategy.for_monotonous_timestamps()
+            >>> time = time.with_timestamp_assigner("at")
+            >>> clicks = env.from_collection([{"user": "a", "at": 100}], time)
+            >>> buys = env.from_collection(
+            ...     [{"user": "a", "item": "tea", "at": 900}], time
+            ... )
+            >>> joined = (
+            ...     clicks.join(buys)
+            ...     .where("user")
+            ...     .equal_to("user")
+            ...     .window(am.TumblingEventTimeWindows.of(am.seconds(5)))
+            ...     .select("user", "item", clicked="left.at")
+            ... )
+            >>> am.run(joined.collect())
+            [{'user': 'a', 'item': 'tea', 'clicked': 100}]
+        """
+        return self._select(self._windowed._said, names, named)
+
+
+class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
+    """A window co-group; `apply` sets what is computed from the grouped records.
+
+    Triggers, evictors and gap functions see records with their side, as those of
+    `JoinedWindows` do.
+
+    Concept:
+        Flink, ``CoGroupedStreams.WithWindow``.
+    """
+
+    def apply(self, function: Callable[[list[A], list[B]], Items[U]]) -> DataStream[U]:
+        """Emit what ``function`` returns for the records of a key and window.
+
+        Args:
+            function: ``(firsts, seconds)`` → an iterable of results, called with two
+                lists, of which one may be empty. Sync or ``async def``.
+
+        Returns:
+            The results, with the last millisecond of their window as event time.
+        """
+        return self._windowed._join("co-group", CoGroupFunction(function))
