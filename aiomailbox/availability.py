@@ -12,8 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["Availability", "when_all_available"]
-
 
 class Availability:
     """A hint that waiting would be over, with callbacks for the moment it becomes so.

@@ -8,17 +8,6 @@ from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
 
-__all__ = [
-    "days",
-    "duration_ms",
-    "duration_s",
-    "event_time_ms",
-    "hours",
-    "millis",
-    "minutes",
-    "seconds",
-]
-
 _SECONDS_MAX = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)

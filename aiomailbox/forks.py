@@ -13,8 +13,6 @@ import os
 import weakref
 from typing import Final, Protocol
 
-__all__ = ["keep_from_forks"]
-
 
 class _HasDescriptor(Protocol):
     def fileno(self) -> int:

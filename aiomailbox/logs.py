@@ -15,8 +15,6 @@ import sys
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-__all__ = ["LOGGER_NAME", "library_log", "silenced"]
-
 LOGGER_NAME: Final = "aiomailbox"
 
 # What every record has already; `logging` refuses fields of these names.

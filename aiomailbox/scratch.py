@@ -17,8 +17,6 @@ from typing import Final
 
 from aiomailbox.forks import keep_from_forks
 
-__all__ = ["ScratchDirectories", "ScratchDirectory", "remove_left_behind"]
-
 _PREFIX: Final = "aiomailbox-job-"
 StrPath = str | os.PathLike[str]
 

@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["accepts"]
-
 
 def accepts(function: Callable[..., Any], arity: int) -> bool:
     """Return whether a function can be called with so many positional arguments.

@@ -27,15 +27,6 @@ from typing import Any, Final
 
 import anyio
 
-__all__ = [
-    "SupervisedTask",
-    "close_by_force",
-    "end_tasks",
-    "forget_cancellation",
-    "frames_of",
-    "outlast",
-]
-
 # Flink interrupts every 30 s of the 180 s that a task has.
 INTERRUPTS: Final = 6
 _GRACE_S: Final = 1.0

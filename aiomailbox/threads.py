@@ -17,8 +17,6 @@ from typing import Any, TypeVar
 
 from aiomailbox.supervision import outlast
 
-__all__ = ["ThreadTurns", "begin_in_thread", "run_in_thread"]
-
 T = TypeVar("T")
 
 

@@ -15,28 +15,9 @@ from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.operators.aggregates.functions import with_expressions
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.core.failures import OnError, check_on_error
-from aiomailbox.operators.core.fields import Expression, RecordFields, is_expression
+from aiomailbox.operators.core.fields import RecordFields, is_expression
 from aiomailbox.operators.core.operator import RowsNote, noting
 from aiomailbox.operators.core.user_code import describe
-
-__all__ = [
-    "Expression",
-    "aggregating",
-    "asks_for_rows",
-    "async_form",
-    "check_renames",
-    "checked_keys",
-    "expression_filter",
-    "field_names",
-    "is_expression",
-    "keyed_form",
-    "projected",
-    "rows_for_times",
-    "selected",
-    "selected_pairs",
-    "window_form",
-    "with_field",
-]
 
 
 def expression_filter(

@@ -22,8 +22,6 @@ from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.runtime.job_snapshot import JobSnapshot, OperatorSummary
 
-__all__ = ["JobProgress", "operator_rows", "progress", "progress_of"]
-
 _PLAIN_S: Final = 5.0
 _LIVE_S: Final = 0.25
 _BAR: Final = 24

@@ -8,14 +8,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, overload
 
 from aiomailbox.api.build import described_key, function_info, own_copy
-from aiomailbox.api.columns import Expression, selected_pairs
+from aiomailbox.api.columns import selected_pairs
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.operators.core.failures import OnError, fail
-from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.fields import Expression, field_or_function
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction, pair
 from aiomailbox.operators.keyed.operators import KeySelector

@@ -8,15 +8,6 @@ from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
 from aiomailbox.operators.core.failures import no_such_name, snake_case
 
-__all__ = [
-    "OF_WINDOWS",
-    "Hinting",
-    "Unfinished",
-    "no_such_export",
-    "no_such_method",
-    "no_such_verb",
-]
-
 _KEYED: Final = "key_by(...)."
 # Of a key, or of a key in a window: what is computed of all of its records.
 _COMPUTED: Final = {

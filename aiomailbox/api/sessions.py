@@ -10,8 +10,6 @@ from aiomailbox.durations import event_datetime
 from aiomailbox.typevars import KeyT, ValueT
 from aiomailbox.windowing.time_window import TimeWindow
 
-__all__ = ["Session", "SessionMaker"]
-
 
 @dataclass(frozen=True, slots=True)
 class Session(Generic[KeyT, ValueT]):

@@ -49,7 +49,6 @@ from aiomailbox.api.columns import (
     checked_keys,
     expression_filter,
     field_names,
-    is_expression,
     keyed_form,
     projected,
     rows_for_times,
@@ -119,7 +118,7 @@ from aiomailbox.operators.core.failures import (
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.fields import RecordFields, is_expression
 from aiomailbox.operators.core.operator import noting
 from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.operators.functions.process import (
@@ -164,8 +163,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import TypeIs
 
-    from aiomailbox.api.columns import Expression
     from aiomailbox.connectors.spark import DataFrame
+    from aiomailbox.operators.core.fields import Expression
 
 T = TypeVar("T")
 U = TypeVar("U")

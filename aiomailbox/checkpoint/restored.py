@@ -27,16 +27,6 @@ from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import LatencyMarker, Watermark, WatermarkStatus
 from aiomailbox.task.in_flight import TaskSnapshot
 
-__all__ = [
-    "JobSnapshot",
-    "RestoredTasks",
-    "finished_tasks",
-    "job_snapshot",
-    "received",
-    "restored_tasks",
-    "sent",
-]
-
 # By vertex and subtask.
 RestoredTasks = Mapping[tuple[VertexId, int], TaskSnapshot]
 _Inputs = tuple[ValveSnapshot, ...]

@@ -14,8 +14,6 @@ from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
 from aiomailbox.storage.local import PRIVATE
 
-__all__ = ["MEMORY_THRESHOLD", "CheckpointSettings", "CheckpointingMode", "Retention"]
-
 # A file of its own costs some syncs.
 MEMORY_THRESHOLD: Final = 16 * 1024
 

@@ -21,8 +21,6 @@ from aiomailbox.state.snapshot import StateFile
 from aiomailbox.storage.contract import Storage
 from aiomailbox.task.in_flight import TaskSnapshot
 
-__all__ = ["SHARED", "SharedFilesWriter", "remove_unused", "shared_digest"]
-
 SHARED: Final = "shared"
 _CHUNK_BYTES: Final = 1 << 20
 _DIGEST_BYTES: Final = 16

@@ -46,8 +46,6 @@ from aiomailbox.storage import open_storage
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import PRIVATE
 
-__all__ = ["LATEST", "CheckpointStore"]
-
 LATEST: Final = "latest"
 # What an attempt's number is raised by if the last one cannot be read any more.
 _LOST_EPOCHS: Final = 1_000

@@ -7,8 +7,6 @@ import typer
 from aiomailbox.cli.checkpoints import checkpoints
 from aiomailbox.cli.programs import add_programs
 
-__all__ = ["app"]
-
 _CODES = (
     "Exit codes: 0 all is well, 1 something is damaged, 2 the command line is wrong or an "
     "extra is missing, 3 what was asked for is not there, 4 a running job holds it, 5 the "

@@ -26,8 +26,6 @@ from aiomailbox.errors import (
     StorageClaimedError,
 )
 
-__all__ = ["checkpoints"]
-
 _CODES = (
     "Exit codes: 0 all is well, 1 something is damaged, 2 the command line is wrong or an "
     "extra is missing, 3 there is no checkpoint, 4 a running job holds it, 5 the system "

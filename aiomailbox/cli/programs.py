@@ -30,8 +30,6 @@ from aiomailbox.errors import (
 from aiomailbox.observe.running import run as run_work
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 
-__all__ = ["add_programs"]
-
 _Target = Annotated[
     str,
     typer.Argument(

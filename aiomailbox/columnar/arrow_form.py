@@ -34,8 +34,6 @@ from aiomailbox.records.run import ListRun, Run
 from aiomailbox.records.run_columns import ListRunForm, ValueSerializer
 from aiomailbox.records.serializers import INT_SERIALIZER
 
-__all__ = ["ArrowForm"]
-
 _ROWS, _NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES, _KEYED = range(6)
 _LONG_BYTES: Final = 8
 _MAKERS_MAX: Final = 64

@@ -15,8 +15,6 @@ from aiomailbox.errors import RecordTypeError, TimestampError
 from aiomailbox.eventtime.generators import check_before_end_of_time
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, ListRun, Run
 
-__all__ = ["ArrowRun", "as_bools"]
-
 # What a record takes as long as its columns are not made: a number or two.
 _DEFERRED_BYTES: Final = 16
 # Of so many records of a batch one is worth a copy.

@@ -30,8 +30,6 @@ from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.operators.aggregates.functions import Aggregate
 from aiomailbox.operators.core.fields import ExpressionSelector, FieldSelector
 
-__all__ = ["Cells", "FrozenCells", "needs_rows"]
-
 _CELLS_MIN: Final = 64
 _FREED_BYTES: Final = 16 << 20
 _READABLE: Final = frozenset({FieldSelector, ExpressionSelector})

@@ -22,16 +22,6 @@ from aiomailbox.columnar.forms import RecordForm
 from aiomailbox.columnar.types import cast_plain, is_any_list
 from aiomailbox.errors import UnsupportedColumnError
 
-__all__ = [
-    "EPOCH",
-    "Decoder",
-    "SpecialColumns",
-    "column_decoder",
-    "decoded",
-    "epoch_micros",
-    "out_of_range",
-]
-
 Decoder = Callable[[pa.Array], list[Any]]
 SpecialColumns = Mapping[tuple[str, ...], Callable[[list[Any]], list[Any]]]
 

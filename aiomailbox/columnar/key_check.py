@@ -20,8 +20,6 @@ from aiomailbox.operators.core.operator import Operator, Pending, then
 from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.records.run import ListRun, Run
 
-__all__ = ["ColumnarKeyCheck"]
-
 
 class ColumnarKeyCheck(Operator):
     """Passes on the records whose key is one, of the type of the first.

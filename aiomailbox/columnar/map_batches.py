@@ -44,8 +44,6 @@ from aiomailbox.operators.stateless.thread_operator import check_run_in
 from aiomailbox.records.run import Run
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["MapBatchesOperator"]
-
 _Arrays = dict[str, np.ndarray]
 
 

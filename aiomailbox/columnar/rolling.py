@@ -26,8 +26,6 @@ from aiomailbox.records.run import Run
 from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
 from aiomailbox.state.store import state_meta
 
-__all__ = ["ColumnarAggregateOperator"]
-
 
 class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
     """Does what `KeyedAggregateOperator` does, on columns as long as it gets any.

@@ -11,8 +11,6 @@ from aiomailbox.columnar.decode import SpecialColumns, column_decoder, decoded
 from aiomailbox.columnar.forms import RecordForm
 from aiomailbox.columnar.ipc import can_travel
 
-__all__ = ["RowMaker"]
-
 
 class RowMaker:
     """Turns record batches into lists of records; one per schema.

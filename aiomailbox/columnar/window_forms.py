@@ -20,8 +20,6 @@ from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.panes import PanedAggregateOperator
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 
-__all__ = ["columnar_windows", "windows_asking"]
-
 _FORMS: Final[dict[type, Any]] = {
     TumblingAggregateOperator: ColumnarTumblingOperator,
     SlidingAggregateOperator: ColumnarSlidingOperator,

@@ -19,7 +19,6 @@ try:
 except ImportError as error:
     raise MissingExtraError("aiomailbox.connectors.aiostream", "aiostream") from error
 
-__all__ = ["aiostream_from_stream", "source_from_aiostream"]
 
 T = TypeVar("T")
 

@@ -25,8 +25,6 @@ from aiomailbox.operators.sources.source import (
     StaticEnumerator,
 )
 
-__all__ = ["ArrowSource"]
-
 # Iterating these gives parts that are no batches.
 _ALONE: Final = (str, bytes, Mapping, pa.ChunkedArray, pa.Array)
 

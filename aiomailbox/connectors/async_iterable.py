@@ -32,8 +32,6 @@ from aiomailbox.state.serializers import kept_in_state
 from aiomailbox.supervision import end_tasks, frames_of
 from aiomailbox.task.stream_task import place_of
 
-__all__ = ["AsyncIterableSource"]
-
 # A sixth of the time that a job has by default to end.
 _INTERRUPT_EVERY_S: Final = 5.0
 

@@ -29,14 +29,6 @@ from aiomailbox.operators.sources.source import (
 from aiomailbox.records.run import ListRun
 from aiomailbox.state.serializers import kept_in_state
 
-__all__ = [
-    "CollectionSource",
-    "IteratorSource",
-    "RangeSplit",
-    "Reopenable",
-    "all_in_one_split",
-]
-
 
 @kept_in_state("RangeSplit")
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,6 @@ from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
 from aiomailbox.threads import ThreadTurns
 
-__all__ = ["FileSink"]
-
 Format = Literal["jsonl", "csv", "text"]
 
 _ENDINGS: Final[dict[str, str]] = {"jsonl": ".jsonl", "csv": ".csv", "text": ".txt"}

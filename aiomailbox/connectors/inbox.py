@@ -26,8 +26,6 @@ from aiomailbox.operators.sinks.sink import CommitterContext
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 
-__all__ = ["Answers", "Inbox", "Publication", "Questions", "Subscription"]
-
 T = TypeVar("T")
 
 _SIZE: Final = 1024

@@ -11,8 +11,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["Pump"]
-
 ItemT = TypeVar("ItemT")
 
 _CANCEL_EVERY_S: Final = 0.5

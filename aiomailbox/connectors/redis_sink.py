@@ -28,8 +28,6 @@ from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
 
-__all__ = ["RedisSink"]
-
 _PLAIN = (bytes, int, float)
 
 

@@ -13,8 +13,6 @@ from aiomailbox.eventtime.generators import RelativeClock
 from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 
-__all__ = ["AlignedReader", "AlignmentGroup", "AlignmentGroups"]
-
 
 class AlignmentGroup:
     """What the readers of one group have reported.

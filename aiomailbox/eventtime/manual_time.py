@@ -9,8 +9,6 @@ from collections.abc import Awaitable
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime.processing_time import Pending, ProcessingTimeCallback
 
-__all__ = ["ManualProcessingTimeService", "ManualTimer"]
-
 
 class ManualTimer:
     """A registration with a `ManualProcessingTimeService`."""

@@ -9,8 +9,6 @@ from aiomailbox.eventtime.generators import (
     WatermarkOutput,
 )
 
-__all__ = ["WatermarkOutputMultiplexer"]
-
 
 class WatermarkOutputMultiplexer:
     """Combines the watermarks of splits into the output of their source.

@@ -7,14 +7,6 @@ from typing import NoReturn, Protocol
 
 from aiomailbox.errors import UsageError
 
-__all__ = [
-    "NoTimers",
-    "Pending",
-    "ProcessingTimeCallback",
-    "ProcessingTimeService",
-    "TimerHandle",
-]
-
 Pending = Awaitable[None] | None
 
 # Gets the time it was registered for, in milliseconds, not the time it runs at.

@@ -16,8 +16,6 @@ from operator import attrgetter
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
-__all__ = ["StatusWatermarkValve", "ValveOutput", "ValveSnapshot"]
-
 ValveOutput = Watermark | WatermarkStatus
 
 _NOTHING: tuple[ValveOutput, ...] = ()

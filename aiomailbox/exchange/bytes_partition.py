@@ -1,7 +1,3 @@
 """Partitions of bytes, under the name that recorded cases run through."""
 
 from __future__ import annotations
-
-from aiomailbox.exchange.frames.partition import BytesResultPartition
-
-__all__ = ["BytesResultPartition"]

@@ -1,7 +1,3 @@
 """A channel's queue of bytes, under the name that recorded cases run through."""
 
 from __future__ import annotations
-
-from aiomailbox.exchange.frames.subpartition import BytesSubpartition, PolledBytes
-
-__all__ = ["BytesSubpartition", "PolledBytes"]

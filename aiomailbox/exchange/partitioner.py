@@ -17,18 +17,6 @@ from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeEr
 from aiomailbox.keygroups.assigner import KeyGroupAssigner, KeyTypeAgreement
 from aiomailbox.records.run import ListRun, Run, SelectableRun, take_records
 
-__all__ = [
-    "BroadcastPartitioner",
-    "CustomPartitioner",
-    "ForwardPartitioner",
-    "GlobalPartitioner",
-    "KeyGroupPartitioner",
-    "Partitioner",
-    "RebalancePartitioner",
-    "RescalePartitioner",
-    "ShufflePartitioner",
-]
-
 # Up to so many channels, one comparison of each record a channel costs less than a step
 # of a loop.
 _COMPARED_MAX: Final = 4

@@ -20,8 +20,6 @@ from aiomailbox.records.events import (
 )
 from aiomailbox.records.run import Run
 
-__all__ = ["DEFAULT_FLUSH_INTERVAL_MS", "RecordWriter"]
-
 # Flink's default buffer timeout.
 DEFAULT_FLUSH_INTERVAL_MS: Final = 100
 

@@ -17,8 +17,6 @@ from aiomailbox.graph.job_graph import Edge, JobGraph, consumers_of
 from aiomailbox.ids import SubtaskId
 from aiomailbox.operators.sources.source import Boundedness
 
-__all__ = ["FailoverRegions", "check_blocking", "has_blocking", "producers_of"]
-
 
 class FailoverRegions:
     """The regions of a job.

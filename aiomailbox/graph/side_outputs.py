@@ -28,13 +28,6 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.records.events import OutputTag
 
-__all__ = [
-    "describe_side_outputs",
-    "problem_of_side_output",
-    "tags_given",
-    "unread_side_outputs",
-]
-
 _STANDARD: Final = sys.stdlib_module_names
 _OWN: Final = __name__.partition(".")[0]
 # What lies behind so many objects is not looked for any more, and taken for emitted.

@@ -19,15 +19,6 @@ from aiomailbox.errors import FencedError
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import PRIVATE, open_file, sync_directory
 
-__all__ = [
-    "FENCE",
-    "Fence",
-    "MappedFence",
-    "RemoteFence",
-    "fenced_epochs",
-    "raise_fence",
-]
-
 FENCE: Final = "fence"
 _SLOT: Final = struct.Struct("<Q")
 

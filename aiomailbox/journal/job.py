@@ -33,8 +33,6 @@ from aiomailbox.journal.place import JournalPlace, place_of
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.storage.local import LocalStorage, make_directories, sync_directory
 
-__all__ = ["JobJournal"]
-
 _PRUNED: Final = "pruned"
 # Of the base, the keys of rows that have left before the oldest checkpoint.
 _RELEASED: Final = "released"

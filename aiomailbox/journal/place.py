@@ -25,8 +25,6 @@ from aiomailbox.storage.append_log import LogSegment
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import PRIVATE
 
-__all__ = ["JournalPlace", "LocalPlace", "RemotePlace", "place_of"]
-
 # A thread's turn costs as much as ten rows or more.
 _SYNC_PAUSE_S: Final = 0.01
 # An upload costs money and takes as long as a hundred calls or more.

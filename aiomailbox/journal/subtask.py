@@ -23,8 +23,6 @@ from aiomailbox.journal.place import JournalPlace
 from aiomailbox.storage.append_log import AppendLog, LogSegment
 from aiomailbox.threads import ThreadTurns
 
-__all__ = ["SubtaskJournal"]
-
 # Of the calls that this subtask has made itself, so many at least are known again.
 _REMEMBERED: Final = 1 << 16
 _OWN: Final = 1 << 40

@@ -18,8 +18,6 @@ from aiomailbox.memory.buffer import (
     ReadOnlySlice,
 )
 
-__all__ = ["BufferBuilder", "BufferConsumer"]
-
 
 class _Position:
     """How far the writer has published, and whether it has finished."""

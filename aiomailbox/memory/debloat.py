@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES
 
-__all__ = ["BufferDebloater", "BufferSizeEma", "DebloatOptions", "ThroughputMeter"]
-
 _MS_PER_S = 1_000
 # Growth is capped at the double, so that it mirrors the fastest shrinking.
 _GROWTH_MAX = 2

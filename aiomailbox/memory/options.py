@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from aiomailbox.errors import InvalidArgumentError
 
-__all__ = ["DEFAULT_OVERDRAFT_CEILING", "LocalPoolOptions", "PoolStatistics"]
-
 # Far above what one record emits, far below what would exhaust a process.
 DEFAULT_OVERDRAFT_CEILING = 1_000
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-__all__ = ["dashboard", "serving_dashboard"]
 
 _LOOK_S: Final = 1.0
 # So long an open page holds up the end of a server.

@@ -15,7 +15,6 @@ from aiomailbox.observe.reading import JobReader, SharedJobs
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
 
-__all__ = ["OpenTelemetryExport", "opentelemetry"]
 
 _QUANTILES: Final = {"p50": 0.5, "p99": 0.99}
 

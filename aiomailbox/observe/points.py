@@ -15,8 +15,6 @@ from aiomailbox.metrics.catalogue import (
 )
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 
-__all__ = ["Point", "points_of"]
-
 
 class Point(NamedTuple):
     """One value of one metric.

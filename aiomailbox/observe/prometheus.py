@@ -24,7 +24,6 @@ from aiomailbox.runtime.job_snapshot import JobSnapshot
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-__all__ = ["PrometheusExport", "prometheus"]
 
 _LABELS: Final = {
     MetricScope.JOB: ("job",),

@@ -12,8 +12,6 @@ from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.clock import SystemClock
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 
-__all__ = ["JobReader", "SharedJobs"]
-
 _WAIT_S: Final = 5.0
 _SAME_S: Final = 0.1
 

@@ -11,8 +11,6 @@ from aiomailbox.errors import AioMailboxError
 from aiomailbox.observe.dashboard import serving_dashboard
 from aiomailbox.runtime.failures import users_part
 
-__all__ = ["run"]
-
 ResultT = TypeVar("ResultT")
 
 

@@ -9,8 +9,6 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
-__all__ = ["check_count", "check_number", "local_path"]
-
 
 def check_count(value: Any, parameter: str) -> int:
     """Return ``value`` if it is a whole number of at least 1.

@@ -8,8 +8,6 @@ from datetime import timedelta
 from aiomailbox.durations import duration_s
 from aiomailbox.policies.arguments import check_count
 
-__all__ = ["Batch"]
-
 
 @dataclass(frozen=True, slots=True)
 class Batch:

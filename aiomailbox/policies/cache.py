@@ -14,8 +14,6 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.signatures import accepts
 
-__all__ = ["Cache", "LruCache"]
-
 
 @dataclass(frozen=True, slots=True)
 class Cache:

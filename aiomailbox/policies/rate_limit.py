@@ -21,8 +21,6 @@ from aiomailbox.durations import duration_s
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies.arguments import check_number
 
-__all__ = ["RateLimit", "RateUsage", "RateWindow"]
-
 # More than a clock's rounding: windows are closed at both ends.
 _MARGIN_S: Final = 1e-6
 _STEPS_PER_WINDOW: Final = 1024

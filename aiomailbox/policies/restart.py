@@ -49,25 +49,6 @@ from aiomailbox.errors import (
 )
 from aiomailbox.policies.arguments import check_count, check_number
 
-__all__ = [
-    "PROGRAMMING_ERRORS",
-    "Culprit",
-    "ExponentialDelayRestart",
-    "FailureRateRestart",
-    "Fault",
-    "FixedDelayRestart",
-    "Mistakes",
-    "NoRestart",
-    "RestartBackoff",
-    "RestartStrategy",
-    "RestartWait",
-    "culprit_of",
-    "exponential_delay",
-    "failure_rate",
-    "fixed_delay",
-    "none",
-]
-
 # Growth stops here: far beyond every maximum, far below where floats overflow.
 _BACKOFF_MS_MAX: Final = 2.0**60
 

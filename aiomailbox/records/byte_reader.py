@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from aiomailbox.errors import CorruptStreamError
 
-__all__ = ["ByteReader"]
-
 _SHORT: Final = struct.Struct(">h")
 _INT: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")

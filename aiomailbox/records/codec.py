@@ -16,8 +16,6 @@ from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import RunForm
 from aiomailbox.records.run_columns import ValueSerializer
 
-__all__ = ["CodecTable", "EdgeCodec"]
-
 _DIGEST_BYTES = 16
 
 

@@ -27,8 +27,6 @@ from aiomailbox.records.run import Run, RunForm
 from aiomailbox.records.run_columns import ListRunForm
 from aiomailbox.records.serializers import TypeSerializer
 
-__all__ = ["ElementCodec", "StreamElement", "operator_id"]
-
 StreamElement = (
     StreamRecord
     | Run

@@ -19,8 +19,6 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
 from aiomailbox.records.record_classes import NO_RECORD_CLASSES, RecordClass
 
-__all__ = ["ClassTable", "PythonTypes"]
-
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
 # Reading digits takes a time that grows with their square.

@@ -7,8 +7,6 @@ from typing import Any, Final
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.records.record_classes import RecordClass
 
-__all__ = ["is_spark_row", "row_class"]
-
 _MODULE: Final = "pyspark.sql.types"
 
 

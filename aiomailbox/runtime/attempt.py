@@ -37,8 +37,6 @@ from aiomailbox.runtime.failures import FirstError
 from aiomailbox.runtime.host import Host
 from aiomailbox.task.in_flight import TaskStatistics
 
-__all__ = ["Attempt", "AttemptOwner"]
-
 
 class AttemptOwner(Protocol):
     """Is notified of what becomes of an attempt, on its loop."""

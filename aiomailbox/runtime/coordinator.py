@@ -73,8 +73,6 @@ from aiomailbox.runtime.views import (
 from aiomailbox.task.in_flight import TaskStatistics
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["CheckpointCoordinator", "CheckpointOwner", "CheckpointTasks"]
-
 # After which a checkpoint that tasks need in order to end is asked for again.
 _FINAL_RETRY_S: Final = 1.0
 _VIEWS_MAX: Final = 20

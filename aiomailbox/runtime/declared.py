@@ -26,8 +26,6 @@ from aiomailbox.state.serializers import (
     state_name_hints,
 )
 
-__all__ = ["state_classes"]
-
 _NO_NAMES: Final[StateNames] = {}
 # More objects than that are not looked at; those of the user come first.
 _OBJECTS_MAX: Final = 20_000

@@ -17,8 +17,6 @@ from aiomailbox.operators.core.operator import BlockCause
 from aiomailbox.runtime.loop_watch import BlockShare
 from aiomailbox.runtime.views import TaskView
 
-__all__ = ["Bottleneck", "OperatorPlace", "blocked_sentence", "find_operator"]
-
 # An operator that holds others up has something of its own for that part of the time.
 _SHARE_MIN: Final = 0.3
 _MINUTE_S: Final = 55.0

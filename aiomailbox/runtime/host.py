@@ -23,8 +23,6 @@ from aiomailbox.runtime.views import TaskView
 from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.task.stream_task import StreamTask
 
-__all__ = ["AttemptEvents", "EmbeddedHost", "Host"]
-
 
 class AttemptEvents(CheckpointEvents, Protocol):
     """What a host reports to the attempt that it runs, on the job's loop."""

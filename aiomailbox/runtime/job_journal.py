@@ -21,8 +21,6 @@ from aiomailbox.storage.contract import Claim
 from aiomailbox.storage.local import PRIVATE, LocalStorage
 from aiomailbox.threads import ThreadTurns
 
-__all__ = ["FinishedCalls", "journal_place"]
-
 
 def journal_place(
     settings: CheckpointSettings | None, place: str, job_id: str

@@ -21,17 +21,6 @@ from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.views import TaskView
 
-__all__ = [
-    "SNAPSHOT_VERSION",
-    "CheckpointSummary",
-    "EdgeSummary",
-    "FailureSummary",
-    "JobMetrics",
-    "JobSnapshot",
-    "OperatorSummary",
-    "VertexSummary",
-]
-
 # Grows with each change that a reader of the one before would misunderstand.
 SNAPSHOT_VERSION: Final = 1
 

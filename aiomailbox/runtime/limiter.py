@@ -27,8 +27,6 @@ from aiomailbox.operators.core.context import Limiter
 from aiomailbox.policies.arguments import check_number
 from aiomailbox.policies.rate_limit import RateLimit, RateUsage, RateWindow
 
-__all__ = ["LimiterService", "RateLimiter", "limits_of"]
-
 _Waiter = tuple[float, "asyncio.Future[None]"]
 
 

@@ -17,8 +17,6 @@ from aiomailbox.runtime.loop_watch import watching
 from aiomailbox.runtime.views import TaskView, view_of
 from aiomailbox.task.stream_task import StreamTask, TaskState
 
-__all__ = ["LocalTasks", "TaskEvents"]
-
 
 class TaskEvents(Protocol):
     """Is notified of the end of tasks, on their loop."""

@@ -12,8 +12,6 @@ from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.task.in_flight import TaskSnapshot, TaskStatistics
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["CheckpointEvents", "NoCheckpointEvents", "TaskResponder"]
-
 
 class CheckpointEvents(Protocol):
     """Is notified of what tasks report of checkpoints, on their loop."""

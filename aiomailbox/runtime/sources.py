@@ -15,8 +15,6 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.sources.source import SplitEnumerator, check_positions
 from aiomailbox.state.rescale import OperatorStateSnapshot
 
-__all__ = ["JobSources", "SourceCoordinator"]
-
 # The name is in snapshots.
 _ENUMERATOR: Final = "enumerator"
 

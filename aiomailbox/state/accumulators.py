@@ -16,8 +16,6 @@ import msgspec
 
 from aiomailbox.errors import CorruptStreamError, StateError
 
-__all__ = ["AccumulatorSchema", "Convert", "accumulator_schema", "conversion"]
-
 # Returns what an accumulator becomes, None if nothing of it is left.
 Convert = Callable[[Any], Any]
 

@@ -16,8 +16,6 @@ from aiomailbox.policies.arguments import local_path
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.store import KeyedStateStore
 
-__all__ = ["HeapStateBackend", "RocksDBStateBackend", "StateBackend"]
-
 _MIB: Final = 1 << 20
 
 

@@ -22,15 +22,6 @@ from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.errors import StateError
 
-__all__ = [
-    "DictSnapshot",
-    "Layer",
-    "LayeredDict",
-    "frozen_items",
-    "most_keys",
-    "size_hint",
-]
-
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -31,8 +31,6 @@ from aiomailbox.state.snapshot import copy_content, copy_contents
 from aiomailbox.state.store import ListState, MapState, check_same_contents
 from aiomailbox.typevars import DefaultT, MapKeyT, ValueT
 
-__all__ = ["OperatorStateStore", "ReadOnlyBroadcastState"]
-
 # Each takes about a microsecond.
 _SETTLE_STEPS: Final = 64
 

@@ -16,14 +16,6 @@ from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM, key_gro
 from aiomailbox.state.serializers import ObjectSerializer, StateSchema
 from aiomailbox.state.snapshot import copy_contents
 
-__all__ = [
-    "OperatorStateEntry",
-    "OperatorStateSnapshot",
-    "RedistributionMode",
-    "SubtaskStateMapper",
-    "redistribute_operator_state",
-]
-
 
 class RedistributionMode(Enum):
     """How a state without keys is spread over other subtasks.

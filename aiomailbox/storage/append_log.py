@@ -34,8 +34,6 @@ from aiomailbox.storage.local import (
     sync_directory,
 )
 
-__all__ = ["ENTRY_BYTES_MAX", "AppendLog", "LogSegment"]
-
 ENTRY_BYTES_MAX: Final = 1 << 26
 _MAGIC: Final = b"AIOMBXLOG\1"
 _ENTRY: Final = struct.Struct("<II")

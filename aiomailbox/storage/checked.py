@@ -19,8 +19,6 @@ from zlib import crc32
 
 from aiomailbox.errors import DamagedFileError
 
-__all__ = ["FRAME_BYTES_MAX", "checked_chunks", "checked_frames"]
-
 FRAME_BYTES_MAX: Final = 1 << 26
 _MAGIC: Final = b"AIOMBX"
 _VERSION: Final = 1

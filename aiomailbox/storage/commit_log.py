@@ -26,8 +26,6 @@ import msgspec
 from aiomailbox.errors import SinkError
 from aiomailbox.storage.local import Disk
 
-__all__ = ["CommitLog", "DirectoryLog", "Following"]
-
 Following = Literal["keep", "delete"]
 
 _FOLDER: Final = "_aiomailbox"

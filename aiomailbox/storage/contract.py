@@ -6,8 +6,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["Claim", "Storage"]
-
 
 class Claim(Protocol):
     """The exclusive right to write below a name; see `Storage.claim`."""

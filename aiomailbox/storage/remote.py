@@ -21,8 +21,6 @@ from aiomailbox.errors import (
 )
 from aiomailbox.storage.local import check_name
 
-__all__ = ["LEASE_MS", "RemoteStorage"]
-
 LEASE_MS: Final = 60_000
 _CACHING: Final = frozenset({"blockcache", "cached", "filecache", "simplecache"})
 _CHUNK_BYTES: Final = 1 << 20

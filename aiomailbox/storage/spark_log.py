@@ -20,8 +20,6 @@ import msgspec
 from aiomailbox.errors import SinkError
 from aiomailbox.storage.local import Disk
 
-__all__ = ["SparkLog"]
-
 _FOLDER: Final = "_spark_metadata"
 _VERSION: Final = b"v1"
 # A prime, and large enough that what is written again and again is little.

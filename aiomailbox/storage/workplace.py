@@ -25,8 +25,6 @@ from typing import Final
 from aiomailbox.errors import SinkError, StorageClaimedError, TargetExistsError
 from aiomailbox.storage.local import Disk, ExchangeNotSupportedError, LocalClaim, holder
 
-__all__ = ["SUCCESS", "Workplace", "staging_directory"]
-
 SUCCESS: Final = "_SUCCESS"
 _LOCK: Final = ".lock"
 _OWNER: Final = ".owner"

@@ -37,8 +37,6 @@ from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.task.outputs import SliceSize
 
-__all__ = ["Backlog", "has_backlog"]
-
 _Element = Run | Watermark | WatermarkStatus | LatencyMarker
 
 # Above the results of a slice of input; only an emitter of more has to wait.

@@ -26,7 +26,6 @@ from aiomailbox.testing.context import DEFAULT_START, ManualClock
 if TYPE_CHECKING:
     from _typeshed import FileDescriptorLike
 
-__all__ = ["DeadlockError", "VirtualTimeLoop", "virtual_time_loop_factory"]
 
 _Ts = TypeVarTuple("_Ts")
 _Events = list[tuple[selectors.SelectorKey, int]]

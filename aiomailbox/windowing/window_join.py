@@ -21,8 +21,6 @@ from aiomailbox.windowing.contents import ListedContents
 from aiomailbox.windowing.operator import WindowEmitter, WindowOperator
 from aiomailbox.windowing.spec import WindowSpec
 
-__all__ = ["WindowJoinOperator"]
-
 
 class WindowJoinOperator(WindowOperator, TwoInputOperator):
     """Emits the pairs of records that have one key in one window.

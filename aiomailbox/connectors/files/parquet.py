@@ -16,8 +16,6 @@ from aiomailbox.connectors.files.formats import FileChunk, open_file
 from aiomailbox.errors import DamagedFileError, RecordTypeError
 from aiomailbox.records.run import ListRun, Run
 
-__all__ = ["ParquetFormat"]
-
 
 class ParquetFormat:
     """The rows of Parquet files, a batch at a time.

@@ -16,8 +16,6 @@ from typing import Any, Final
 from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.types import is_user_type, parts_of_type
 
-__all__ = ["CHECK", "plan_digest", "row_check", "wrapped"]
-
 # The name of the column of checks.
 CHECK: Final = "__aiomailbox_check"
 

@@ -33,8 +33,6 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StringType, StructType
 
-__all__ = ["DirectoryFormat"]
-
 
 class DirectoryFormat(DataSource):  # type: ignore[misc]  # pyspark has no types
     """A directory of Parquet files with a log of commits, for Spark.

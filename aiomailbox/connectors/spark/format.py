@@ -8,8 +8,6 @@ from typing import Any
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.errors import UsageError
 
-__all__ = ["register_format"]
-
 
 def register_format(spark: Any) -> None:
     """Let a session read ``spark.readStream.format("aiomailbox").load(directory)``.

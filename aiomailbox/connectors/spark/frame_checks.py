@@ -17,15 +17,6 @@ from aiomailbox.connectors.spark.types import nested_types
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.operators.core.fields import RecordFields
 
-__all__ = [
-    "check_names",
-    "check_session",
-    "checked_schema",
-    "checked_stream",
-    "fields_of",
-    "form_of",
-]
-
 
 def checked_schema(df: Any, parameter: str = "df") -> Any:
     """Return the schema of a DataFrame that can be read now, and to an end.

@@ -31,18 +31,6 @@ from aiomailbox.operators.sources.source import Boundedness
 from aiomailbox.operators.stateless.operators import TimestampsAndWatermarksOperator
 from aiomailbox.records.run import ListRun, Run
 
-__all__ = [
-    "BatchRuns",
-    "FrameRows",
-    "FrameSource",
-    "frame_operator",
-    "frame_rows",
-    "hold_watermarks",
-    "makes_watermarks",
-    "waits_for_end",
-    "with_column",
-]
-
 
 class FrameRows(NamedTuple):
     """What the rows of a DataFrame become.

@@ -11,8 +11,6 @@ from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.failures import DeadLetter, ErrorAction, OnError
 from aiomailbox.records.events import OutputTag
 
-__all__ = ["DEAD_LETTER_COLUMNS", "dead_letter_origins", "plain_letter"]
-
 DEAD_LETTER_COLUMNS: Final = pa.schema(
     [
         ("record", pa.string()),

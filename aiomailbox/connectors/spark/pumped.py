@@ -14,8 +14,6 @@ from aiomailbox.connectors.spark.reading import Chunk
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import InputStatus, ReaderContext, ReaderOutput
 
-__all__ = ["PumpedReader", "check_after"]
-
 SplitT = TypeVar("SplitT")
 ItemT = TypeVar("ItemT")
 

@@ -15,8 +15,6 @@ from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 from aiomailbox.records.run import ListRun
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["dataframe_from_records", "kind_of_spark", "spark_schema"]
-
 
 async def dataframe_from_records(
     spark: Any, records: Iterable[Any], *, schema: Any = None

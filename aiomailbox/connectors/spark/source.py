@@ -33,8 +33,6 @@ from aiomailbox.operators.sources.source import (
 from aiomailbox.policies.arguments import local_path
 from aiomailbox.typevars import OutT
 
-__all__ = ["SparkSource"]
-
 
 class SparkSource(Generic[OutT]):
     """Reads the partitions of a Spark DataFrame, one after another.

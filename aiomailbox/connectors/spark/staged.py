@@ -34,8 +34,6 @@ from aiomailbox.errors import (
 )
 from aiomailbox.storage.local import sync_directory
 
-__all__ = ["Stage", "StagedRows", "check_stageable"]
-
 _MANIFEST: Final = "_aiomailbox.json"
 _VERSION: Final = 1
 _ROWS: Final = "rows-"

@@ -23,17 +23,6 @@ from aiomailbox.state.descriptors import (
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.state.store import KeyedStateStore, ListState, MapState, ValueState
 
-__all__ = [
-    "SparkExpiredTimerInfo",
-    "SparkListState",
-    "SparkMapState",
-    "SparkProcessorHandle",
-    "SparkTimerValues",
-    "SparkValueState",
-    "check_stateful_processor",
-    "check_time_mode",
-]
-
 TIMERS: Final = "spark timers"
 
 _METHODS: Final = ("init", "handleInputRows", "handleExpiredTimer", "close")

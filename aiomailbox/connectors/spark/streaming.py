@@ -48,8 +48,6 @@ from aiomailbox.operators.sources.source import (
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.state.serializers import kept_in_state
 
-__all__ = ["SparkStreamSource", "StreamSplit"]
-
 _LOOK_S: Final = 0.2
 
 

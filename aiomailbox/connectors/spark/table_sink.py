@@ -37,8 +37,6 @@ from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.storage.local import make_directories
 from aiomailbox.threads import ThreadTurns
 
-__all__ = ["SparkTableSink"]
-
 _ROW_GROUP_ROWS: Final = 65_536
 _DONE_KEPT: Final = 16
 

@@ -27,8 +27,6 @@ from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import VOID
 
-__all__ = ["TransformWithStateOperator"]
-
 
 class TransformWithStateOperator(StatefulOperator):
     """Runs a class written for Spark's ``transformWithState``, unchanged.

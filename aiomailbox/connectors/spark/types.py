@@ -12,15 +12,6 @@ from aiomailbox.errors import (
     UnsupportedColumnError,
 )
 
-__all__ = [
-    "ReadPath",
-    "check_path",
-    "is_user_type",
-    "nested_types",
-    "parts_of_type",
-    "special_columns",
-]
-
 ReadPath = Literal["arrow", "rows"]
 
 # Types whose values need nothing but what Arrow or Spark's rows give by themselves.

@@ -21,28 +21,6 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from aiomailbox.errors import RecordTypeError, SinkError, StorageClaimedError
 
-__all__ = [
-    "LEASES",
-    "LEASE_S",
-    "LEDGER",
-    "STAGING_COLUMNS",
-    "Database",
-    "Lease",
-    "RowsRefused",
-    "StagedBatch",
-    "TableTarget",
-    "check_columns",
-    "gone",
-    "lease_lost",
-    "lost",
-    "no_field",
-    "on_conflict",
-    "quoted",
-    "refused_at_commit",
-    "staging_mismatch",
-    "taken",
-]
-
 LEDGER: Final = "aiomailbox_commits"
 LEASES: Final = "aiomailbox_leases"
 # How long an execution that says nothing is taken for alive, by the database's clock.

@@ -31,8 +31,6 @@ from aiomailbox.connectors.sql.contract import (
 )
 from aiomailbox.errors import SinkError
 
-__all__ = ["PostgresDatabase"]
-
 _CONNECT_S: Final = 30.0
 _CLOSE_S: Final = 5.0
 # How long the end of another execution's commit is waited for.

@@ -34,8 +34,6 @@ from aiomailbox.connectors.sql.contract import (
 from aiomailbox.errors import SinkError
 from aiomailbox.threads import ThreadTurns
 
-__all__ = ["SqliteDatabase"]
-
 T = TypeVar("T")
 
 # How long a transaction waits for those of others.

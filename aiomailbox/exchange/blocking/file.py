@@ -19,8 +19,6 @@ from typing import Any, BinaryIO, Final, NamedTuple
 from aiomailbox.errors import CorruptStreamError, PartitionStorageError
 from aiomailbox.memory.buffer import DataType
 
-__all__ = ["FRAME_OVERHEAD_BYTES", "BlockingFile", "StoredBuffer", "thread_error"]
-
 _HEADER: Final = struct.Struct(">IIB")
 _CHECKED: Final = struct.Struct(">IB")
 FRAME_OVERHEAD_BYTES: Final = _HEADER.size

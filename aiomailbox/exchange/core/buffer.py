@@ -24,8 +24,6 @@ from aiomailbox.records.events import (
 )
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
-__all__ = ["BUFFER_SIZE_BYTES", "CONTROL", "CONTROL_BYTES_ESTIMATE", "ObjectBuffer"]
-
 # A full run of rows of average size fills one buffer.
 BUFFER_SIZE_BYTES: Final = RUN_LENGTH_MAX * ListRun.RECORD_BYTES_ESTIMATE
 

@@ -34,8 +34,6 @@ from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import CheckpointBarrier, EndOfPartition, RuntimeEvent
 from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 
-__all__ = ["ResultPartition"]
-
 
 class ResultPartition(PipelinedOutput[PipelinedSubpartition]):
     """The subpartitions of one output, and the pool that bounds them together.

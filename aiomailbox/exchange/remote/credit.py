@@ -17,8 +17,6 @@ from aiomailbox.errors import IllegalStateError
 from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
 from aiomailbox.memory.local_pool import BufferListener
 
-__all__ = ["ChannelBuffers", "FloatingPool", "SenderCredit"]
-
 
 class FloatingPool(Protocol):
     """Where floating buffers come from; `LocalBufferPool` without overdraft is one."""

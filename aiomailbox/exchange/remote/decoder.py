@@ -25,8 +25,6 @@ from aiomailbox.exchange.remote.wire import (
 )
 from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES
 
-__all__ = ["EVENT_BYTES_MAX", "FrameHandler", "WireDecoder"]
-
 # A barrier with a long location; events are not counted against credit.
 EVENT_BYTES_MAX: Final = 64 * 1024
 _BUFFER_RESPONSE: Final = 0

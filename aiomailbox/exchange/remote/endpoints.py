@@ -17,15 +17,6 @@ from aiomailbox.exchange.remote.wire import PartitionAddress
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import NetworkBuffer
 
-__all__ = [
-    "ChannelLink",
-    "PeerAddress",
-    "Receiver",
-    "ViewProvider",
-    "partition_address",
-    "partition_id_of",
-]
-
 _PADDED: Final = struct.Struct(">12xI")
 
 

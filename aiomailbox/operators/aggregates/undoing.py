@@ -16,8 +16,6 @@ from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.state.snapshot import copy_content
 
-__all__ = ["UndoableAggregate", "undoable"]
-
 
 class UndoableAggregate(Protocol):
     """An aggregate function whose changes can be taken back.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from aiomailbox.records.events import Watermark, WatermarkStatus
 
-__all__ = ["QueuedControl", "Segment"]
-
 QueuedControl = Watermark | WatermarkStatus
 
 

@@ -17,8 +17,6 @@ from typing import Any, ClassVar, Final
 
 from aiomailbox.errors import RecordMutatedError, add_note
 
-__all__ = ["MutationCheck", "difference", "structure"]
-
 # Of those that an operator got or emitted before, so many are looked at again.
 _KEPT: Final = 256
 _DEPTH_MAX: Final = 50

@@ -13,16 +13,6 @@ from aiomailbox.operators.core.operator import Input, Operator, Output, Pending
 from aiomailbox.records.events import OutputTag
 from aiomailbox.records.run import ListRun, Run
 
-__all__ = [
-    "WatchedInput",
-    "WatchedOutput",
-    "collector_for",
-    "noted",
-    "watched_function",
-    "watched_input",
-    "watched_write",
-]
-
 
 class WatchedInput:
     """An operator's input that is watched; everything else is as it was.

@@ -43,8 +43,6 @@ from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.threads import ThreadTurns
 
-__all__ = ["ThreadOperator", "check_run_in"]
-
 # The way there and back is a fiftieth of it.
 _PIECE_S: Final = 0.005
 

@@ -13,13 +13,6 @@ from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.runtime.peers.messages import AlignmentLimit, AlignmentReport
 
-__all__ = [
-    "ParentAlignmentGroup",
-    "ParentAlignmentGroups",
-    "RemoteAlignmentGroup",
-    "RemoteAlignmentGroups",
-]
-
 
 class RemoteAlignmentGroup(AlignmentGroup):
     """A worker's view of a group.

@@ -17,8 +17,6 @@ from aiomailbox.runtime.peers.messages import (
     encode,
 )
 
-__all__ = ["PARENT_BYTES_MAX", "ControlChannel", "FrameBuffer", "read_message"]
-
 # A job may bring its data along: all that a frame can say.
 PARENT_BYTES_MAX: Final = (1 << 31) - 1 - FRAME_HEADER.size
 # With more than this waiting to be sent, the other end is taken not to read any more.

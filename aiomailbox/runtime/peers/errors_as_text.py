@@ -15,8 +15,6 @@ from aiomailbox.policies.restart import culprit_of
 from aiomailbox.runtime.failures import place_of_error, shorten, traceback_text
 from aiomailbox.runtime.peers.messages import ErrorText
 
-__all__ = ["error_from_text", "text_of_error"]
-
 _TEXT_MAX: Final = 16 * 1024
 _NOTES_MAX: Final = 32
 

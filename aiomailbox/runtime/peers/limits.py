@@ -22,15 +22,6 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.peers.messages import Granted, Lease, LimitText, Pause
 from aiomailbox.runtime.services import Limiters
 
-__all__ = [
-    "GrantTaker",
-    "LimitDesk",
-    "RemoteLimiter",
-    "RemoteLimits",
-    "limit_from_text",
-    "text_of",
-]
-
 _WEIGHTS_MAX: Final = 1024
 _Waiter = tuple[float, "asyncio.Future[None]"]
 

@@ -22,8 +22,6 @@ from aiomailbox.runtime.loop_watch import look_at_loop
 from aiomailbox.runtime.peers.control import FrameBuffer
 from aiomailbox.runtime.peers.messages import Beat, decode_beat, encode
 
-__all__ = ["Heart", "LivenessWatch"]
-
 _BEAT_S: Final = 1.0
 _BEAT_BYTES_MAX: Final = 64 * 1024
 # From here on a loop counts as held. Pauses between reports double, up to five minutes.

@@ -39,8 +39,6 @@ _FLOATING_SHARE: Final = _SEGMENT_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
 # A buffer costs Python more than it costs Flink, whose least has 256 bytes.
 _DEBLOATED_BYTES_MIN: Final = 1024
 
-__all__ = ["PeerNetwork", "edge_codecs", "new_pool", "producers_of", "segments_at"]
-
 
 class PeerNetwork:
     """The data server, the connections and the codecs of one process.

@@ -34,8 +34,6 @@ from aiomailbox.state.descriptors import StateDescriptor
 from aiomailbox.windowing.operator import FailedWindow
 from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow
 
-__all__ = ["RECORDS_OF_OURS", "RecordTypes", "is_foreign", "record_classes"]
-
 _SEEN_MAX: Final = 20_000
 _OURS: Final = "aiomailbox."
 # Where descriptors say what a state consists of.

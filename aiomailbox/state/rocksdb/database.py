@@ -17,8 +17,6 @@ from aiomailbox.errors import MissingExtraError
 from aiomailbox.state.rocksdb.encoding import prefix_end
 from aiomailbox.state.snapshot import StateFile
 
-__all__ = ["FILES_BYTES_MIN", "Database", "DatabaseSnapshot", "PendingSnapshot"]
-
 _MIB: Final = 1 << 20
 _BLOOM_BITS: Final = 10
 _BUFFER_BLOOM_RATIO: Final = 0.1

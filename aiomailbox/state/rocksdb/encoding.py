@@ -14,8 +14,6 @@ from typing import Any, Final
 from aiomailbox.keygroups.assigner import KeyGroupAssigner, normalized_key
 from aiomailbox.state.serializers import ObjectCodec
 
-__all__ = ["KeyCodec", "prefix_end"]
-
 _PLACE: Final = struct.Struct(">HH")
 _PLACE_BYTES: Final = _PLACE.size
 # How a plain msgpack array of two begins.

@@ -15,8 +15,6 @@ from aiomailbox.state.rocksdb.store import Rows
 from aiomailbox.state.serializers import ObjectSerializer, serializer_of
 from aiomailbox.state.snapshot import Entries, FetchFile, StateMeta
 
-__all__ = ["FilesKeyGroups"]
-
 _PIECE: Final = 1024
 
 

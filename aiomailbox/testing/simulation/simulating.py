@@ -21,7 +21,6 @@ from aiomailbox.testing.simulation.world import Calls, Faults, World
 if TYPE_CHECKING:
     from aiomailbox.testing.simulation.run import Pipeline
 
-__all__ = ["SimulatedRun", "SimulationError", "SimulationReport", "simulate"]
 
 Check = Callable[[list[Any], list[Any]], None]
 

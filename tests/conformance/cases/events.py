@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.event_buffer import event_data_type
+from aiomailbox.exchange.frames.encoder import event_data_type
 from aiomailbox.records.event_codec import decode_event, encode_event
 from aiomailbox.records.events import (
     Alignment,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange.bytes_partition import BytesResultPartition
+from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.event_codec import decode_event, encode_event

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.exchange.bytes_partition import BytesResultPartition
-from aiomailbox.exchange.bytes_subpartition import BytesSubpartition, PolledBytes
+from aiomailbox.exchange.core.contract import PolledBytes
+from aiomailbox.exchange.frames.partition import BytesResultPartition
+from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.event_codec import decode_event, encode_event

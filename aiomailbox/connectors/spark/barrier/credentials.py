@@ -18,8 +18,6 @@ from aiomailbox.errors import UsageError, WorldError, install_command
 from aiomailbox.exchange.remote.handshake import Security
 from aiomailbox.scratch import ScratchDirectory
 
-__all__ = ["Credentials", "new_credentials", "security_of"]
-
 _NAME: Final = "aiomailbox"
 _DAYS: Final = 365
 # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the clocks of two machines differ.

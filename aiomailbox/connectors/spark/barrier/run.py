@@ -80,8 +80,6 @@ from aiomailbox.storage.workplace import SUCCESS
 from aiomailbox.supervision import outlast
 from aiomailbox.threads import run_in_thread
 
-__all__ = ["BarrierRun", "ExchangeInput", "new_exchange_input", "run_in_barrier"]
-
 # As often as Spark repeats a task.
 _RESTART: Final = FixedDelayRestart(3, 1.0)
 _OUTCOME: Final = "outcome binary"

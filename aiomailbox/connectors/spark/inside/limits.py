@@ -23,8 +23,6 @@ from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
 from aiomailbox.runtime.peers.messages import Granted, Lease, Pause
 
-__all__ = ["LimitDoor", "RemoteDoor", "check_limits", "open_door"]
-
 _FRAME_BYTES_MAX: Final = 1 << 20
 _JOBS_MAX: Final = 1024
 _CONNECT_S: Final = 30.0

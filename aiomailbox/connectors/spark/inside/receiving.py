@@ -20,8 +20,6 @@ from aiomailbox.exchange.input.gate import InputChannel
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import MAX_WATERMARK, EndOfData, EndOfPartition, StopMode
 
-__all__ = ["ChannelKey", "Demultiplexer", "ShuffleChannel"]
-
 
 class ChannelKey(NamedTuple):
     """What a message is of: an edge, and one of its producers."""

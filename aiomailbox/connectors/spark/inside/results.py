@@ -19,8 +19,6 @@ from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
-__all__ = ["RESULTS", "ResultSink", "StageResults"]
-
 # Under this name a task's context gives where results go.
 RESULTS: Final = "spark results"
 

@@ -19,8 +19,6 @@ from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.transformation import Origin
 
-__all__ = ["arrow_columns", "declared_class", "output_schema"]
-
 _SIMPLE: Final[dict[Any, str]] = {
     bool: "BooleanType",
     bytes: "BinaryType",

@@ -27,8 +27,6 @@ from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import RuntimeEvent, StopMode, Watermark
 from aiomailbox.records.run import Run
 
-__all__ = ["RowWriter", "ShuffleOutput"]
-
 _ROW_BYTES_MAX: Final = 512 * 1024
 # No consumer waits for a frame to be complete: of columns it holds what one run had.
 _FRAME_BYTES: Final = 256 * 1024
