@@ -343,11 +343,20 @@ def _maps(
         start, offsets, stop = _offsets(array)
         keys = key_decoder(array.keys.slice(start, stop - start))
         items = item_decoder(array.items.slice(start, stop - start))
-        return _cut(
-            array,
-            offsets,
-            lambda low, high: dict(zip(keys[low:high], items[low:high], strict=True)),
-        )
+        try:
+            return _cut(
+                array,
+                offsets,
+                lambda low, high: dict(
+                    zip(keys[low:high], items[low:high], strict=True)
+                ),
+            )
+        except TypeError as error:
+            raise UnsupportedColumnError(
+                f"column {'.'.join(path)!r} of type {array.type} cannot become a dict: "
+                f"its keys cannot ({error}). Make it a list of keys and values, or read "
+                "batches."
+            ) from error
 
     return decode
 

@@ -28,6 +28,10 @@ from aiomailbox.records.run import Run
 _DECIMAL_DIGITS: Final = 38
 
 
+# What Arrow raises for a value that is not of a type.
+_UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
+
+
 _SCHEMA_ADVICE: Final = (
     "The first records decide the types where no schema= is given. Give all records the "
     "same types."
@@ -79,6 +83,7 @@ class BatchMaker:
         needs_columns: bool = False,
     ) -> None:
         self.schema = None if schema is None else _in_micros(schema)
+        self._is_given = schema is not None
         self._needs_columns = needs_columns
         self._kind_of = kind_of or plain_in_micros
         self._shape: RecordShape | None = None
@@ -121,7 +126,7 @@ class BatchMaker:
             schema = pa.schema(fields)
         if not batch.schema.equals(schema):
             schema = self._completed(batch.schema, schema)
-            batch = _fitted(batch, schema)
+            batch = self._fitted(batch, schema)
         self.schema = schema
         return batch
 
@@ -146,13 +151,11 @@ class BatchMaker:
         by_name = dict(zip(shape.names, columns, strict=True))
         extra = sorted(set(shape.names) - set(schema.names))
         if extra:
-            raise RecordTypeError(
-                "record", f"fields {extra} are not in the schema", "Give schema=."
-            )
+            raise self._extra("fields", extra, schema)
         arrays = [
-            encoded_column(by_name[field.name], field)
+            self._encoded(by_name[field.name], field)
             if field.name in by_name
-            else _no_column(field, list(shape.names))
+            else self._no_column(field, list(shape.names))
             for field in schema
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -180,6 +183,68 @@ class BatchMaker:
                 schema = schema.set(index, field.with_type(_filled(field.type, found)))
         return schema
 
+    def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+        names = batch.schema.names
+        extra = sorted(set(names) - set(schema.names))
+        if extra:
+            raise self._extra("columns", extra, schema)
+        columns = [
+            self._cast(batch.column(names.index(field.name)), field)
+            if names.count(field.name) == 1
+            else self._no_column(field, names)
+            for field in schema
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _encoded(self, values: list[Any], field: pa.Field) -> pa.Array:
+        try:
+            return _converted(values, field.type)
+        except _UNFIT as error:
+            raise self._misfit(field, str(error)) from error
+
+    def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        if column.type.equals(field.type):
+            return column
+        try:
+            check_type(column.type, field.type)
+            return cast_plain(column, field.type)
+        except (pa.ArrowException, ValueError) as error:
+            raise self._misfit(field, str(error)) from error
+
+    def _misfit(self, field: pa.Field, problem: str) -> RecordTypeError:
+        if not self._is_given:
+            return _misfit(field, problem)
+        return RecordTypeError(
+            f"column {field.name!r}",
+            f"a record does not fit {field.type}, which the schema says: {problem}",
+            f"Convert the values, or give {field.name!r} another type in the schema.",
+        )
+
+    def _no_column(self, field: pa.Field, names: list[str]) -> NoReturn:
+        if not self._is_given:
+            raise _misfit(field, f"there is not exactly one such field in {names}")
+        raise RecordTypeError(
+            f"column {field.name!r}",
+            f"the schema has it, as {field.type}, and a record has "
+            f"{'several' if field.name in names else 'none'}: its fields are {names}",
+            f"Let records have {field.name!r} once, or leave it out of the schema.",
+        )
+
+    def _extra(self, what: str, names: list[str], schema: pa.Schema) -> RecordTypeError:
+        if not self._is_given:
+            return RecordTypeError(
+                "record",
+                f"{what} {names} are not among those of the first record, "
+                f"{schema.names}",
+                "All records must have the same fields.",
+            )
+        known = ", ".join(f"{field.name}: {field.type}" for field in schema)
+        return RecordTypeError(
+            "record",
+            f"{what} {names} are not in the schema, which has {known or 'none'}",
+            "Add them to the schema, or leave them out of the records.",
+        )
+
     def _check(self, records: list[Any], shape: RecordShape) -> None:
         if issubclass(shape.record_type, dict):
             width = len(shape.names)
@@ -195,22 +260,6 @@ class BatchMaker:
                 f"{record!r} has other fields than the first, {list(shape.names)}",
                 "All records must have the same fields.",
             )
-
-
-def _fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    names = batch.schema.names
-    extra = sorted(set(names) - set(schema.names))
-    if extra:
-        raise RecordTypeError(
-            "record", f"columns {extra} are not in the schema", "Give schema=."
-        )
-    columns = [
-        _cast(batch.column(names.index(field.name)), field)
-        if names.count(field.name) == 1
-        else _no_column(field, names)
-        for field in schema
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def lacks_type(kind: pa.DataType) -> bool:
@@ -297,7 +346,7 @@ def _inferred(shape: RecordShape, columns: list[list[Any]]) -> pa.Schema:
 def _inferred_field(name: str, values: list[Any]) -> pa.Field:
     try:
         kind = pa.infer_type(values)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+    except _UNFIT as error:
         raise _misfit(pa.field(name, pa.null()), str(error)) from error
     if pa.types.is_decimal(kind):
         # Later values may have more digits before the point.
@@ -320,7 +369,7 @@ def encoded_column(
     """
     try:
         return _converted(values, field.type)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+    except _UNFIT as error:
         raise _misfit(field, str(error), advice) from error
 
 
@@ -334,20 +383,6 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
         ]
     check_values(values, kind)
     return pa.array(values, kind)
-
-
-def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
-    if column.type.equals(field.type):
-        return column
-    try:
-        check_type(column.type, field.type)
-        return cast_plain(column, field.type)
-    except (pa.ArrowException, ValueError) as error:
-        raise _misfit(field, str(error)) from error
-
-
-def _no_column(field: pa.Field, names: list[str]) -> NoReturn:
-    raise _misfit(field, f"there is not exactly one such field in {names}")
 
 
 def hinted_type(hint: Any, otherwise: pa.DataType) -> pa.DataType:

@@ -337,7 +337,7 @@ class ParquetWriter:
                 "record",
                 "a column that was None got a type after its file was begun: "
                 f"{table.schema}",
-                "Give ParquetSink a schema=.",
+                "Give ParquetSink a schema= that has its type.",
             )
         # Popped and put in again: the one written to last is the last one.
         file = self._files.pop(folder, None) or self._open_file(folder, table.schema)

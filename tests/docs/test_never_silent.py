@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 import re
+import signal
 import sys
 import time
 import warnings
@@ -20,9 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import aiomailbox as am
+from aiomailbox.connectors.spark.session import local_session
 from aiomailbox.storage.append_log import LogSegment
 
 PAGE = Path(__file__).parents[2] / "docs" / "never-silent.md"
@@ -94,6 +98,11 @@ OF_REAL_TIME = {
     "a barrier does not come through",
     "a function blocks the event loop",
 }
+OF_SPARK = {
+    "a Python worker of Spark is killed",
+    "a map's keys cannot be those of a dict",
+    "calls inside Spark are divided over tasks",
+}
 
 
 def line(what: str) -> Callable[[Program], Program]:
@@ -132,7 +141,7 @@ LINES = lines_of_the_page()
 def test_each_line_of_the_page_has_a_program_and_each_program_a_line() -> None:
     assert set(LINES) == set(PROGRAMS)
     assert {kind for told in LINES.values() for kind, _ in told} == set(KINDS)
-    assert set(PROGRAMS) >= OF_REAL_TIME
+    assert set(PROGRAMS) >= OF_REAL_TIME | OF_SPARK
 
 
 async def check(what: str, told: Told, caplog: pytest.LogCaptureFixture) -> None:
@@ -170,7 +179,7 @@ def told_of(directory: Path, caplog: pytest.LogCaptureFixture) -> Told:
     )
 
 
-@pytest.mark.parametrize("what", [one for one in LINES if one not in OF_REAL_TIME])
+@pytest.mark.parametrize("what", sorted(set(LINES) - OF_REAL_TIME - OF_SPARK))
 async def test_what_happens_is_told_as_the_page_says(
     what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -183,6 +192,17 @@ async def test_what_happens_is_told_as_the_page_says(
 async def test_what_only_a_real_clock_shows_is_told_as_the_page_says(
     what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    await check(what, told_of(tmp_path, caplog), caplog)
+
+
+@pytest.mark.spark
+@pytest.mark.real_time
+@pytest.mark.parametrize("what", sorted(OF_SPARK))
+async def test_what_goes_wrong_in_spark_is_told_as_the_page_says(
+    spark: Any, what: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    # It is the session that programs get.
+    assert spark is local_session()
     await check(what, told_of(tmp_path, caplog), caplog)
 
 
@@ -933,3 +953,42 @@ async def _one_at_a_time(told: Told) -> None:
         return number
 
     told.explained.append(new_env().from_collection([1]).map(call).explain())
+
+
+@line("a record has a field that the given schema has not")
+async def _not_in_schema(told: Told) -> None:
+    env = new_env()
+    schema = pa.schema([("a", pa.int64())])
+    target = told.directory / "rows"
+    env.from_collection([{"a": 1, "b": 2}]).sink_to(
+        am.ParquetSink(target, schema=schema)
+    )
+    await told.run(env)
+
+
+@line("a Python worker of Spark is killed")
+async def _killed_worker(told: Told) -> None:
+    @am.pipeline
+    def deadly(rows: Any) -> Any:
+        return rows.map(lambda row: os.kill(os.getpid(), signal.SIGKILL))
+
+    applied = deadly.apply_to(local_session().range(1), schema="n int")
+    applied.materialize(told.directory / "rows")
+
+
+@line("a map's keys cannot be those of a dict")
+async def _keys(told: Told) -> None:
+    am.SparkSource(local_session().sql("SELECT map(array(1), 2) AS m"))
+
+
+@line("calls inside Spark are divided over tasks")
+async def _divided(told: Told) -> None:
+    @am.pipeline
+    def called(rows: Any) -> Any:
+        async def call(row: Any) -> dict[str, int]:
+            return {"n": 1}
+
+        return rows.map_async(call, concurrency=6)
+
+    applied = called.apply_to(local_session().range(1), schema="n int")
+    told.explained.append(applied.explain())

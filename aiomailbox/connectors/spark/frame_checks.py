@@ -14,7 +14,12 @@ from aiomailbox.columnar.forms import (
 from aiomailbox.connectors.spark.jobs import explaining_loss, is_connect
 from aiomailbox.connectors.spark.reading import RowForm
 from aiomailbox.connectors.spark.types import nested_types
-from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    UnsupportedColumnError,
+    UsageError,
+    WrongTypeError,
+)
 from aiomailbox.operators.core.fields import RecordFields
 
 
@@ -95,18 +100,65 @@ def form_of(records: Any) -> RecordForm | None:
     return record_form(records)
 
 
-def check_names(schema: Any, form: RecordForm) -> None:
-    """Let the form refuse names now, of the record and of nested structs.
+def check_names(schema: Any, form: RecordForm | None) -> None:
+    """Let the form refuse names now, and keys that no dict can have.
+
+    Args:
+        schema: The DataFrame's.
+        form: What a record is; None if batches are.
 
     Raises:
         UnsupportedColumnError: If a column does not fit; names it.
     """
+    if form is None:
+        form = RowForm()
+    else:
+        for field in schema.fields:
+            _check_keys(field.dataType, form.nested(field.name), (field.name,))
     form.builder(tuple(field.name for field in schema.fields))
     if not isinstance(form, NamedTupleForm | RowForm):
         return
     for where, kind in nested_types(schema):
         if type(kind).__name__ == "StructType":
             form.builder(tuple(field.name for field in kind.fields), ".".join(where))
+
+
+def _check_keys(kind: Any, form: RecordForm, where: tuple[str, ...]) -> None:
+    """Refuse maps whose keys become what Python cannot look up."""
+    name = type(kind).__name__
+    if name == "ArrayType":
+        _check_keys(kind.elementType, form, (*where, "element"))
+    elif name == "MapType":
+        what = _unhashable(kind.keyType, form)
+        if what is not None:
+            raise UnsupportedColumnError(
+                f"column {'.'.join(where)!r} of type {kind.simpleString()} cannot become "
+                f"a dict: its keys have {what}, which no dict takes as a key. In Spark, "
+                "select map_entries() of it, which is an array of keys and values, or "
+                'make texts of its keys with transform_keys(); or read records="batch".'
+            )
+        _check_keys(kind.valueType, form, (*where, "value"))
+    elif name == "StructType":
+        for field in kind.fields:
+            inner = form.nested(field.name)
+            _check_keys(field.dataType, inner, (*where, field.name))
+
+
+def _unhashable(kind: Any, form: RecordForm) -> str | None:
+    """Return what of a key cannot be hashed once it is a Python value; None if nothing."""
+    name = type(kind).__name__
+    if name == "ArrayType":
+        return "a list (of an ARRAY)"
+    if name != "StructType":
+        return None
+    if isinstance(form, DictForm):
+        return "a dict (of a STRUCT)"
+    if isinstance(form, ClassForm) and form.record_type.__hash__ is None:
+        return f"a {form.record_type.__qualname__} (of a STRUCT), which has no hash"
+    found = (
+        _unhashable(field.dataType, form.nested(field.name)) for field in kind.fields
+    )
+    return next((each for each in found if each is not None), None)
 
 
 def fields_of(form: RecordForm | None, names: list[str]) -> RecordFields | None:

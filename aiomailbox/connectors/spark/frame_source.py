@@ -66,7 +66,7 @@ def frame_rows(
     schema = checked_schema(df, name)
     form = form_of(records)
     check_path(schema, "arrow")
-    check_names(schema, form or RowForm())
+    check_names(schema, form)
     # Of a column its expression is all that is known.
     first = re.sub(r"^Column<'(.*)'>$", r"\1", str(order[0])) if order else ""
     names = schema.fieldNames()

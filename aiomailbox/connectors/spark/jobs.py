@@ -7,9 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +19,35 @@ from aiomailbox.errors import AioMailboxError, SparkJobError
 # The end of Spark's Java process, as its clients see it.
 
 
+_LOOK_S: Final = 5.0
+
+
+_FETCHER: Final = "task-result-getter-"
+
+
 # How long a process may take to end after its connections have.
 _ENDING_S: Final = 2.0
 
 
 _REMEDY: Final = "The session cannot be used any more: stop it, and make a new one."
+
+
+MEMORY_REMEDY: Final = (
+    "Make partitions smaller (SparkSource(df, partitions=N), or df.repartition(N)), "
+    "let Spark write the rows to files (SparkSource(df, stage=directory)), or give the "
+    "driver more memory (spark.driver.memory, set before the session is made)."
+)
+
+
+# What errors of a Java process say that is about to end.
+_ENDING: Final = re.compile(
+    "SparkContext was shut down|stopped SparkContext|does not exist in the JVM|"
+    "OutOfMemoryError|does not explain any more"
+)
+
+
+# By Spark's own handler, and by the option ExitOnOutOfMemoryError of Java.
+_MEMORY_CODES: Final = (52, 3)
 
 
 @contextmanager
@@ -55,15 +80,95 @@ def lost_session_error(
         session: The session.
         doing: What was being done, for the message.
     """
-    if not _tells_of_loss(error):
+    is_loss = _tells_of_loss(error)
+    # What is asked of a process that is ending fails in many ways.
+    if not is_loss and not _ENDING.search(text_of(error)):
         return None
     process = _java_process(session)
     code = None if process is None else _exit_code(process)
-    if process is None or code is None:
-        how = f"Spark closed the connection ({type(error).__name__}); its log says why"
-    else:
+    if process is not None and code is not None:
         how = f"Spark's Java process (process {process.pid}) {_how(code)}"
+        remedy = _REMEDY + (f" {MEMORY_REMEDY}" if code in _MEMORY_CODES else "")
+        return SparkJobError(f"while {doing}, {how}. {remedy}")
+    if not is_loss:
+        return None
+    how = f"Spark closed the connection ({type(error).__name__}); its log says why"
     return SparkJobError(f"while {doing}, {how}. {_REMEDY}")
+
+
+@contextmanager
+def watching_driver(
+    session: Any, doing: str, on_death: Callable[[SparkJobError], None]
+) -> Iterator[None]:
+    """Look meanwhile, in a thread, whether a driver that gives no rows still can.
+
+    The threads that fetch the results of tasks live as long as Spark does. One that
+    memory ran out in is gone without a word, and its job waits for ever. Nothing is
+    looked at on Spark Connect, whose driver is not here.
+
+    Args:
+        session: The session.
+        doing: What the body does, for the message.
+        on_death: Called once, in that thread, with what happened; ends what waits.
+    """
+    over = threading.Event()
+
+    def look() -> None:
+        before = _driver_threads(session)
+        while before is not None and not over.wait(_LOOK_S):
+            now = _driver_threads(session)
+            dead = [] if now is None else died_since(before, now)
+            if dead:
+                on_death(_no_memory_error(doing, dead))
+            if dead or now is None:
+                return
+
+    watch = threading.Thread(target=look, name="spark-watch", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def died_since(before: str, now: str) -> list[str]:
+    """Return the threads that fetch results and have died, of Java's lists of threads.
+
+    They are numbered as they begin, and one that died is replaced by the next number.
+    So one that both began and died between two looks is missed in the numbers.
+    """
+    had, has = _fetching(before), _fetching(now)
+    born = range(max(had, default=-1) + 1, max(has, default=-1) + 1)
+    return [f"{_FETCHER}{each}" for each in sorted((had | set(born)) - has)]
+
+
+def _fetching(threads: str) -> set[int]:
+    return {int(each) for each in re.findall(rf"\b{_FETCHER}(\d+)\b", threads)}
+
+
+def _driver_threads(session: Any) -> str | None:
+    """Return Java's list of the driver's threads; None if it cannot be asked."""
+    with contextlib.suppress(Exception):
+        threads = session._jvm.java.lang.Thread.getAllStackTraces().keySet()
+        return str(threads.toString())
+    return None
+
+
+def _no_memory_error(doing: str, dead: list[str]) -> SparkJobError:
+    return SparkJobError(
+        f"while {doing}, Spark's driver ran out of memory: {', '.join(dead)} died, and "
+        f"what it had to fetch never comes (the driver's log has the "
+        f"OutOfMemoryError). {MEMORY_REMEDY}"
+    )
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error as text; that of Java is asked for it, and may be gone."""
+    name = type(error).__name__
+    try:
+        return f"{name}: {error}"
+    except Exception as gone:  # noqa: BLE001 -- whatever a lost connection raises
+        return f"{name}, which Spark does not explain any more ({type(gone).__name__})"
 
 
 def _tells_of_loss(error: BaseException | None) -> bool:
@@ -92,6 +197,11 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
 
 
 def _how(code: int) -> str:
+    if code in _MEMORY_CODES:
+        return (
+            f"ended with exit code {code}: it ran out of memory "
+            "(java.lang.OutOfMemoryError)"
+        )
     if code >= 0:
         return f"ended with exit code {code}"
     with contextlib.suppress(ValueError):
@@ -127,9 +237,12 @@ class JobTag:
 
     Args:
         df: A DataFrame of the session.
+        doing: What the jobs do, for messages.
     """
 
-    def __init__(self, df: Any) -> None:
+    def __init__(self, df: Any, doing: str = "reads the DataFrame") -> None:
+        self._doing = doing
+        self._death: SparkJobError | None = None
         self.name: str = f"aiomailbox-{uuid.uuid4().hex}"
         self._session = df.sparkSession
         self._is_connect = is_connect(df)
@@ -141,6 +254,11 @@ class JobTag:
         else:
             context = self._session.sparkContext
             context.setJobGroup(self.name, "aiomailbox reads a DataFrame")
+
+    def watching(self) -> AbstractContextManager[None]:
+        """Cancel the jobs if the driver cannot give their results; `explain` says so."""
+        doing = f"a Spark job that {self._doing} ran"
+        return watching_driver(self._session, doing, self._on_death)
 
     def cancel_jobs(self) -> bool:
         """Cancel the running jobs that have the mark; from any thread, may block.
@@ -165,27 +283,87 @@ class JobTag:
         """Return an error that says what went wrong; in the thread that got it."""
         if isinstance(error, AioMailboxError):
             return error
+        if self._death is not None:
+            return self._death
         lost = lost_session_error(error, self._session, "a DataFrame was read")
-        return lost or spark_job_error(error)
+        return lost or spark_job_error(error, self._doing)
+
+    def _on_death(self, death: SparkJobError) -> None:
+        self._death = death
+        self.cancel_jobs()
 
 
-def spark_job_error(error: BaseException) -> SparkJobError:
+def spark_job_error(error: BaseException, doing: str) -> SparkJobError:
     """Return an error that says what went wrong in Spark.
 
-    A failure that comes through Java is recognised by its innermost cause, which holds the
-    traceback of the Python worker. Call it in the thread that got the error: it asks
-    the JVM.
+    A failure that comes through Java is recognised by its innermost cause that says
+    something, which holds the traceback of the Python worker. Call it in the thread
+    that got the error: it asks the JVM.
+
+    Args:
+        error: What came out of pyspark.
+        doing: What the job does, for the message.
     """
-    java = getattr(error, "java_exception", None)
-    text = f"{type(error).__name__}: {error}"
-    if java is not None:
-        with contextlib.suppress(Exception):
-            while java.getCause() is not None:
-                java = java.getCause()
-            text = f"{java.getClass().getName()}: {java.getMessage()}"
-    return SparkJobError(
-        f"the Spark job that reads the DataFrame failed: {text}{_remedy(text)}"
+    said = _said_by_java(error) or [text_of(error)]
+    whole = "\n".join(said)
+    task = _LOST_TASK.search(whole)
+    where = (
+        "" if task is None else f" in task {task[1]} of stage {task[2]} on {task[3]}"
     )
+    if _DEAD_WORKER in whole:
+        text = f"the Python worker that ran it died{where}. {_DIED}"
+    elif no_memory := _NO_MEMORY.search(whole):
+        text = f"Java ran out of memory{where} ({no_memory[0]}). {_SHORT_OF_MEMORY}"
+    else:
+        text = _FRAMES.sub("", said[-1]).strip()
+        text += _remedy(text)
+    return SparkJobError(f"the Spark job that {doing} failed: {text}")
+
+
+def _said_by_java(error: BaseException) -> list[str]:
+    """Return the messages of a Java exception and of its causes, the innermost last."""
+    java = getattr(error, "java_exception", None)
+    said: list[str] = []
+    with contextlib.suppress(Exception):
+        while java is not None:
+            name, message = java.getClass().getName(), java.getMessage()
+            # Where there is none, the one around it says more.
+            if message is not None or not said:
+                said.append(f"{name}: {message}")
+            java = java.getCause()
+    return said
+
+
+_DEAD_WORKER: Final = "Python worker exited unexpectedly"
+
+
+_DIED: Final = (
+    "It was killed by a signal, as the system does when memory runs out, or crashed in "
+    "native code. Make partitions smaller (df.repartition(N)) or let workers have more "
+    "memory (spark.executor.memoryOverhead; locally the machine's), and see the "
+    "system's log; where native code crashed is said with "
+    "spark.python.worker.faulthandler.enabled=true."
+)
+
+
+# A result is lost where the driver has no room to fetch it.
+_NO_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|TaskResultLost")
+
+
+_SHORT_OF_MEMORY: Final = (
+    f"{MEMORY_REMEDY} On a cluster, that of a task is spark.executor.memory."
+)
+
+
+_LOST_TASK: Final = re.compile(
+    r"Lost task ([\d.]+) in stage ([\d.]+) \(TID \d+\) \(([^()]*)\)"
+)
+
+
+# Lines of a Java stack trace.
+_FRAMES: Final = re.compile(
+    r"^[ \t]+(at [\w.$]+[./(<].*|\.\.\. \d+ more)\n?", re.MULTILINE
+)
 
 
 # What a Python worker of Spark says that is not the Python of this program.

@@ -123,9 +123,12 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
         tag = None if plan.df is None else JobTag(plan.df)
 
         def produce() -> Iterator[ReadItem]:
-            if tag is not None:
-                tag.tag_thread()
-            return read(plan, part, row, split.fingerprint)
+            if tag is None:
+                yield from read(plan, part, row, split.fingerprint)
+                return
+            tag.tag_thread()
+            with tag.watching():
+                yield from read(plan, part, row, split.fingerprint)
 
         return Pump(
             produce,

@@ -274,7 +274,8 @@ def local_session(
     """Start (or get) a Spark session inside this process, listening to no other process.
 
     Its clock is UTC, its workers run the interpreter that runs this, and Parquet files
-    get timestamps that other readers understand.
+    get timestamps that other readers understand. Its Java process ends if memory runs
+    out.
 
     Args:
         app_name: The name that Spark shows.
@@ -316,6 +317,8 @@ _SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.session.timeZone": "UTC",
     "spark.ui.enabled": "false",
+    # A thread that memory runs out in would be gone without a word.
+    "spark.driver.extraJavaOptions": "-XX:+ExitOnOutOfMemoryError",
     # The progress bar is drawn over whatever the program prints.
     "spark.ui.showConsoleProgress": "false",
 }

@@ -173,7 +173,7 @@ class SparkSource(Generic[OutT]):
             raise InvalidArgumentError(
                 "records", '"batch" needs the Arrow path', 'Use path="arrow".'
             )
-        check_names(schema, form or RowForm())
+        check_names(schema, form)
         self._splits = splits
         self._order = _columns(order_by, schema)
         self._depth = handover_batches

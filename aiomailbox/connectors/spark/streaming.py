@@ -24,7 +24,11 @@ from aiomailbox.connectors.spark.frame_checks import (
     fields_of,
     form_of,
 )
-from aiomailbox.connectors.spark.jobs import lost_session_error, spark_job_error
+from aiomailbox.connectors.spark.jobs import (
+    lost_session_error,
+    spark_job_error,
+    watching_driver,
+)
 from aiomailbox.connectors.spark.pumped import PumpedReader, check_after
 from aiomailbox.connectors.spark.reading import (
     Beginning,
@@ -36,7 +40,12 @@ from aiomailbox.connectors.spark.reading import (
     read,
 )
 from aiomailbox.connectors.spark.types import check_path
-from aiomailbox.errors import AioMailboxError, SourceChangedError, UsageError
+from aiomailbox.errors import (
+    AioMailboxError,
+    SourceChangedError,
+    SparkJobError,
+    UsageError,
+)
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sources.source import (
     Boundedness,
@@ -130,7 +139,7 @@ class SparkStreamSource:
         schema = checked_stream(df)
         form = form_of(records)
         check_path(schema, "arrow")
-        check_names(schema, form or RowForm())
+        check_names(schema, form)
         check_count(batch_rows, "batch_rows")
         check_count(handover_batches, "handover_batches")
         self._trigger = dict(trigger or {})
@@ -215,15 +224,11 @@ class _Query:
     def items(self) -> Iterator[_Item]:
         """Start the query, and give what its batches bring until it ends."""
         self._query = self._writer.foreachBatch(self._on_batch).start()
+        session = self._plan.df.sparkSession
+        doing = "a streaming DataFrame was read"
         try:
-            while True:
-                try:
-                    # With a timeout: a query that ends puts nothing.
-                    yield self._items.get(timeout=_LOOK_S)
-                except queue.Empty:
-                    # In this order: what it had put before it ended is still taken.
-                    if not self._query.isActive and self._items.empty():
-                        break
+            with watching_driver(session, doing, self._on_death):
+                yield from self._taken(self._query)
         finally:
             self.cancel()
         if self._refusal is not None:
@@ -246,7 +251,21 @@ class _Query:
             return error
         session = self._plan.df.sparkSession
         lost = lost_session_error(error, session, "a streaming DataFrame was read")
-        return lost or spark_job_error(error)
+        return lost or spark_job_error(error, "reads the streaming DataFrame")
+
+    def _taken(self, query: Any) -> Iterator[_Item]:
+        while True:
+            try:
+                # With a timeout: a query that ends puts nothing.
+                yield self._items.get(timeout=_LOOK_S)
+            except queue.Empty:
+                # In this order: what it had put before it ended is still taken.
+                if not query.isActive and self._items.empty():
+                    return
+
+    def _on_death(self, death: SparkJobError) -> None:
+        self._refusal = death
+        self.cancel()
 
     def _on_batch(self, df: Any, batch: int) -> None:
         """Take a micro-batch; in a thread of Spark's, which waits for it."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.connectors.spark.jobs import lost_session_error
+from aiomailbox.connectors.spark.jobs import died_since, lost_session_error
 
 pytestmark = pytest.mark.spark
 
@@ -84,3 +84,82 @@ def test_a_lost_connection_to_a_process_that_others_started_is_told(
 
 def test_other_errors_are_no_loss() -> None:
     assert lost_session_error(ValueError("no"), Session(), "reading") is None
+
+
+def threads(*names: str) -> str:
+    """As Java shows a set of threads."""
+    return str([f"Thread[{name},5,main]" for name in (*names, "main")])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "dead"),
+    [
+        ([], [], []),
+        ([], [0, 1], []),
+        ([0, 1], [0, 1, 2, 3], []),
+        ([0], [1], [0]),
+        ([], [1], [0]),
+        ([1, 2], [1, 2], []),
+        ([1, 2], [2, 4], [1, 3]),
+        ([10], [11], [10]),
+    ],
+)
+def test_threads_that_fetch_results_and_died_are_known_by_their_numbers(
+    before: list[int], now: list[int], dead: list[int]
+) -> None:
+    lists = [
+        threads(*[f"task-result-getter-{each}" for each in one])
+        for one in (before, now)
+    ]
+    assert died_since(*lists) == [f"task-result-getter-{each}" for each in dead]
+
+
+SMALL = """
+import os, sys, threading
+import aiomailbox as am
+from aiomailbox.connectors.spark.session import local_session
+
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+memory = {"spark.driver.memory": "512m", "spark.driver.maxResultSize": "1g"}
+spark = local_session(cores=1, **memory, **options)
+frame = spark.range(12_000_000, numPartitions=1)
+
+async def count():
+    rows = 0
+    async for _ in am.StreamExecutionEnvironment().from_source(am.SparkSource(frame)):
+        rows += 1
+    return rows
+
+try:
+    print(am.run(count()), "rows")
+except am.JobFailedError as error:
+    print(type(error.__cause__).__name__, error.__cause__)
+os._exit(0)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="a process that ends when memory runs out"),
+        pytest.param(
+            ("spark.driver.extraJavaOptions", "-Da=b"), id="a process that goes on"
+        ),
+    ],
+)
+def test_a_partition_too_large_for_the_driver_is_said(options: tuple[str, ...]) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SMALL, *options],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    said = ended.stdout
+    # Java has its own line before it ends.
+    assert "\nSparkJobError" in f"\n{said}", ended.stderr[-2_000:]
+    assert "ran out of memory" in said
+    assert "spark.driver.memory" in said
+    assert "SparkSource(df, partitions=N)" in said
+    assert "stage=directory" in said

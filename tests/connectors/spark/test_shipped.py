@@ -63,8 +63,10 @@ def test_a_worker_without_the_library_says_so() -> None:
 
 def test_an_executor_that_was_taken_away_is_told_from_a_fault_of_the_program() -> None:
     lost = "ExecutorLostFailure (executor 1 exited: Executor decommission finished)"
-    assert "Run again" in str(spark_job_error(RuntimeError(lost)))
-    assert "Run again" not in str(spark_job_error(RuntimeError("division by zero")))
+    assert "Run again" in str(spark_job_error(RuntimeError(lost), "runs"))
+    assert "Run again" not in str(
+        spark_job_error(RuntimeError("division by zero"), "runs")
+    )
 
 
 def test_workers_of_another_python_are_told_from_a_fault_of_the_program() -> None:
@@ -73,9 +75,11 @@ def test_workers_of_another_python_are_told_from_a_fault_of_the_program() -> Non
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9",
     ]
     for text in foreign:
-        said = str(spark_job_error(RuntimeError(text)))
+        said = str(spark_job_error(RuntimeError(text), "runs"))
         assert (
             f"Set PYSPARK_PYTHON before the session is made, e.g. to {sys.executable}"
             in said
         )
-    assert "PYSPARK" not in str(spark_job_error(RuntimeError("No module named 'shop'")))
+    assert "PYSPARK" not in str(
+        spark_job_error(RuntimeError("No module named 'shop'"), "runs")
+    )

@@ -416,13 +416,14 @@ async def _collected(frame: Any) -> list[Any]:
     Raises:
         SparkJobError: If the job failed.
     """
-    tag = JobTag(frame)
+    tag = JobTag(frame, "runs the pipeline")
     is_over = threading.Event()
 
     def collect() -> list[Any]:
         tag.tag_thread()
         try:
-            return list(frame.collect())
+            with tag.watching():
+                return list(frame.collect())
         except Exception as error:
             raise tag.explain(error) from error
 

@@ -50,6 +50,7 @@ from aiomailbox.errors import (
 from aiomailbox.graph.describe import describe_form
 from aiomailbox.graph.job_graph import JobGraph, JobVertex
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
+from aiomailbox.operators.async_io.settings import share
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.policies.rate_limit import RateLimit
@@ -473,7 +474,7 @@ class Applied:
             line
             for vertices in job.levels.vertices
             for vertex in vertices
-            for line in _watermark_lines(vertex)
+            for line in (*_call_lines(vertex), *_watermark_lines(vertex))
         ]
         for item in self._items:
             if any(each.is_async for each in item.functions) and not item.has_journal:
@@ -515,7 +516,8 @@ class Applied:
         except SparkJobError:
             raise
         except Exception as error:
-            raise spark_job_error(error) from error
+            doing = f"runs pipeline {application.name!r}"
+            raise spark_job_error(error, doing) from error
         return Materialized(
             self._session.read.parquet(str(path)),
             {output.number: output.schema for output in outputs},
@@ -640,6 +642,24 @@ class Materialized:
             )
         mine = self._rows.where(f"kind = {int(RowKind.RESULT)} and edge = {number}")
         return mine.select("payload").mapInArrow(_unpacker(), self._schemas[number])
+
+
+def _call_lines(vertex: JobVertex) -> Iterator[str]:
+    """Yield how the calls of a vertex are divided over its tasks, and what limits them."""
+    for node in vertex.nodes:
+        item, tasks = node.transformation, vertex.parallelism
+        if item.source is None:
+            total = getattr(item.factory(), "concurrency", None)
+            if total is not None:
+                least, most = share(total, tasks, tasks - 1), share(total, tasks, 0)
+                each = f"{most}" if least == most else f"{least} or {most}"
+                yield (
+                    f"  {item.name!r} has up to {each} calls in flight in each task: "
+                    f"concurrency={total} is divided over {tasks} subtasks."
+                )
+        if item.limit is not None:
+            whose = "each task" if item.limit.per_task else "all tasks together"
+            yield f"  {item.name!r} has a limit for {whose}: {item.limit!r}."
 
 
 def _watermark_lines(vertex: JobVertex) -> Iterator[str]:

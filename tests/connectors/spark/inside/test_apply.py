@@ -543,6 +543,32 @@ def test_a_field_that_no_row_has_is_refused_when_the_pipeline_is_written(
         misspelt.apply_to(spark.range(3), schema="id long")
 
 
+def test_explain_says_how_calls_are_divided_over_tasks_and_what_limits_them(
+    spark: Any,
+) -> None:
+    @am.pipeline
+    def limited(rows: Any) -> Any:
+        async def call(row: Any) -> Doubled:
+            return Doubled(row.id, 0)
+
+        mine = am.RateLimit(5, per=1.0, per_task=True)
+        ours = am.RateLimit(10, per=1.0, name="service")
+        first = rows.map_async(call, concurrency=7, limit=ours).name("first")
+        second = first.key_by("id").map_async(call, concurrency=1, limit=mine)
+        return second.name("second").map_async(call, concurrency=6).name("third")
+
+    text = limited.apply_to(spark.range(10), schema=Doubled).explain()
+    assert (
+        "'first' has up to 3 or 4 calls in flight in each task: concurrency=7 is "
+        "divided over 2 subtasks." in text
+    )
+    assert "'first' has a limit for all tasks together: RateLimit(count=10" in text
+    assert "'second' has up to 1 calls in flight in each task: concurrency=1" in text
+    assert "'second' has a limit for each task: RateLimit(count=5" in text
+    assert "'third' has up to 3 calls in flight in each task" in text
+    assert "'third' has a limit" not in text
+
+
 def test_explain_says_what_runs_where_and_what_is_not_certain(spark: Any) -> None:
     df = spark.range(0, 10)
     text = windowed.apply_to(df, schema=Doubled).explain()
