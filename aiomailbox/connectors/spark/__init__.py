@@ -30,12 +30,12 @@ if TYPE_CHECKING:
         default_parallelism,
         new_input,
     )
-    from aiomailbox.connectors.spark.reader import (
-        SparkSplit,
+    from aiomailbox.connectors.spark.reader import SparkSplit
+    from aiomailbox.connectors.spark.result import (
+        dataframe_from_records,
         dataframe_from_runs,
         dataframe_from_state,
     )
-    from aiomailbox.connectors.spark.result import dataframe_from_records
     from aiomailbox.connectors.spark.session import ship_library
     from aiomailbox.connectors.spark.source import SparkSource
     from aiomailbox.connectors.spark.streaming import SparkStreamSource
@@ -70,7 +70,7 @@ _LAZY = {
     "BarrierRun": "aiomailbox.connectors.spark.barrier.run",
     "new_exchange_input": "aiomailbox.connectors.spark.barrier.run",
     "run_in_barrier": "aiomailbox.connectors.spark.barrier.run",
-    "dataframe_from_runs": "aiomailbox.connectors.spark.reader",
+    "dataframe_from_runs": "aiomailbox.connectors.spark.result",
     "default_parallelism": "aiomailbox.connectors.spark.inside.applied",
     "new_input": "aiomailbox.connectors.spark.inside.applied",
     "register_format": "aiomailbox.connectors.spark.format",
@@ -79,7 +79,7 @@ _LAZY = {
     "SparkStreamSource": "aiomailbox.connectors.spark.streaming",
     "SparkSplit": "aiomailbox.connectors.spark.reader",
     "SparkTableSink": "aiomailbox.connectors.spark.table_sink",
-    "dataframe_from_state": "aiomailbox.connectors.spark.reader",
+    "dataframe_from_state": "aiomailbox.connectors.spark.result",
     "dataframe_from_records": "aiomailbox.connectors.spark.result",
 }
 

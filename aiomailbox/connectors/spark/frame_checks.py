@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from aiomailbox.columnar.forms import (
     ClassForm,
     DictForm,
@@ -153,12 +155,20 @@ def _unhashable(kind: Any, form: RecordForm) -> str | None:
         return None
     if isinstance(form, DictForm):
         return "a dict (of a STRUCT)"
-    if isinstance(form, ClassForm) and form.record_type.__hash__ is None:
+    if isinstance(form, ClassForm) and not _hashes(form.record_type):
         return f"a {form.record_type.__qualname__} (of a STRUCT), which has no hash"
     found = (
         _unhashable(field.dataType, form.nested(field.name)) for field in kind.fields
     )
     return next((each for each in found if each is not None), None)
+
+
+def _hashes(record_type: type) -> bool:
+    if issubclass(record_type, msgspec.Struct):
+        # Its class has a __hash__ in any case, which may raise.
+        config = record_type.__struct_config__
+        return config.frozen or not config.eq
+    return record_type.__hash__ is not None
 
 
 def fields_of(form: RecordForm | None, names: list[str]) -> RecordFields | None:

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import atexit
-import shutil
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
-import pyarrow as pa
-from pyarrow import parquet
 
-from aiomailbox.checkpoint.savepoint import Savepoint
-from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.fingerprint import wrapped
-from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.jobs import (
     JobTag,
     ReadProgress,
-    explaining_loss,
-    is_connect_session,
-    url_for_spark,
 )
 from aiomailbox.connectors.spark.pumped import PumpedReader, check_after
 from aiomailbox.connectors.spark.reading import (
@@ -35,19 +24,12 @@ from aiomailbox.connectors.spark.reading import (
     Skipped,
     read,
 )
-from aiomailbox.connectors.spark.result import kind_of_spark, spark_schema
 from aiomailbox.errors import (
-    InvalidArgumentError,
     SourceChangedError,
-    TargetExistsError,
-    UsageError,
 )
 from aiomailbox.operators.sources.source import ReaderContext, ReaderOutput
-from aiomailbox.policies.arguments import local_path
-from aiomailbox.records.run import ListRun, Run
-from aiomailbox.scratch import ScratchDirectory
+from aiomailbox.records.run import ListRun
 from aiomailbox.state.serializers import kept_in_state
-from aiomailbox.threads import run_in_thread
 
 _REMEDY: Final = (
     "Start anew, or let Spark write the rows once: SparkSource(df, stage=directory)."
@@ -303,196 +285,3 @@ def _as_it_is(error: BaseException) -> Exception:
 
 def _part_id(part: int) -> str:
     return f"partition-{part}"
-
-
-# Results of any size as a Spark DataFrame: few in memory, many in files.
-
-
-# What is collected before it is written; up to so much is never written.
-SEGMENT_BYTES: Final = 64 * 1024 * 1024
-
-
-_ROW_GROUP_ROWS: Final = 65_536
-
-
-async def dataframe_from_runs(
-    spark: Any,
-    runs: AsyncIterator[Run],
-    *,
-    schema: Any = None,
-    path: Any = None,
-    segment_bytes: int = SEGMENT_BYTES,
-) -> Any:
-    """Return a Spark DataFrame of runs, of which a bounded part is in memory.
-
-    Args:
-        spark: The session.
-        runs: The results.
-        schema: The DataFrame's schema, as a StructType or as text; None takes that of
-            the first records.
-        path: A directory that does not exist, in storage that Spark's executors see;
-            None for memory, and where results are many, for files of this process.
-        segment_bytes: How much is collected before it is written, as Arrow holds it.
-
-    Raises:
-        WrongTypeError: If ``spark`` is no session.
-        InvalidArgumentError: If it was stopped, or there is neither a schema nor a
-            record.
-        TargetExistsError: If there is something at the path.
-        UsageError: If results are many, and Spark's executors may be on other machines.
-        RecordTypeError: If the records are not of one form.
-        UnsupportedColumnError: If Spark has no type for a column; names it.
-        SparkJobError: If Spark's Java process has ended.
-    """
-    check_session(spark)
-    columns = None
-    if schema is not None:
-        schema, columns = await run_in_thread(_declared, spark, schema)
-    maker = BatchMaker(columns, kind_of_spark, needs_columns=True)
-    segments = _Segments(spark, path)
-    waiting: list[pa.RecordBatch] = []
-    size_bytes = 0
-    async for run in runs:
-        for batch in maker.batches(run):
-            waiting.append(batch)
-            size_bytes += batch.nbytes
-        if size_bytes >= segment_bytes:
-            await run_in_thread(segments.write, waiting)
-            waiting, size_bytes = [], 0
-    if maker.schema is None:
-        raise InvalidArgumentError(
-            "schema", "there are no records to take it from", "Give schema=."
-        )
-    wanted = spark_schema(maker.schema) if schema is None else schema
-    if path is None and not segments.count:
-        with explaining_loss(spark, "a DataFrame was made"):
-            table = _table(waiting, maker.schema)
-            return await run_in_thread(_in_memory, spark, table, wanted)
-    await run_in_thread(segments.write, waiting)
-    with explaining_loss(spark, "a DataFrame was made"):
-        return await run_in_thread(segments.read, wanted)
-
-
-async def dataframe_from_state(
-    spark: Any, savepoint: Savepoint, uid: str, name: str, *, path: Any = None
-) -> Any:
-    """Return what a state holds in a savepoint or checkpoint, as a DataFrame.
-
-    Columns are those of `Savepoint.arrow`: ``key``, ``namespace`` where there is one, and
-    ``value``.
-
-    Args:
-        spark: The session.
-        savepoint: The savepoint.
-        uid: The operator's uid, its id, or its name.
-        name: The state's name.
-        path: Where the rows become files; see `dataframe_from_runs`.
-
-    Raises:
-        StateError: If there is no such operator or state, or it cannot be read.
-        WrongTypeError: If ``spark`` is no session.
-        InvalidArgumentError: If it was stopped, or the state holds nothing.
-        DamagedFileError: If a file is not what was written.
-        UnsupportedColumnError: If Spark has no type for a column; names it.
-        SparkJobError: If Spark's Java process has ended.
-
-    Example:
-        >>> import aiomailbox as am
-        >>> savepoint = am.Savepoint("savepoints/1")  # doctest: +SKIP
-        >>> df = await dataframe_from_state(
-        ...     spark, savepoint, "totals", "sum"
-        ... )  # doctest: +SKIP
-    """
-    batches = savepoint.arrow(uid, name)
-
-    async def runs() -> AsyncIterator[Run]:
-        while (batch := await run_in_thread(next, batches, None)) is not None:
-            yield ListRun([batch])
-
-    return await dataframe_from_runs(spark, runs(), path=path)
-
-
-class _Segments:
-    """Parquet files that become a directory when the last one is written."""
-
-    def __init__(self, spark: Any, path: Any) -> None:
-        self.count = 0
-        self._spark = spark
-        self._path = None if path is None else local_path(path, "path").absolute()
-        if self._path is not None and self._path.exists():
-            raise TargetExistsError(f"{str(self._path)!r} exists already")
-        self._draft: Path | None = None
-
-    def write(self, batches: list[pa.RecordBatch]) -> None:
-        """Write a file; blocks."""
-        folder = self._draft or self._begin()
-        batches = [batch for batch in batches if batch.num_rows]
-        if not batches:
-            return
-        # A column without a type so far has no values: Spark fills them in.
-        known = pa.schema(
-            [field for field in batches[-1].schema if not pa.types.is_null(field.type)]
-        )
-        table = pa.Table.from_batches(
-            [batch.select(known.names).cast(known) for batch in batches], known
-        )
-        file = folder / f"part-{self.count:05d}.parquet"
-        parquet.write_table(table, file, row_group_size=_ROW_GROUP_ROWS)
-        self.count += 1
-
-    def read(self, schema: Any) -> Any:
-        """Let the files be seen, and return them as a DataFrame; blocks."""
-        draft = self._draft or self._begin()
-        if self._path is not None:
-            draft.rename(self._path)
-        place = self._path or draft
-        return self._spark.read.schema(schema).parquet(url_for_spark(place))
-
-    def _begin(self) -> Path:
-        if self._path is not None:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            # Spark does not look at names that begin with a dot.
-            self._draft = self._path.with_name(f".{self._path.name}.inprogress")
-            # What a run that failed, or was killed, has left are other results.
-            shutil.rmtree(self._draft, ignore_errors=True)
-        elif _is_local(self._spark):
-            folder = ScratchDirectory()
-            # DataFrames that are made of this one outlive it.
-            atexit.register(folder.remove)
-            self._draft = folder.path / "results"
-        else:
-            raise UsageError(
-                "the results are too large for a message, and Spark's executors "
-                "may be on other machines: pass to_spark(spark, path=...) a "
-                "directory that they see"
-            )
-        self._draft.mkdir(exist_ok=True)
-        return self._draft
-
-
-def _declared(spark: Any, schema: Any) -> tuple[Any, pa.Schema]:
-    from pyspark.sql.pandas.types import to_arrow_schema
-    from pyspark.sql.types import StructType
-
-    if not isinstance(schema, StructType):
-        with explaining_loss(spark, "a schema was read"):
-            schema = spark.createDataFrame([], schema).schema
-    return schema, to_arrow_schema(schema, timezone="UTC")
-
-
-def _in_memory(spark: Any, table: pa.Table, schema: Any) -> Any:
-    if not table.num_rows:
-        return spark.createDataFrame([], schema)
-    return spark.createDataFrame(table, schema)
-
-
-def _table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_batches([batch.cast(schema) for batch in batches], schema)
-
-
-def _is_local(spark: Any) -> bool:
-    if is_connect_session(spark):
-        return False
-    return str(spark.sparkContext.master).startswith("local[") or (
-        spark.sparkContext.master == "local"
-    )

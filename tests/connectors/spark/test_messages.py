@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import aiomailbox as am
@@ -167,6 +168,15 @@ class Fixed:
     x: int
 
 
+class Spot(msgspec.Struct):
+    x: int
+
+
+@dataclass
+class WithSpots:
+    m: dict[Spot, str]
+
+
 @dataclass
 class WithPoints:
     """A record."""
@@ -245,6 +255,8 @@ def test_a_class_that_has_no_hash_is_no_key(spark: Any) -> None:
     am.SparkSource(df, records=WithFixed)
     with pytest.raises(am.UnsupportedColumnError, match=r"a Point .*has no hash"):
         am.SparkSource(df, records=WithPoints)
+    with pytest.raises(am.UnsupportedColumnError, match=r"a Spot .*has no hash"):
+        am.SparkSource(df, records=WithSpots)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,11 @@ import pytest
 
 from aiomailbox.connectors.spark.result import dataframe_from_records
 from aiomailbox.connectors.spark.source import SparkSource
-from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    RecordTypeError,
+    UnsupportedColumnError,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -65,3 +69,16 @@ async def test_what_spark_has_no_type_for_is_named(spark: Any) -> None:
         await dataframe_from_records(spark, [batch])
     with pytest.raises(InvalidArgumentError, match="schema"):
         await dataframe_from_records(spark, [])
+
+
+async def test_records_have_the_columns_of_a_given_schema_by_name(spark: Any) -> None:
+    df = await dataframe_from_records(
+        spark, [{"b": 1, "a": 2}], schema="a long, b double"
+    )
+    assert df.collect() == [(2, 1.0)]
+    for record, words in {
+        ("b", 2): r"\['b'\] are not in the schema, which has a: int64",
+        ("a", "x"): "column 'a'.*int64.*'x'",
+    }.items():
+        with pytest.raises(RecordTypeError, match=words):
+            await dataframe_from_records(spark, [dict([record])], schema="a long")

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark.reader import dataframe_from_runs
+from aiomailbox.connectors.spark.result import dataframe_from_runs
 from aiomailbox.errors import InvalidArgumentError, TargetExistsError
 from aiomailbox.records.run import ListRun
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark.reader import dataframe_from_state
+from aiomailbox.connectors.spark.result import dataframe_from_state
 from aiomailbox.connectors.spark.table_sink import SparkTableSink, _Table
 from aiomailbox.errors import (
     InvalidArgumentError,
