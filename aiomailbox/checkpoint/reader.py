@@ -28,7 +28,7 @@ from aiomailbox.checkpoint.layout import (
     read_job_file,
     write_job_file,
 )
-from aiomailbox.checkpoint.restored import JobSnapshot, job_snapshot
+from aiomailbox.checkpoint.restored import SavedJob, job_snapshot
 from aiomailbox.checkpoint.shared_files import SHARED, remove_unused, shared_digest
 from aiomailbox.checkpoint.writer import (
     FilesBeside,
@@ -83,7 +83,7 @@ class RestoredJob:
     """
 
     metadata: CheckpointMetadata
-    snapshot: JobSnapshot
+    snapshot: SavedJob
     committables: tuple[RestoredCommittables, ...]
     place: str
     ancestors: tuple[str, ...] = ()

@@ -35,7 +35,7 @@ _InFlight = dict[tuple[VertexId, int], dict[str, tuple[bytes, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class JobSnapshot:
+class SavedJob:
     """All that a job resumes from, by the ids of operators.
 
     Attributes:
@@ -69,7 +69,7 @@ def received(channel: str) -> str:
 def job_snapshot(
     vertices: Mapping[OperatorId, Sequence[TaskSnapshot]],
     enumerators: Mapping[OperatorId, OperatorSnapshot] | None = None,
-) -> JobSnapshot:
+) -> SavedJob:
     """Return what the tasks of a job kept, by operators.
 
     Args:
@@ -89,11 +89,11 @@ def job_snapshot(
                 operators.setdefault(name, [None] * len(tasks))[index] = snapshot
             for name, times in task.inputs.items():
                 inputs.setdefault(name, []).append(times)
-    return JobSnapshot(operators, inputs, enumerators or {}, channels)
+    return SavedJob(operators, inputs, enumerators or {}, channels)
 
 
 def restored_tasks(
-    snapshot: JobSnapshot,
+    snapshot: SavedJob,
     graph: JobGraph,
     *,
     allow_unmatched: bool = False,
@@ -205,7 +205,7 @@ def _may_be_left(snapshot: OperatorSnapshot) -> OperatorSnapshot:
     return replace(snapshot, keyed=keyed)
 
 
-def _check_matched(snapshot: JobSnapshot, graph: JobGraph) -> None:
+def _check_matched(snapshot: SavedJob, graph: JobGraph) -> None:
     known = {node.operator_id for vertex in graph.vertices for node in vertex.nodes}
     lost = [
         name
@@ -221,7 +221,7 @@ def _check_matched(snapshot: JobSnapshot, graph: JobGraph) -> None:
         )
 
 
-def _check_key_groups(snapshot: JobSnapshot, graph: JobGraph) -> None:
+def _check_key_groups(snapshot: SavedJob, graph: JobGraph) -> None:
     for node in (node for vertex in graph.vertices for node in vertex.nodes):
         for one in snapshot.operators.get(node.operator_id, ()):
             if one is None:

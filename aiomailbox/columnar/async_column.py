@@ -46,9 +46,9 @@ from aiomailbox.errors import (
     add_note,
     named_operator,
 )
-from aiomailbox.operators.async_io.calls import Entry
+from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
-from aiomailbox.operators.async_io.ordering import Emitter, Ready
+from aiomailbox.operators.async_io.ordering import Emitter, ReadyRows
 from aiomailbox.operators.async_io.rows import RowFlow
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector
@@ -371,7 +371,7 @@ class AsyncColumnOperator(AsyncMapOperator):
     def _new_emitter(self, *parts: Any) -> Emitter:
         return _ColumnEmitter(*parts, results=self._results)
 
-    def _results(self, ready: Ready) -> Iterator[Run]:
+    def _results(self, ready: ReadyRows) -> Iterator[Run]:
         """Yield the records of rows that are done, with the field more."""
         for _, group in groupby(ready.entries, lambda entry: id(entry.run)):
             entries = list(group)
@@ -418,7 +418,7 @@ class AsyncColumnOperator(AsyncMapOperator):
         add_note(error, f"in {where}, for {function}")
         raise error
 
-    def _records_of(self, entries: list[Entry]) -> list[Any]:
+    def _records_of(self, entries: list[CallEntry]) -> list[Any]:
         """Return the whole records of rows, those of a run at once."""
         records: list[Any] = []
         for _, group in groupby(entries, lambda entry: id(entry.run)):
@@ -442,7 +442,7 @@ class AsyncColumnOperator(AsyncMapOperator):
         for schema in own.elements(_SCHEMA)[:1]:
             self._schema = pa.ipc.read_schema(pa.py_buffer(schema))
 
-    def _entries_of(self, held: list[Any]) -> list[Entry]:
+    def _entries_of(self, held: list[Any]) -> list[CallEntry]:
         if not held:
             return []
         stamps = [record[1] for record in held]
@@ -453,7 +453,7 @@ class AsyncColumnOperator(AsyncMapOperator):
         values = self._values(run)
         entries = []
         for place, (value, record) in enumerate(zip(values, held, strict=True)):
-            entry = Entry(value, *record[1:])
+            entry = CallEntry(value, *record[1:])
             entry.run, entry.place = run, place
             entries.append(entry)
         return entries
@@ -485,7 +485,7 @@ class _Unreadable:
 class _ColumnFlow(RowFlow):
     """Ends rows whose fields cannot be read without a call."""
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: CallEntry) -> None:
         if type(entry.value) is _Unreadable:
             self.refuse(entry, entry.value.error)
         else:
@@ -493,11 +493,13 @@ class _ColumnFlow(RowFlow):
 
 
 class _ColumnEmitter(Emitter):
-    def __init__(self, *parts: Any, results: Callable[[Ready], Iterator[Run]]) -> None:
+    def __init__(
+        self, *parts: Any, results: Callable[[ReadyRows], Iterator[Run]]
+    ) -> None:
         super().__init__(*parts)
         self._results = results
 
-    def _emit_results(self, ready: Ready) -> Pending:
+    def _emit_results(self, ready: ReadyRows) -> Pending:
         runs = self._results(ready)
         return in_turn(self._output.emit_run, ((run,) for run in runs))
 

@@ -58,7 +58,7 @@ _MERGED: Final = 4
 _SMALL: Final = 65_536
 
 
-class Segment:
+class SortedRecords:
     """Some of the records, in the order of their keys and times; it never changes.
 
     Args:
@@ -162,7 +162,7 @@ class KeptColumns:
     __slots__ = ("segments",)
 
     def __init__(self) -> None:
-        self.segments: list[tuple[Segment, int]] = []
+        self.segments: list[tuple[SortedRecords, int]] = []
 
     def add(self, run: ArrowRun, slots: np.ndarray, times: np.ndarray) -> None:
         """Keep records.
@@ -179,7 +179,7 @@ class KeptColumns:
         by_time = np.argsort(times, kind="stable")
         order = by_time[stable_order(slots[by_time], int(slots.max()) + 1)]
         self.segments.append(
-            (Segment(run, order, slots[order], times[order]), _BEGINNING)
+            (SortedRecords(run, order, slots[order], times[order]), _BEGINNING)
         )
         while self._is_time_to_merge():
             self.segments[-_MERGED:] = [_merged(self.segments[-_MERGED:])]
@@ -225,7 +225,7 @@ class KeptColumns:
         for place, (segment, floor) in enumerate(self.segments):
             segment = _alive(segment, floor)
             self.segments[place] = (
-                Segment(
+                SortedRecords(
                     segment.run,
                     segment.places,
                     numbers[segment.slots],
@@ -241,7 +241,7 @@ class KeptColumns:
             RowsNeededError: If rows would be others then; nothing has been changed.
         """
         self.segments = [
-            (Segment(recast(s.run, maker), s.places, s.slots, s.times), floor)
+            (SortedRecords(recast(s.run, maker), s.places, s.slots, s.times), floor)
             for s, floor in self.segments
         ]
 
@@ -260,7 +260,7 @@ class Query:
     __slots__ = ("_found", "counts")
 
     def __init__(
-        self, found: list[tuple[Segment, np.ndarray, np.ndarray]], count: int
+        self, found: list[tuple[SortedRecords, np.ndarray, np.ndarray]], count: int
     ) -> None:
         self._found = found
         self.counts: np.ndarray = np.zeros(count, np.int64)
@@ -326,7 +326,7 @@ def spread(starts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return owners, np.arange(len(owners)) + np.repeat(starts - before, counts)
 
 
-def _alive(segment: Segment, floor: int) -> Segment:
+def _alive(segment: SortedRecords, floor: int) -> SortedRecords:
     """Return what of a segment is not over, with a run of just that if it is little."""
     there = np.flatnonzero(segment.times > floor)
     run, places = segment.run, segment.places[there]
@@ -335,10 +335,10 @@ def _alive(segment: Segment, floor: int) -> Segment:
         numbers: np.ndarray = np.empty(len(run), np.int64)
         numbers[chosen] = np.arange(len(chosen))
         run, places = _whole(run, chosen), numbers[places]
-    return Segment(run, places, segment.slots[there], segment.times[there])
+    return SortedRecords(run, places, segment.slots[there], segment.times[there])
 
 
-def _merged(several: list[tuple[Segment, int]]) -> tuple[Segment, int]:
+def _merged(several: list[tuple[SortedRecords, int]]) -> tuple[SortedRecords, int]:
     """Return the records of segments as one; the earliest comes first."""
     parts = [
         segment if floor == _BEGINNING else _alive(segment, floor)
@@ -358,7 +358,7 @@ def _merged(several: list[tuple[Segment, int]]) -> tuple[Segment, int]:
         order = np.argsort(slots * width + (times - first), kind="stable")
     else:
         order = np.lexsort((times, slots))
-    return Segment(run, places[order], slots[order], times[order]), _BEGINNING
+    return SortedRecords(run, places[order], slots[order], times[order]), _BEGINNING
 
 
 def _joined(runs: list[ArrowRun]) -> ArrowRun:
@@ -594,7 +594,9 @@ class _BufferRows:
     __slots__ = ("_keys", "_segments")
     width = 2
 
-    def __init__(self, segments: list[tuple[Segment, int]], keys: list[Any]) -> None:
+    def __init__(
+        self, segments: list[tuple[SortedRecords, int]], keys: list[Any]
+    ) -> None:
         self._segments = segments
         self._keys = keys
 
@@ -623,7 +625,9 @@ class _TimerRows:
     width = 3
 
     def __init__(
-        self, ends: list[tuple[str, int, list[tuple[Segment, int]]]], keys: list[Any]
+        self,
+        ends: list[tuple[str, int, list[tuple[SortedRecords, int]]]],
+        keys: list[Any],
     ) -> None:
         self._ends = ends
         self._keys = keys
@@ -642,7 +646,7 @@ class _TimerRows:
 
 
 def _records(
-    segment: Segment, floor: int, keys: list[Any]
+    segment: SortedRecords, floor: int, keys: list[Any]
 ) -> Iterator[tuple[Any, int, Any]]:
     """Yield keys, event times and records, in the order in which these came."""
     there = np.flatnonzero(segment.times > floor)

@@ -668,7 +668,7 @@ _NO_COLUMN = (
 )
 
 
-class JoinSide:
+class ColumnarSide:
     """One side: how its rows are made, to which all that is kept of it conforms.
 
     Args:
@@ -840,7 +840,10 @@ class ColumnarJoin(ColumnarOperator, TwoInputOperator):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self._sides = JoinSide(self.key_of_input(0)), JoinSide(self.key_of_input(1))
+        self._sides = (
+            ColumnarSide(self.key_of_input(0)),
+            ColumnarSide(self.key_of_input(1)),
+        )
         self._slots = KeySlots(self._check_keys)
         self._look_at = _KEYS_MIN
 

@@ -80,7 +80,7 @@ class _Side(NamedTuple):
         return Picked(self.runs, self.which[numbers], self.places[numbers])
 
 
-class Groups:
+class JoinGroups:
     """Records that are paired with those of the other side in their group.
 
     Args:
@@ -144,7 +144,7 @@ class EndingPairs:
             for place, window in enumerate(windows)
             for part in window.parts
         ]
-        self._groups = groups = Groups(parts)
+        self._groups = groups = JoinGroups(parts)
         self._size = size
         self._keys = keys
         self._starts = [window.start for window in windows]
@@ -208,7 +208,7 @@ class LatePairs(NamedTuple):
         stamps: The last milliseconds of the windows.
     """
 
-    groups: Groups
+    groups: JoinGroups
     side: int
     which: np.ndarray
     counts: np.ndarray
@@ -715,7 +715,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             for place, start in enumerate(begun.tolist())
             for part in self._ended[start].of_keys(slots[which == place])
         ]
-        groups = Groups(parts)
+        groups = JoinGroups(parts)
         mine = groups.of(numbers)
         # They are the last ones of their groups.
         order = np.argsort(mine, kind="stable")

@@ -54,7 +54,7 @@ class EntryKind(IntEnum):
     """What follows came after a checkpoint; see `SubtaskJournal.mark`."""
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One entry of a journal.
 
     Attributes:
@@ -82,7 +82,7 @@ def encode_entry(kind: int, key: bytes, fingerprint: bytes, payload: bytes) -> b
     return _HEAD.pack(kind, len(key), fingerprint) + key + payload
 
 
-def decode_entry(name: str, data: bytes) -> Entry:
+def decode_entry(name: str, data: bytes) -> JournalEntry:
     """Return the entry that was encoded.
 
     Args:
@@ -96,7 +96,7 @@ def decode_entry(name: str, data: bytes) -> Entry:
         raise DamagedFileError(name, "an entry has no head")
     kind, length, fingerprint = _HEAD.unpack_from(data)
     end = _HEAD.size + length
-    return Entry(kind, data[_HEAD.size : end], fingerprint, data[end:])
+    return JournalEntry(kind, data[_HEAD.size : end], fingerprint, data[end:])
 
 
 def record_key(identity: Any) -> bytes:
@@ -306,7 +306,7 @@ class FinishedBefore:
             for segment in LogSegment.all_in(base):
                 self._load(segment)
 
-    def read(self, place: int) -> Entry:
+    def read(self, place: int) -> JournalEntry:
         """Return the entry at a place.
 
         Raises:

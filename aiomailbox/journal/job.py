@@ -17,8 +17,8 @@ from typing import Final
 
 from aiomailbox.errors import DamagedFileError
 from aiomailbox.journal.entries import (
-    Entry,
     EntryKind,
+    JournalEntry,
     LogDirectory,
     base_directories,
     base_directory,
@@ -272,7 +272,7 @@ def _write_base(path: Path, places: _Places, file_mode: int) -> None:
     sync_directory(path.parent)
 
 
-def _entries(segment: LogSegment) -> Iterator[tuple[int, Entry]]:
+def _entries(segment: LogSegment) -> Iterator[tuple[int, JournalEntry]]:
     name = str(segment.path)
     for place, data in segment.entries():
         yield place, decode_entry(name, data)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.journal.entries import (
-    Entry,
     EntryKind,
     FinishedBefore,
+    JournalEntry,
     base_directories,
     check_finished,
     decode_entry,
@@ -196,7 +196,7 @@ class _FinishedByOthers(FinishedBefore):
             for segment in segments:
                 self._add(segment, is_last=segment is segments[-1])
 
-    def read(self, place: int) -> Entry:
+    def read(self, place: int) -> JournalEntry:
         """Return an entry.
 
         Raises:

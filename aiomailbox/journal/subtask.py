@@ -10,9 +10,9 @@ from typing import Any, Final, Protocol
 from aiomailbox.errors import FencedError
 from aiomailbox.journal.entries import (
     NO_FINGERPRINT,
-    Entry,
     EntryKind,
     FinishedBefore,
+    JournalEntry,
     decode_entry,
     encode_entry,
     encode_mark,
@@ -119,7 +119,7 @@ class SubtaskJournal:
             place = self._before.places.get(key)
         return place
 
-    async def read(self, places: list[int]) -> list[Entry | None]:
+    async def read(self, places: list[int]) -> list[JournalEntry | None]:
         """Return the entries at places that `find` gave; None for one that was pruned.
 
         Raises:
@@ -224,16 +224,16 @@ class SubtaskJournal:
         self._needed = self.segment = self._log.segment
         self._base = (self.segment + 1) * _OWN
 
-    def _read(self, places: Iterable[int]) -> list[Entry | None]:
+    def _read(self, places: Iterable[int]) -> list[JournalEntry | None]:
         return [
             self._read_own(place) if place >= _OWN else self._read_before(place)
             for place in places
         ]
 
-    def _read_before(self, place: int) -> Entry | None:
+    def _read_before(self, place: int) -> JournalEntry | None:
         return None if self._before is None else self._before.read(place)
 
-    def _read_own(self, place: int) -> Entry | None:
+    def _read_own(self, place: int) -> JournalEntry | None:
         number, start = divmod(place, _OWN)
         segment = LogSegment(self._path, number - 1)
         try:

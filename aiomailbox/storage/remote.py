@@ -124,10 +124,10 @@ class RemoteStorage:
             except FileNotFoundError:
                 continue
 
-    def claim(self, below: str, owner: str, now_ms: int) -> Lease:
+    def claim(self, below: str, owner: str, now_ms: int) -> StorageLease:
         """Claim the right to write below a name for a minute, unless renewed."""
         path = f"{self._path(below) if below else self._root}/{_LEASE}"
-        return Lease(self._files, path, owner, now_ms)
+        return StorageLease(self._files, path, owner, now_ms)
 
     def _path(self, name: str) -> str:
         check_name(name)
@@ -140,7 +140,7 @@ class _LeaseFile(msgspec.Struct, frozen=True):
     until_ms: int
 
 
-class Lease:
+class StorageLease:
     """A claim with a time; see `RemoteStorage.claim`.
 
     Two that claim within the time of one round trip are distinguished only by what they

@@ -10,7 +10,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.checkpoint.restored import (
-    JobSnapshot,
+    SavedJob,
     job_snapshot,
     received,
     restored_tasks,
@@ -94,7 +94,7 @@ def pipeline(source: ScriptedSource, results: list[Any]) -> Any:
 class Life(NoCheckpointEvents):
     """One attempt of a job on this loop, from a snapshot to a snapshot."""
 
-    def __init__(self, graph: JobGraph, kept: JobSnapshot | None = None) -> None:
+    def __init__(self, graph: JobGraph, kept: SavedJob | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.graph = graph
         services = JobServices(
@@ -128,7 +128,7 @@ class Life(NoCheckpointEvents):
     def _deliver(self, vertex: int, index: int, splits: Any, no_more: bool) -> None:
         self.local.deliver_splits(vertex, index, splits, no_more=no_more)
 
-    async def snapshot(self) -> JobSnapshot:
+    async def snapshot(self) -> SavedJob:
         """Return a snapshot while nothing is in flight, and end."""
         await asyncio.sleep(10)
         found: dict[VertexId, list[TaskSnapshot]] = {}
@@ -141,7 +141,7 @@ class Life(NoCheckpointEvents):
         heads = {one.id: one.head.operator_id for one in self.graph.vertices}
         vertices = {heads[vertex]: tasks for vertex, tasks in found.items()}
         kept = job_snapshot(vertices, self.sources.snapshot(1))
-        return JobSnapshot(
+        return SavedJob(
             {
                 name: [*map(through_bytes, each)]
                 for name, each in kept.operators.items()
@@ -197,11 +197,11 @@ def test_state_that_no_operator_has_is_refused_unless_it_may_be_lost() -> None:
     source = ScriptedSource(SCRIPTS, timed=True)
     graph = graph_of(source, [])
     own = OperatorStateSnapshot().with_list("splits", ["a"])
-    kept = JobSnapshot({OperatorId("gone"): [OperatorSnapshot(own=own)]})
+    kept = SavedJob({OperatorId("gone"): [OperatorSnapshot(own=own)]})
     with pytest.raises(StateError, match=r"state of operators \['gone'\].*uid"):
         restored_tasks(kept, graph)
     assert restored_tasks(kept, graph, allow_unmatched=True) == {}
-    empty = JobSnapshot({OperatorId("gone"): [OperatorSnapshot(watermark=3), None]})
+    empty = SavedJob({OperatorId("gone"): [OperatorSnapshot(watermark=3), None]})
     assert restored_tasks(empty, graph) == {}
 
 
@@ -212,7 +212,7 @@ def test_inputs_go_on_from_the_one_behind_where_there_are_others() -> None:
     times = [
         (ValveSnapshot(stamp, channels=((stamp, True, True),)),) for stamp in (5, 3)
     ]
-    found = restored_tasks(JobSnapshot(inputs={head: times}), graph)
+    found = restored_tasks(SavedJob(inputs={head: times}), graph)
     assert [found[keyed.id, index].inputs[head] for index in range(3)] == [
         (ValveSnapshot(3),)
     ] * 3
@@ -227,12 +227,12 @@ def test_another_number_of_key_groups_is_refused_by_the_operators_name() -> None
         OperatorSnapshot((KeyedStateSnapshot(64, [meta]),)),
         OperatorSnapshot(timers=timers),
     ):
-        kept = JobSnapshot({keyed.operator_id: [None, one]})
+        kept = SavedJob({keyed.operator_id: [None, one]})
         with pytest.raises(StateError, match=r"process.*max_parallelism 64.*has 128"):
             restored_tasks(kept, graph)
     # One that has no state yet was placed nowhere.
     empty = OperatorSnapshot((KeyedStateSnapshot(64),))
-    restored_tasks(JobSnapshot({keyed.operator_id: [empty]}), graph)
+    restored_tasks(SavedJob({keyed.operator_id: [empty]}), graph)
 
 
 def test_records_in_flight_go_to_who_reads_their_channel_or_nowhere() -> None:

@@ -24,7 +24,7 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.heap import HeapStateStore
-from aiomailbox.state.rocksdb.database import Database
+from aiomailbox.state.rocksdb.database import RocksDatabase
 from aiomailbox.state.rocksdb.store import RocksDBStateStore
 from aiomailbox.testing import ManualClock
 
@@ -314,7 +314,7 @@ class Stopping:
 
 @pytest.mark.parametrize("stops", [0, 1, 2, 5])
 def test_a_write_waits_until_the_buffers_have_room(tmp_path: Path, stops: int) -> None:
-    database = Database(tmp_path, 1 << 20)
+    database = RocksDatabase(tmp_path, 1 << 20)
     database._db = Stopping(database._db, stops=stops)
     database.write(lambda batch: batch.put(b"key", b"1"))
     assert database.get(b"key") == b"1"
@@ -323,7 +323,7 @@ def test_a_write_waits_until_the_buffers_have_room(tmp_path: Path, stops: int) -
 
 
 def test_a_write_does_not_wait_for_a_disk_that_is_full(tmp_path: Path) -> None:
-    database = Database(tmp_path, 1 << 20)
+    database = RocksDatabase(tmp_path, 1 << 20)
     database._db = Stopping(database._db, stops=5, is_full=True)
     with pytest.raises(OSError, match="cannot write its buffers") as raised:
         database.write(lambda batch: batch.put(b"key", b"1"))
@@ -379,13 +379,13 @@ def test_a_snapshot_writes_nothing_until_it_is_read(
         table.put(str(key), [key])
     log: list[str] = []
     for name in ("write", "snapshot"):
-        original = getattr(Database, name)
+        original = getattr(RocksDatabase, name)
 
         def logged(self: Any, *args: Any, original: Any = original) -> Any:
             log.append(original.__name__)
             return original(self, *args)
 
-        monkeypatch.setattr(Database, name, logged)
+        monkeypatch.setattr(RocksDatabase, name, logged)
     snapshot = store.snapshot()
     for key in range(0, 1000, 3):
         table.get(str(key)).append("later")
@@ -449,7 +449,9 @@ def test_a_cut_that_fails_can_be_made_again(
     snapshot = store.snapshot()
     table.put("a", 2)
     with monkeypatch.context() as patch:
-        patch.setattr(Database, "snapshot", lambda self: os.stat(tmp_path / "missing"))
+        patch.setattr(
+            RocksDatabase, "snapshot", lambda self: os.stat(tmp_path / "missing")
+        )
         with pytest.raises(FileNotFoundError):
             dict(snapshot.key_groups)
     assert table.get("a") == 2

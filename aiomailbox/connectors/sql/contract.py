@@ -53,7 +53,7 @@ class TableTarget:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
+class StagingLease:
     """Which execution stages rows under a token, and who may follow it.
 
     Attributes:
@@ -111,7 +111,7 @@ class StagedBatch(NamedTuple):
         return cls(writer, batch, subtask, rows, tuple(columns))
 
 
-class Database(Protocol):
+class SqlDatabase(Protocol):
     """One connection, made when it is needed; not for two callers at once.
 
     Every method raises ``ConnectionError`` if it may succeed when called again. Those that
@@ -238,12 +238,16 @@ def gone(target: TableTarget, batch: int, rows: int, found: int) -> SinkError:
     )
 
 
-def taken(lease: Lease, target: TableTarget, owner: str, left_s: float) -> Exception:
+def taken(
+    lease: StagingLease, target: TableTarget, owner: str, left_s: float
+) -> Exception:
     """Return the error of a lease that another job has."""
     return _claimed(lease, target, owner, left_s)
 
 
-def lease_lost(lease: Lease, target: TableTarget, owner: str | None) -> Exception:
+def lease_lost(
+    lease: StagingLease, target: TableTarget, owner: str | None
+) -> Exception:
     """Return the error of an execution that has lost its lease.
 
     Args:
@@ -260,7 +264,7 @@ def lease_lost(lease: Lease, target: TableTarget, owner: str | None) -> Exceptio
 
 
 def _claimed(
-    lease: Lease, target: TableTarget, owner: str, left_s: float | None
+    lease: StagingLease, target: TableTarget, owner: str, left_s: float | None
 ) -> StorageClaimedError:
     return StorageClaimedError(
         f"sink {lease.sink!r} of job_id {lease.job_id!r} in {target}",

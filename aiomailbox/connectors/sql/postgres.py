@@ -15,9 +15,9 @@ from aiomailbox.connectors.sql.contract import (
     LEASES,
     LEDGER,
     STAGING_COLUMNS,
-    Lease,
     RowsRefused,
     StagedBatch,
+    StagingLease,
     TableTarget,
     check_columns,
     gone,
@@ -72,7 +72,7 @@ class PostgresDatabase:
         lease: What an execution has that writes there.
     """
 
-    def __init__(self, url: str, target: TableTarget, lease: Lease) -> None:
+    def __init__(self, url: str, target: TableTarget, lease: StagingLease) -> None:
         self._url = url
         self._target = target
         self._lease = lease

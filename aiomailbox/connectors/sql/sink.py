@@ -16,10 +16,10 @@ from urllib.parse import urlsplit, urlunsplit
 from aiomailbox.connectors.sinks import RowReader, field_names, patient
 from aiomailbox.connectors.sql.contract import (
     LEASE_S,
-    Database,
-    Lease,
     RowsRefused,
+    SqlDatabase,
     StagedBatch,
+    StagingLease,
     TableTarget,
     no_field,
 )
@@ -65,8 +65,8 @@ class SqlCommitter:
 
     def __init__(
         self,
-        database: Database,
-        keeper: Database,
+        database: SqlDatabase,
+        keeper: SqlDatabase,
         target: TableTarget,
         context: CommitterContext,
         token: str,
@@ -199,7 +199,7 @@ class SqlWriter:
 
     def __init__(
         self,
-        database: Database,
+        database: SqlDatabase,
         target: TableTarget,
         name: str,
         subtask: int,
@@ -437,7 +437,7 @@ class SqlSink:
             lease.token,
         )
 
-    def _connection(self, lease: Lease) -> Database:
+    def _connection(self, lease: StagingLease) -> SqlDatabase:
         if not self._is_postgres:
             return SqliteDatabase(_sqlite_path(self._url), self._target, lease)
         from aiomailbox.connectors.sql.postgres import PostgresDatabase
@@ -448,13 +448,13 @@ class SqlSink:
         return f"<SqlSink {self._target}>"
 
 
-def _lease(context: RuntimeContext | CommitterContext) -> Lease:
+def _lease(context: RuntimeContext | CommitterContext) -> StagingLease:
     identity = context.execution_id
     if context.commits_at_checkpoints and context.is_resumable:
         # What the next execution finds again, too.
         identity = context.job_id
     named = f"{identity}\0{context.operator_id}".encode()
-    return Lease(
+    return StagingLease(
         hashlib.sha256(named).hexdigest()[:16],
         context.job_id,
         context.operator_name,

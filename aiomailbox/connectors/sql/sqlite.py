@@ -17,9 +17,9 @@ from aiomailbox.connectors.sql.contract import (
     LEASES,
     LEDGER,
     STAGING_COLUMNS,
-    Lease,
     RowsRefused,
     StagedBatch,
+    StagingLease,
     TableTarget,
     check_columns,
     gone,
@@ -61,7 +61,7 @@ class SqliteDatabase:
         lease: What an execution has that writes there.
     """
 
-    def __init__(self, path: str, target: TableTarget, lease: Lease) -> None:
+    def __init__(self, path: str, target: TableTarget, lease: StagingLease) -> None:
         self._path = path
         self._target = target
         self._lease = lease

@@ -29,7 +29,7 @@ from aiomailbox.records.run import Run
 S = TypeVar("S", bound=ResultSubpartition[Any])
 
 
-class Output(abc.ABC):
+class PartitionOutput(abc.ABC):
     """What a whole partition and one of its parts have in common.
 
     Args:
@@ -85,7 +85,7 @@ class Output(abc.ABC):
         self._users.on_consumed(callback)
 
 
-class PipelinedOutput(Output, Generic[S]):
+class PipelinedOutput(PartitionOutput, Generic[S]):
     """Base of partitions that are read while they are written, and of their parts.
 
     Args:

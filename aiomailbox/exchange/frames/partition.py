@@ -22,7 +22,7 @@ from aiomailbox.exchange.core.contract import (
     PartitionUsers,
 )
 from aiomailbox.exchange.core.pipelined_output import (
-    Output,
+    PartitionOutput,
     PipelinedOutput,
     check_count,
 )
@@ -366,7 +366,7 @@ class BytesResultPartition(PipelinedOutput[BytesSubpartition]):
 _SMALL_BUFFERS_MAX = 64
 
 
-class MixedResultPartition(Output):
+class MixedResultPartition(PartitionOutput):
     """The channels of one output, some of them to other loops.
 
     Args:

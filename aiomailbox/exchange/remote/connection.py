@@ -230,7 +230,7 @@ class WriteTransport(Protocol):
         ...
 
 
-class Batch:
+class OutgoingBatch:
     """What goes out in one turn.
 
     Attributes:
@@ -307,7 +307,7 @@ class Outgoing:
         """How many buffers wait to be sent."""
         return sum(len(buffers) for _, buffers in self._pinned)
 
-    def write(self, batch: Batch) -> None:
+    def write(self, batch: OutgoingBatch) -> None:
         """Send a batch; its buffers are recycled now or when they have left."""
         parts, buffers = batch.parts, batch.buffers
         self.written_bytes += batch.size_bytes
@@ -457,7 +457,7 @@ class Connection(asyncio.BufferedProtocol):
     def _on_open_message(self, message: Message) -> None:
         """Take a message of an open connection."""
 
-    def _fill(self, batch: Batch) -> bool:
+    def _fill(self, batch: OutgoingBatch) -> bool:
         """Add to a turn, and say whether another one is needed."""
         return False
 
@@ -652,7 +652,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _say(self, messages: list[Message]) -> None:
         assert self._outgoing is not None
-        batch = Batch()
+        batch = OutgoingBatch()
         for message in messages:
             batch.add(encode_message(message))
         if batch:
@@ -663,7 +663,7 @@ class Connection(asyncio.BufferedProtocol):
         if not self._may_write or self._life.state is not ConnectionState.OPEN:
             return
         assert self._outgoing is not None
-        batch = Batch()
+        batch = OutgoingBatch()
         try:
             needs_another = self._collect(batch)
         except Exception as error:  # noqa: BLE001 -- its waiter gets it
@@ -677,7 +677,7 @@ class Connection(asyncio.BufferedProtocol):
         if needs_another:
             self.wake()
 
-    def _collect(self, batch: Batch) -> bool:
+    def _collect(self, batch: OutgoingBatch) -> bool:
         while self._control and batch.has_room_for_control:
             key = next(iter(self._control))
             message = self._control.pop(key)()

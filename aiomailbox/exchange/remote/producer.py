@@ -19,7 +19,11 @@ from aiomailbox.errors import (
     safe_str,
 )
 from aiomailbox.exchange.core.subpartition import BytesView
-from aiomailbox.exchange.remote.connection import Batch, Connection, ConnectionOptions
+from aiomailbox.exchange.remote.connection import (
+    Connection,
+    ConnectionOptions,
+    OutgoingBatch,
+)
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.endpoints import ViewProvider, partition_id_of
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
@@ -128,7 +132,7 @@ class Reader:
         """Look what there is, in turn."""
         self._on_ready(self)
 
-    def send_one(self, batch: Batch) -> bool:
+    def send_one(self, batch: OutgoingBatch) -> bool:
         """Add the next buffer to a turn; say whether there was one.
 
         Raises:
@@ -377,7 +381,7 @@ class ProducerConnection(Connection):
                 BacklogAnnouncement, reader.receiver, lambda: _announcement(reader)
             )
 
-    def _fill(self, batch: Batch) -> bool:
+    def _fill(self, batch: OutgoingBatch) -> bool:
         while self._line and batch.has_room_for_buffer:
             # One buffer each and back to the end, so that no channel waits for another
             # one.

@@ -10,7 +10,7 @@ from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.async_io.segment import Segment
+from aiomailbox.operators.async_io.segment import RowSegment
 from aiomailbox.operators.async_io.settings import CallSettings, Identity
 from aiomailbox.operators.core.failures import DeadLetter
 from aiomailbox.operators.core.operator import OpenCall, OpenCalls
@@ -22,7 +22,7 @@ from aiomailbox.supervision import frames_of
 # Rows that are on their way through an async operator, and the calls made for them.
 
 
-class Entry:
+class CallEntry:
     """One row, from its arrival until its result has been emitted.
 
     Attributes:
@@ -58,7 +58,7 @@ class Entry:
         "value",
     )
 
-    segment: Segment
+    segment: RowSegment
     place: int
 
     def __init__(self, value: Any, timestamp: int | None, attempts: int = 0) -> None:
@@ -82,7 +82,7 @@ class Entry:
         return self.run.slice(self.place, self.place + 1).values[0]
 
 
-class Worker:
+class CallWorker:
     """A coroutine that makes one call after the other.
 
     Attributes:
@@ -130,15 +130,15 @@ class Call:
         "worker",
     )
 
-    def __init__(self, entries: list[Entry]) -> None:
-        self.entries: list[Entry] = entries
+    def __init__(self, entries: list[CallEntry]) -> None:
+        self.entries: list[CallEntry] = entries
         # Rows of a batch may have been in others before: none gets fewer than it may.
         self.attempts: int = entries[0].attempts
         if len(entries) > 1:
             self.attempts = min(entry.attempts for entry in entries)
         self.begun_s: float = 0.0
         self.is_leasing: bool = False
-        self.worker: Worker | None = None
+        self.worker: CallWorker | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.deadline: asyncio.TimerHandle | None = None
         self.deadline_s: float = 0.0
@@ -176,16 +176,16 @@ class Outcomes:
 
     def __init__(
         self,
-        on_result: Callable[[Entry, Any], None],
-        on_failure: Callable[[Entry, BaseException, int], None],
+        on_result: Callable[[CallEntry, Any], None],
+        on_failure: Callable[[CallEntry, BaseException, int], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        self.on_result: Callable[[Entry, Any], None] = on_result
-        self.on_failure: Callable[[Entry, BaseException, int], None] = on_failure
+        self.on_result: Callable[[CallEntry, Any], None] = on_result
+        self.on_failure: Callable[[CallEntry, BaseException, int], None] = on_failure
         self.on_fatal: Callable[[BaseException], None] = on_fatal
 
 
-class Answers:
+class CallResults:
     """Judges what the function returned.
 
     Args:
@@ -209,7 +209,7 @@ class Answers:
         """Whether a result is its row's, and there is nothing more to ask."""
         return self._plain and type(result) is not CoroutineType
 
-    def sort_out(self, call: Call, result: Any) -> tuple[list[Entry], Any]:
+    def sort_out(self, call: Call, result: Any) -> tuple[list[CallEntry], Any]:
         """Tell the outcome of rows that are done.
 
         Returns:
@@ -225,7 +225,7 @@ class Answers:
         for one in results:
             self._check(one)
         wanted = [self._wants_again(call, one) for one in results]
-        again: list[Entry] = []
+        again: list[CallEntry] = []
         reason: Any = None
         for entry, one, is_wanted in zip(entries, results, wanted, strict=True):
             if is_wanted:
@@ -319,7 +319,7 @@ class LimitShown(NamedTuple):
 
 
 def look_at_calls(
-    workers: Iterable[Worker],
+    workers: Iterable[CallWorker],
     retrying: Collection[Call],
     limit: LimitShown,
     *,
@@ -337,7 +337,7 @@ def look_at_calls(
         now_s: The time by the job's monotonic clock.
         count_max: How many are described.
     """
-    made: list[tuple[Call, Worker | None]] = [
+    made: list[tuple[Call, CallWorker | None]] = [
         (worker.call, worker) for worker in workers if worker.call is not None
     ]
     made += [(call, None) for call in retrying]
@@ -352,7 +352,7 @@ def look_at_calls(
 
 def _describe(
     call: Call,
-    worker: Worker | None,
+    worker: CallWorker | None,
     limit: LimitShown,
     now_s: float,
     *,

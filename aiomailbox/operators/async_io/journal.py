@@ -18,8 +18,8 @@ from aiomailbox.errors import (
     StateError,
     named_operator,
 )
-from aiomailbox.journal.entries import Entry as JournalEntry, EntryKind
-from aiomailbox.operators.async_io.calls import Entry
+from aiomailbox.journal.entries import EntryKind, JournalEntry
+from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.settings import Identity
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter
@@ -193,9 +193,9 @@ class RowActions(NamedTuple):
             says whether failures are dropped at all.
     """
 
-    call: Callable[[Entry], None]
-    done: Callable[[Entry], None]
-    drop: Callable[[Entry, Exception, DeadLetter], bool]
+    call: Callable[[CallEntry], None]
+    done: Callable[[CallEntry], None]
+    drop: Callable[[CallEntry, Exception, DeadLetter], bool]
 
 
 class RowJournal:
@@ -222,10 +222,10 @@ class RowJournal:
         self._results = ResultCodec(f"results of {name}", self._journal.classes)
         self._read_failure = msgspec.msgpack.Decoder(Failure).decode
         # By key the first row with it that is not done, and those that came after it.
-        self._flying: dict[bytes, Entry] = {}
-        self._behind: dict[bytes, list[Entry]] = {}
-        self._appended: list[Entry] = []
-        self._asked: list[tuple[Entry, int]] = []
+        self._flying: dict[bytes, CallEntry] = {}
+        self._behind: dict[bytes, list[CallEntry]] = {}
+        self._appended: list[CallEntry] = []
+        self._asked: list[tuple[CallEntry, int]] = []
         self._commits = Rounds(self._commit)
         self._lookups = Rounds(self._look_up)
         self._helpers: list[asyncio.Task[None]] = []
@@ -250,7 +250,7 @@ class RowJournal:
             work = self._keep_doing(rounds)
             self._helpers.append(self._context.spawn(work, name=f"journal {name}"))
 
-    def admit(self, entry: Entry) -> bool:
+    def admit(self, entry: CallEntry) -> bool:
         """Say whether a row's call has to be made now.
 
         If not, the row gets what an earlier call came to, or waits for the call of a row
@@ -274,7 +274,7 @@ class RowJournal:
         self._lookups.request()
         return False
 
-    def keep_result(self, entry: Entry) -> bool:
+    def keep_result(self, entry: CallEntry) -> bool:
         """Keep a row's result, and let the row be done when that is durable.
 
         Returns:
@@ -287,7 +287,7 @@ class RowJournal:
             return False
         return self._append(EntryKind.RESULT, entry, payload)
 
-    def keep_failure(self, entry: Entry, letter: DeadLetter) -> bool:
+    def keep_failure(self, entry: CallEntry, letter: DeadLetter) -> bool:
         """Keep how a row failed permanently; it is done when that is durable.
 
         Returns:
@@ -299,7 +299,7 @@ class RowJournal:
         payload = msgspec.msgpack.encode(failure)
         return self._append(EntryKind.FAILURE, entry, payload)
 
-    def mark(self, checkpoint_id: int, held: Iterable[Entry]) -> None:
+    def mark(self, checkpoint_id: int, held: Iterable[CallEntry]) -> None:
         """Divide the journal where a checkpoint is taken.
 
         Args:
@@ -328,7 +328,7 @@ class RowJournal:
             await asyncio.wait(self._helpers)
         await self._journal.close()
 
-    def _append(self, kind: int, entry: Entry, payload: bytes) -> bool:
+    def _append(self, kind: int, entry: CallEntry, payload: bytes) -> bool:
         identity = entry.identity
         assert identity is not None, "a row in a journal has an id"
         try:
@@ -375,7 +375,7 @@ class RowJournal:
             else:
                 self._take(entry, place, one)
 
-    def _take(self, entry: Entry, place: int, found: JournalEntry) -> None:
+    def _take(self, entry: CallEntry, place: int, found: JournalEntry) -> None:
         """Give a row what its call came to in an earlier attempt."""
         identity = _identity(entry)
         if found.fingerprint != identity.fingerprint:
@@ -391,7 +391,7 @@ class RowJournal:
         identity.segment = self._journal.note_found(identity.key, place)
         self._finish(entry)
 
-    def _drop(self, entry: Entry, failure: Failure) -> bool:
+    def _drop(self, entry: CallEntry, failure: Failure) -> bool:
         context = self._context
         letter = DeadLetter(
             record=entry.record,
@@ -406,7 +406,7 @@ class RowJournal:
         error = FinishedCallError(failure.error_type, failure.error)
         return self._actions.drop(entry, error, letter)
 
-    def _finish(self, entry: Entry) -> None:
+    def _finish(self, entry: CallEntry) -> None:
         key = _identity(entry).key
         # First: a later row with the same id finds it in the journal.
         del self._flying[key]
@@ -447,7 +447,7 @@ class RowJournal:
         return JournalError(context.operator_name, context.uid, f"{what}{error}")
 
 
-def _identity(entry: Entry) -> Identity:
+def _identity(entry: CallEntry) -> Identity:
     identity = entry.identity
     assert identity is not None, "a row in a journal has an id"
     return identity

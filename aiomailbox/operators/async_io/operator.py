@@ -16,7 +16,7 @@ from typing import Any
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
-from aiomailbox.operators.async_io.calls import Entry
+from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.ordering import (
     Emitter,
     OrderedQueue,
@@ -360,11 +360,11 @@ class AsyncMapOperator(Operator):
     def _new_emitter(self, *parts: Any) -> Emitter:
         return Emitter(*parts)
 
-    def _entries_of(self, held: list[Any]) -> list[Entry]:
+    def _entries_of(self, held: list[Any]) -> list[CallEntry]:
         """Return rows that an earlier instance held."""
-        return [Entry(*record) for record in held]
+        return [CallEntry(*record) for record in held]
 
-    def _records_of(self, entries: list[Entry]) -> list[Any]:
+    def _records_of(self, entries: list[CallEntry]) -> list[Any]:
         """Return the whole records of rows."""
         return [entry.value for entry in entries]
 
@@ -424,18 +424,18 @@ class AsyncMapOperator(Operator):
         # Before the barrier: what is appended after it belongs to the next checkpoint.
         if self._rows is not None and self._rows.journal is not None:
             held = self._queue.elements()
-            rows = [one for one in held if isinstance(one, Entry)]
+            rows = [one for one in held if isinstance(one, CallEntry)]
             self._rows.journal.mark(checkpoint_id, rows)
         return None
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the rows that have not been emitted, called or not, as they came."""
         elements = self._queue.elements()
-        entries = [element for element in elements if isinstance(element, Entry)]
+        entries = [element for element in elements if isinstance(element, CallEntry)]
         records = iter(self._records_of(entries))
         held = [
             _held_record(next(records), element)
-            if isinstance(element, Entry)
+            if isinstance(element, CallEntry)
             else element
             for element in elements
         ]
@@ -499,7 +499,7 @@ class AsyncMapOperator(Operator):
             elif not rows.has_room(gate, value, places):
                 return index
             timestamp = None if timestamps is None else timestamps[index]
-            entry = Entry(value, None if timestamp == MIN_TIMESTAMP else timestamp)
+            entry = CallEntry(value, None if timestamp == MIN_TIMESTAMP else timestamp)
             if whole is not None:
                 entry.run, entry.place = whole, index
             rows.take(entry)
@@ -534,7 +534,7 @@ class AsyncMapOperator(Operator):
         await self._emitter.wait_for_change()
 
 
-def _held_record(record: Any, entry: Entry) -> Any:
+def _held_record(record: Any, entry: CallEntry) -> Any:
     """Return a row to be held, with the attempts that have ended if there are any."""
     if not entry.attempts:
         return record, entry.timestamp

@@ -9,8 +9,8 @@ from collections.abc import Awaitable
 from typing import Protocol
 
 from aiomailbox.errors import RejectedMailError
-from aiomailbox.operators.async_io.calls import Entry
-from aiomailbox.operators.async_io.segment import QueuedControl, Segment
+from aiomailbox.operators.async_io.calls import CallEntry
+from aiomailbox.operators.async_io.segment import QueuedControl, RowSegment
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter, OnError, RecordFailures
 from aiomailbox.operators.core.operator import Output, Pending, then
@@ -25,7 +25,7 @@ from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 # watermark.
 
 
-class Ready:
+class ReadyRows:
     """What may be emitted together: results and dead letters, then control elements.
 
     Attributes:
@@ -43,13 +43,13 @@ class Ready:
     )
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[CallEntry] = []
         self._letters: list[DeadLetter] = []
         self._letter_stamps: list[int | None] = []
         self.controls: list[QueuedControl] = []
         self.count: int = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: CallEntry) -> None:
         """Take what came of a row."""
         self.count += 1
         if not entry.dropped:
@@ -78,7 +78,7 @@ class ResultQueue(Protocol):
         """Places taken."""
         ...
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CallEntry) -> None:
         """Take a row, at its arrival."""
         ...
 
@@ -86,15 +86,15 @@ class ResultQueue(Protocol):
         """Take a watermark or a status; only if the queue is not empty."""
         ...
 
-    def on_done(self, entry: Entry) -> bool:
+    def on_done(self, entry: CallEntry) -> bool:
         """Be notified that a row is done; say whether something may be emitted now."""
         ...
 
-    def take_ready(self, rows_max: int) -> Ready | None:
+    def take_ready(self, rows_max: int) -> ReadyRows | None:
         """Take out what may be emitted, at most so many rows; None if nothing."""
         ...
 
-    def elements(self) -> list[Entry | QueuedControl]:
+    def elements(self) -> list[CallEntry | QueuedControl]:
         """Return the rows and control elements that are held, as they arrived."""
         ...
 
@@ -103,7 +103,11 @@ class OrderedQueue:
     """Everything comes out in the order in which it came in.
 
     Example:
-        >>> queue, first, second = OrderedQueue(), Entry("a", None), Entry("b", None)
+        >>> queue, first, second = (
+        ...     OrderedQueue(),
+        ...     CallEntry("a", None),
+        ...     Entry("b", None),
+        ... )
         >>> queue.put(first), queue.put(second)
         (None, None)
         >>> second.done = first.done = True
@@ -116,14 +120,14 @@ class OrderedQueue:
     __slots__ = ("_items",)
 
     def __init__(self) -> None:
-        self._items: deque[Entry | QueuedControl] = deque()
+        self._items: deque[CallEntry | QueuedControl] = deque()
 
     @property
     def held(self) -> int:
         """Places taken."""
         return len(self._items)
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CallEntry) -> None:
         """Take a row."""
         self._items.append(entry)
 
@@ -131,33 +135,33 @@ class OrderedQueue:
         """Take a watermark or a status."""
         self._items.append(control)
 
-    def on_done(self, entry: Entry) -> bool:
+    def on_done(self, entry: CallEntry) -> bool:
         """Say whether the row is the next one."""
         return self._items[0] is entry
 
-    def take_ready(self, rows_max: int) -> Ready | None:
+    def take_ready(self, rows_max: int) -> ReadyRows | None:
         """Take out the rows at the head that are done, up to a control element."""
         items = self._items
-        ready: Ready | None = None
+        ready: ReadyRows | None = None
         for _ in range(rows_max):
             if not items:
                 break
             head = items[0]
-            if isinstance(head, Entry):
+            if isinstance(head, CallEntry):
                 if not head.done:
                     break
-                ready = ready or Ready()
+                ready = ready or ReadyRows()
                 ready.add(head)
                 items.popleft()
                 continue
-            ready = ready or Ready()
+            ready = ready or ReadyRows()
             items.popleft()
             ready.count += 1
             ready.controls.append(head)
             break
         return ready
 
-    def elements(self) -> list[Entry | QueuedControl]:
+    def elements(self) -> list[CallEntry | QueuedControl]:
         """Return rows and control elements, in order."""
         return list(self._items)
 
@@ -183,15 +187,15 @@ class SegmentedQueue:
 
     def __init__(self, *, rows_may_overtake: bool) -> None:
         self._rows_may_overtake = rows_may_overtake
-        self._first = self._last = Segment(None)
+        self._first = self._last = RowSegment(None)
         # In order of arrival, for snapshots.
-        self._rows: dict[Entry, None] = {}
+        self._rows: dict[CallEntry, None] = {}
         # Done and free to go; done, but behind a control element.
-        self._done: deque[Entry] = deque()
-        self._early: dict[Segment, list[Entry]] = {}
+        self._done: deque[CallEntry] = deque()
+        self._early: dict[RowSegment, list[CallEntry]] = {}
         self.held: int = 0
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: CallEntry) -> None:
         """Take a row."""
         entry.segment = self._last
         self._last.held += 1
@@ -207,7 +211,7 @@ class SegmentedQueue:
         elif closed.held == 0 and closed is not self._first:
             closed.merge_into_before()
 
-    def on_done(self, entry: Entry) -> bool:
+    def on_done(self, entry: CallEntry) -> bool:
         """Say whether the row may go."""
         if self._rows_may_overtake or entry.segment is self._first:
             self._done.append(entry)
@@ -215,10 +219,10 @@ class SegmentedQueue:
         self._early.setdefault(entry.segment, []).append(entry)
         return False
 
-    def take_ready(self, rows_max: int) -> Ready | None:
+    def take_ready(self, rows_max: int) -> ReadyRows | None:
         """Take out the rows that may go, and what follows the last one of a segment."""
         done = self._done
-        ready = Ready()
+        ready = ReadyRows()
         while done and ready.count < rows_max:
             entry = done.popleft()
             del self._rows[entry]
@@ -229,33 +233,33 @@ class SegmentedQueue:
             self._pass_control(ready)
         return ready if ready.count or ready.controls else None
 
-    def put_into(self, entry: Entry, segment: Segment) -> None:
+    def put_into(self, entry: CallEntry, segment: RowSegment) -> None:
         """Take a row that belongs to an earlier stretch, one that still holds rows."""
         entry.segment = segment
         segment.held += 1
         self._rows[entry] = None
         self.held += 1
 
-    def elements(self) -> list[Entry | QueuedControl]:
+    def elements(self) -> list[CallEntry | QueuedControl]:
         """Return rows and control elements in order of arrival, stretch by stretch."""
-        by_segment: dict[Segment, list[Entry]] = {}
+        by_segment: dict[RowSegment, list[CallEntry]] = {}
         for entry in self._rows:
             by_segment.setdefault(entry.segment, []).append(entry)
-        elements: list[Entry | QueuedControl] = []
-        segment: Segment | None = self._first
+        elements: list[CallEntry | QueuedControl] = []
+        segment: RowSegment | None = self._first
         while segment is not None:
             elements += by_segment.get(segment, ())
             elements += segment.controls
             segment = segment.after
         return elements
 
-    def _left(self, segment: Segment) -> None:
+    def _left(self, segment: RowSegment) -> None:
         segment.held -= 1
         if segment.held or segment is self._first or segment is self._last:
             return
         segment.merge_into_before()
 
-    def _pass_control(self, ready: Ready) -> None:
+    def _pass_control(self, ready: ReadyRows) -> None:
         ready.controls = self._first.controls
         if not self._rows_may_overtake:
             self.held -= len(ready.controls)
@@ -365,10 +369,10 @@ class Emitter:
             if pending is not None:
                 return pending
 
-    def _take(self) -> Ready | None:
+    def _take(self) -> ReadyRows | None:
         return self._queue.take_ready(RUN_LENGTH_MAX)
 
-    def _emit(self, ready: Ready) -> Pending:
+    def _emit(self, ready: ReadyRows) -> Pending:
         if self._failures.waiting:
             self._failures.report()
         pending = then(self._emit_letters(ready), self._emit_results, ready)
@@ -376,11 +380,11 @@ class Emitter:
             pending = then(pending, self.emit_control, control)
         return pending
 
-    def _emit_results(self, ready: Ready) -> Pending:
+    def _emit_results(self, ready: ReadyRows) -> Pending:
         results = ready.results
         return self._output.emit_run(results) if len(results) else None
 
-    def _emit_letters(self, ready: Ready) -> Pending:
+    def _emit_letters(self, ready: ReadyRows) -> Pending:
         letters = ready.letters
         if self._tag is None or not len(letters):
             return None

@@ -11,7 +11,7 @@ from typing import Any, Final
 from aiomailbox.clock import Clock
 from aiomailbox.errors import RejectedMailError, add_note, safe_str
 from aiomailbox.metrics.instruments import Counter
-from aiomailbox.operators.async_io.calls import Entry, Outcomes
+from aiomailbox.operators.async_io.calls import CallEntry, Outcomes
 from aiomailbox.operators.async_io.journal import RowActions, RowJournal
 from aiomailbox.operators.async_io.ordering import Emitter, ResultQueue
 from aiomailbox.operators.async_io.settings import CallSettings, RecordIds
@@ -42,14 +42,14 @@ class Gatherer:
 
     __slots__ = ("_rows", "_size", "_submit", "_timer", "_within_s")
 
-    def __init__(self, batch: Batch, submit: Callable[[list[Entry]], None]) -> None:
+    def __init__(self, batch: Batch, submit: Callable[[list[CallEntry]], None]) -> None:
         self._size = batch.size
         self._within_s = batch.within_s
         self._submit = submit
-        self._rows: list[Entry] = []
+        self._rows: list[CallEntry] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: CallEntry) -> None:
         """Take a row."""
         self._rows.append(entry)
         if len(self._rows) >= self._size:
@@ -92,7 +92,7 @@ class KeyGate:
 
     Example:
         >>> gate = KeyGate(waiting_max=10)
-        >>> first, second = Entry("a", None), Entry("b", None)
+        >>> first, second = CallEntry("a", None), Entry("b", None)
         >>> gate.enter(first, "key"), gate.enter(second, "key")
         (True, False)
         >>> gate.leave(first) is second
@@ -105,7 +105,7 @@ class KeyGate:
         self.waiting_max: int = waiting_max
         self.waiting: int = 0
         # The rows behind the one that went through; None for none, which is cheaper.
-        self._rows: dict[Hashable, deque[Entry] | None] = {}
+        self._rows: dict[Hashable, deque[CallEntry] | None] = {}
 
     def is_busy(self, key: Hashable) -> bool:
         """Whether a row of this key has gone through and has not left.
@@ -120,7 +120,7 @@ class KeyGate:
         """Whether no more rows may wait."""
         return self.waiting >= self.waiting_max
 
-    def enter(self, entry: Entry, key: Hashable) -> bool:
+    def enter(self, entry: CallEntry, key: Hashable) -> bool:
         """Say whether the row goes through now; else it waits."""
         entry.key = key
         if key not in self._rows:
@@ -133,7 +133,7 @@ class KeyGate:
         self.waiting += 1
         return False
 
-    def leave(self, entry: Entry) -> Entry | None:
+    def leave(self, entry: CallEntry) -> CallEntry | None:
         """Be notified that a row is done; return the one that goes through now."""
         if entry.key is NO_KEY:
             return None
@@ -165,9 +165,9 @@ class SharedResults:
         self._results = LruCache(cache.size, cache.ttl_s)
         self._clock = clock
         self._hits = hits
-        self._followers: dict[Hashable, list[Entry]] = {}
+        self._followers: dict[Hashable, list[CallEntry]] = {}
 
-    def find(self, entry: Entry) -> tuple[bool, Any, bool]:
+    def find(self, entry: CallEntry) -> tuple[bool, Any, bool]:
         """Look for a row's result, and let the row wait if it is on its way.
 
         Returns:
@@ -189,7 +189,7 @@ class SharedResults:
         entry.cache_key = (key,)
         return False, None, False
 
-    def keep(self, entry: Entry, result: Any) -> list[Entry]:
+    def keep(self, entry: CallEntry, result: Any) -> list[CallEntry]:
         """Keep a row's result; return the rows that waited for it."""
         if entry.cache_key is None:
             return []
@@ -197,11 +197,11 @@ class SharedResults:
         self._results.put(key, result, self._clock.monotonic())
         return self._leave(entry)
 
-    def fail(self, entry: Entry) -> list[Entry]:
+    def fail(self, entry: CallEntry) -> list[CallEntry]:
         """Be notified that a row has no result; return the rows that waited for it."""
         return [] if entry.cache_key is None else self._leave(entry)
 
-    def _leave(self, entry: Entry) -> list[Entry]:
+    def _leave(self, entry: CallEntry) -> list[CallEntry]:
         assert entry.cache_key is not None, "only the row that makes the call leaves"
         (key,) = entry.cache_key
         entry.cache_key = None
@@ -251,7 +251,7 @@ class RowFlow:
         if settings.cache is not None:
             hits = context.metrics.counter("cache_hits")
             self._shared = SharedResults(settings.cache, context.clock, hits)
-        self._starting: deque[Entry] = deque()
+        self._starting: deque[CallEntry] = deque()
         self._is_starting = False
         self.gatherer: Gatherer | None = None
         self._ids = ids
@@ -276,7 +276,7 @@ class RowFlow:
         """What is notified of the outcomes of rows."""
         return Outcomes(self._on_result, self._on_failure, self._fail_task)
 
-    def take(self, entry: Entry) -> None:
+    def take(self, entry: CallEntry) -> None:
         """Give a row its place, and begin its call as soon as it may."""
         self._queue.put(entry)
         if self._is_direct:
@@ -286,7 +286,7 @@ class RowFlow:
         elif self._passes(self._gate, entry):
             self._start(entry)
 
-    def refuse(self, entry: Entry, error: Exception) -> None:
+    def refuse(self, entry: CallEntry, error: Exception) -> None:
         """Give a row its place, and let it fail without a call."""
         self._queue.put(entry)
         entry.key = NO_KEY
@@ -303,7 +303,7 @@ class RowFlow:
             return not gate.is_full
         return self._queue.held - gate.waiting < places
 
-    def _passes(self, gate: KeyGate, entry: Entry) -> bool:
+    def _passes(self, gate: KeyGate, entry: CallEntry) -> bool:
         assert self._read_key is not None, "there is no gate without a key"
         try:
             return gate.enter(entry, self._read_key(entry.value))
@@ -312,7 +312,7 @@ class RowFlow:
             self._on_failure(entry, error, 1)
             return False
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, entry: CallEntry) -> None:
         """Begin a row's call; one that needs none may let the next of its key begin."""
         self._starting.append(entry)
         if self._is_starting:
@@ -325,7 +325,7 @@ class RowFlow:
         finally:
             self._is_starting = False
 
-    def _start_one(self, entry: Entry) -> None:
+    def _start_one(self, entry: CallEntry) -> None:
         if self._ids is not None:
             try:
                 entry.identity = self._ids.identify(entry.value)
@@ -335,7 +335,7 @@ class RowFlow:
         if self.journal is None or self.journal.admit(entry):
             self._call(entry)
 
-    def _call(self, entry: Entry) -> None:
+    def _call(self, entry: CallEntry) -> None:
         if self._shared is not None and self._has_result(self._shared, entry):
             return
         if self.gatherer is not None:
@@ -343,7 +343,7 @@ class RowFlow:
         else:
             self.caller.submit([entry])
 
-    def _has_result(self, shared: SharedResults, entry: Entry) -> bool:
+    def _has_result(self, shared: SharedResults, entry: CallEntry) -> bool:
         """Whether a row needs no call: it has a result, will have one, or failed."""
         try:
             found, result, waits = shared.find(entry)
@@ -354,26 +354,28 @@ class RowFlow:
             self._on_result(entry, result)
         return found or waits
 
-    def _on_result(self, entry: Entry, result: Any) -> None:
+    def _on_result(self, entry: CallEntry, result: Any) -> None:
         followers = self._shared.keep(entry, result) if self._shared else ()
         self._finish(entry, result)
         for follower in followers:
             self._finish(follower, result)
 
-    def _on_failure(self, entry: Entry, error: BaseException, attempts: int) -> None:
+    def _on_failure(
+        self, entry: CallEntry, error: BaseException, attempts: int
+    ) -> None:
         followers = self._shared.fail(entry) if self._shared else ()
         self._give_up(entry, error, attempts)
         for follower in followers:
             self._give_up(follower, error, attempts)
 
-    def _finish(self, entry: Entry, result: Any) -> None:
+    def _finish(self, entry: CallEntry, result: Any) -> None:
         entry.result = result
         if self.journal is None:
             self._done(entry)
         elif self.journal.keep_result(entry) and self._gate is not None:
             self._leave_gate(entry)
 
-    def _give_up(self, entry: Entry, error: BaseException, attempts: int) -> None:
+    def _give_up(self, entry: CallEntry, error: BaseException, attempts: int) -> None:
         if not self._drop(entry, error, attempts):
             return
         if self.journal is None or entry.identity is None:
@@ -383,7 +385,7 @@ class RowFlow:
         if self.journal.keep_failure(entry, letter):
             self._leave_gate(entry)
 
-    def _drop(self, entry: Entry, error: BaseException, attempts: int) -> bool:
+    def _drop(self, entry: CallEntry, error: BaseException, attempts: int) -> bool:
         """Drop a row that failed, as ``on_error`` says; False if the task fails."""
         action = self._on_error.action
         if isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
@@ -400,7 +402,7 @@ class RowFlow:
         return True
 
     def _drop_again(
-        self, entry: Entry, error: BaseException, letter: DeadLetter
+        self, entry: CallEntry, error: BaseException, letter: DeadLetter
     ) -> bool:
         """Drop a row that failed in an earlier attempt; False if rows are not dropped."""
         action = self._on_error.action
@@ -413,14 +415,14 @@ class RowFlow:
             entry.letter = letter
         return True
 
-    def _done(self, entry: Entry) -> None:
+    def _done(self, entry: CallEntry) -> None:
         entry.done = True
         if self._queue.on_done(entry):
             self._emitter.request()
         if self._gate is not None:
             self._leave_gate(entry)
 
-    def _leave_gate(self, entry: Entry) -> None:
+    def _leave_gate(self, entry: CallEntry) -> None:
         """Let the next row of its key begin; once."""
         if self._gate is not None:
             following = self._gate.leave(entry)
@@ -446,7 +448,7 @@ class RowFlow:
             self._context.repeated.add("call failed while closing", 1, error)
 
     def _dead_letter(
-        self, entry: Entry, error: BaseException, attempts: int
+        self, entry: CallEntry, error: BaseException, attempts: int
     ) -> DeadLetter:
         return DeadLetter(
             record=entry.record,

@@ -7,7 +7,7 @@ from aiomailbox.records.events import Watermark, WatermarkStatus
 QueuedControl = Watermark | WatermarkStatus
 
 
-class Segment:
+class RowSegment:
     """Rows that arrived after one control element and before the next.
 
     Attributes:
@@ -20,17 +20,17 @@ class Segment:
 
     __slots__ = ("after", "before", "controls", "held", "number")
 
-    def __init__(self, before: Segment | None) -> None:
+    def __init__(self, before: RowSegment | None) -> None:
         self.held: int = 0
         self.controls: list[QueuedControl] = []
-        self.before: Segment | None = before
-        self.after: Segment | None = None
+        self.before: RowSegment | None = before
+        self.after: RowSegment | None = None
         self.number: int = 0 if before is None else before.number + 1
 
-    def close(self, control: QueuedControl) -> Segment:
+    def close(self, control: QueuedControl) -> RowSegment:
         """End the segment with a control element and return the one that follows."""
         self.controls.append(control)
-        self.after = Segment(self)
+        self.after = RowSegment(self)
         return self.after
 
     def merge_into_before(self) -> None:

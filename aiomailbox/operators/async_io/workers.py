@@ -21,12 +21,12 @@ from aiomailbox.errors import (
 )
 from aiomailbox.metrics.instruments import KeyTotals
 from aiomailbox.operators.async_io.calls import (
-    Answers,
     Call,
-    Entry,
+    CallEntry,
+    CallResults,
+    CallWorker,
     LimitShown,
     Outcomes,
-    Worker,
     look_at_calls,
 )
 from aiomailbox.operators.async_io.settings import CallSettings, announce
@@ -69,7 +69,7 @@ class WorkerPool:
         self,
         context: RuntimeContext,
         size: int,
-        attempt: Callable[[Worker, Call], Awaitable[None]],
+        attempt: Callable[[CallWorker, Call], Awaitable[None]],
     ) -> None:
         self._context = context
         self._size = size
@@ -77,7 +77,7 @@ class WorkerPool:
         self._todo: deque[Call] = deque()
         self._idle: list[asyncio.Future[None]] = []
         # In the order in which they were started.
-        self._workers: dict[Worker, None] = {}
+        self._workers: dict[CallWorker, None] = {}
         self.in_flight: int = 0
         self.closing: bool = False
 
@@ -92,7 +92,7 @@ class WorkerPool:
         return len(self._todo)
 
     @property
-    def workers(self) -> Iterable[Worker]:
+    def workers(self) -> Iterable[CallWorker]:
         """Those that have been started, with or without a call."""
         return self._workers
 
@@ -122,14 +122,14 @@ class WorkerPool:
             self._start_worker()
 
     def _start_worker(self) -> None:
-        worker = Worker()
+        worker = CallWorker()
         self._workers[worker] = None
         worker.task = self._context.spawn(
             self._work(worker), name=f"call {len(self._workers)}"
         )
         worker.task.add_done_callback(lambda _: self._workers.pop(worker, None))
 
-    async def _work(self, worker: Worker) -> None:
+    async def _work(self, worker: CallWorker) -> None:
         todo = self._todo
         attempt = self._attempt
         while True:
@@ -301,7 +301,7 @@ class Caller:
         self._retries = metrics.counter("retries")
         self._timeouts = metrics.counter("timeouts")
         self._spans = spans_of(context)
-        self._answers = Answers(function, settings, outcomes)
+        self._answers = CallResults(function, settings, outcomes)
         self._pool = WorkerPool(context, slots, self._attempt)
 
     @property
@@ -357,7 +357,7 @@ class Caller:
             return Blocked(BlockCause.CALLS, f"{self.slots} at once")
         return None
 
-    def submit(self, entries: list[Entry]) -> None:
+    def submit(self, entries: list[CallEntry]) -> None:
         """Call the function for one row, or for a batch."""
         self._pool.submit(Call(entries))
 
@@ -369,7 +369,7 @@ class Caller:
         self._deadlines.clear()
         await self._pool.close()
 
-    async def _attempt(self, worker: Worker, call: Call) -> None:
+    async def _attempt(self, worker: CallWorker, call: Call) -> None:
         call.attempts += 1
         call.begun_s = self._clock.monotonic()
         call.worker = worker
@@ -416,7 +416,7 @@ class Caller:
             )
         return awaitable
 
-    def _is_current(self, worker: Worker, call: Call) -> bool:
+    def _is_current(self, worker: CallWorker, call: Call) -> bool:
         """End the attempt; say whether its outcome counts."""
         if worker.abandoned:
             worker.abandoned = False
@@ -428,7 +428,7 @@ class Caller:
         return True
 
     def _on_cancelled(
-        self, worker: Worker, call: Call, error: asyncio.CancelledError
+        self, worker: CallWorker, call: Call, error: asyncio.CancelledError
     ) -> None:
         if self._pool.closing:
             self._end(call)
@@ -464,7 +464,7 @@ class Caller:
             if key is not None:
                 self._totals.add(key, units)
 
-    def _key_of(self, entry: Entry) -> Any:
+    def _key_of(self, entry: CallEntry) -> Any:
         if entry.key is not None or self._total_key is None:
             return entry.key
         return self._total_key(entry.value)

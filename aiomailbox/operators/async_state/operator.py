@@ -18,10 +18,10 @@ from typing import Any
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.timers import InternalTimerService, Timer
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
-from aiomailbox.operators.async_io.calls import Entry
-from aiomailbox.operators.async_io.ordering import Emitter, Ready, SegmentedQueue
+from aiomailbox.operators.async_io.calls import CallEntry
+from aiomailbox.operators.async_io.ordering import Emitter, ReadyRows, SegmentedQueue
 from aiomailbox.operators.async_io.rows import KeyGate, RowFlow
-from aiomailbox.operators.async_io.segment import QueuedControl, Segment
+from aiomailbox.operators.async_io.segment import QueuedControl, RowSegment
 from aiomailbox.operators.async_io.settings import CallSettings, check_bounds, share
 from aiomailbox.operators.async_io.workers import Caller
 from aiomailbox.operators.async_state.function import KeyedAsyncFunction
@@ -63,7 +63,9 @@ class TimerGate(KeyGate):
 
     Example:
         >>> gate = TimerGate(waiting_max=10)
-        >>> first, timer, later = (Entry(name, None) for name in ("a", "timer", "b"))
+        >>> first, timer, later = (
+        ...     CallEntry(name, None) for name in ("a", "timer", "b")
+        ... )
         >>> gate.enter(first, "key"), gate.enter(later, "key")
         (True, False)
         >>> gate.insert(timer, "key", lambda entry: entry is later)
@@ -74,7 +76,7 @@ class TimerGate(KeyGate):
     __slots__ = ()
 
     def insert(
-        self, entry: Entry, key: Hashable, goes_after: Callable[[Entry], bool]
+        self, entry: CallEntry, key: Hashable, goes_after: Callable[[CallEntry], bool]
     ) -> None:
         """Let an entry wait before the first one that goes after it.
 
@@ -93,7 +95,7 @@ class TimerGate(KeyGate):
         behind.insert(index, entry)
         self.waiting += 1
 
-    def withdraw(self, entry: Entry) -> bool:
+    def withdraw(self, entry: CallEntry) -> bool:
         """Take an entry out that waits; say whether it was waiting."""
         behind = self._rows.get(entry.key)
         if not behind or entry not in behind:
@@ -143,8 +145,8 @@ class KeyedFlow(RowFlow):
         self._segments = queue
         self._keys = gate
         self._timers = timers
-        self._finished: deque[Entry] = deque()
-        self._flying: dict[_TimerKey, Entry] = {}
+        self._finished: deque[CallEntry] = deque()
+        self._flying: dict[_TimerKey, CallEntry] = {}
 
     def take_row(
         self,
@@ -155,7 +157,7 @@ class KeyedFlow(RowFlow):
         attempts: int = 0,
     ) -> None:
         """Give a row its place, and begin its call as soon as its key is free."""
-        entry = Entry(KeyedEvent(value, timestamp, key, watermark), timestamp)
+        entry = CallEntry(KeyedEvent(value, timestamp, key, watermark), timestamp)
         entry.attempts = attempts
         self._segments.put(entry)
         if self._keys.enter(entry, key):
@@ -180,7 +182,7 @@ class KeyedFlow(RowFlow):
         for _ in range(min(rows_max, len(finished))):
             self._commit(finished.popleft())
 
-    def _commit(self, entry: Entry) -> None:
+    def _commit(self, entry: CallEntry) -> None:
         event: KeyedEvent = entry.value
         if event.domain is not None:
             assert event.timestamp is not None, "a timer has a time"
@@ -196,7 +198,7 @@ class KeyedFlow(RowFlow):
         if following is not None:
             self.caller.submit([following])
 
-    def _change_timer(self, entry: Entry, key: Any, change: TimerChange) -> None:
+    def _change_timer(self, entry: CallEntry, key: Any, change: TimerChange) -> None:
         domain, timestamp, registers = change
         flying = self._flying.get((domain, key, timestamp))
         if registers:
@@ -215,7 +217,7 @@ class KeyedFlow(RowFlow):
             self._timers.delete_processing_time_timer(key, VOID, timestamp)
 
     def _register(
-        self, entry: Entry, key: Any, domain: TimeDomain, timestamp: int
+        self, entry: CallEntry, key: Any, domain: TimeDomain, timestamp: int
     ) -> None:
         if domain is TimeDomain.PROCESSING_TIME:
             self._timers.register_processing_time_timer(key, VOID, timestamp)
@@ -235,17 +237,19 @@ class KeyedFlow(RowFlow):
 
     def _timer_entry(
         self, key: Any, timestamp: int, domain: TimeDomain, watermark: int
-    ) -> Entry:
-        entry = Entry(KeyedEvent(None, timestamp, key, watermark, domain), timestamp)
+    ) -> CallEntry:
+        entry = CallEntry(
+            KeyedEvent(None, timestamp, key, watermark, domain), timestamp
+        )
         self._flying[domain, key, timestamp] = entry
         return entry
 
-    def _done(self, entry: Entry) -> None:
+    def _done(self, entry: CallEntry) -> None:
         entry.done = True
         self._finished.append(entry)
         self._emitter.request()
 
-    def _drop(self, entry: Entry, error: BaseException, attempts: int) -> bool:
+    def _drop(self, entry: CallEntry, error: BaseException, attempts: int) -> bool:
         event: KeyedEvent = entry.value
         action = self._on_error.action
         is_timer = event.domain is not None
@@ -267,12 +271,12 @@ class ChangesEmitter(Emitter):
 
     flow: KeyedFlow
 
-    def _take(self) -> Ready | None:
+    def _take(self) -> ReadyRows | None:
         # What is committed must be emitted in the same mail: so everything is taken.
         self.flow.commit(RUN_LENGTH_MAX)
         return self._queue.take_ready(sys.maxsize)
 
-    def _emit_results(self, ready: Ready) -> Pending:
+    def _emit_results(self, ready: ReadyRows) -> Pending:
         collector = Collector(self._output)
         for changes in ready.results.values:
             timestamp = changes.result_timestamp
@@ -284,9 +288,9 @@ class ChangesEmitter(Emitter):
         return collector.emit()
 
 
-def _reached_by(start: Segment, timestamp: int) -> tuple[Segment, int] | None:
+def _reached_by(start: RowSegment, timestamp: int) -> tuple[RowSegment, int] | None:
     """Find the first watermark after a row that has reached a timer, if it came."""
-    segment: Segment | None = start
+    segment: RowSegment | None = start
     while segment is not None:
         for control in segment.controls:
             if isinstance(control, Watermark) and control.timestamp_ms >= timestamp:
@@ -295,7 +299,7 @@ def _reached_by(start: Segment, timestamp: int) -> tuple[Segment, int] | None:
     return None
 
 
-def _comes_after(other: Entry, segment: Segment, timestamp: int) -> bool:
+def _comes_after(other: CallEntry, segment: RowSegment, timestamp: int) -> bool:
     """Whether an entry of the same key comes after a timer of a stretch."""
     if other.segment.number != segment.number:
         return other.segment.number > segment.number
@@ -534,7 +538,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             _element(element)
             for element in self._queue.elements()
             # Timers are in a list of their own, as they are registered again.
-            if not (isinstance(element, Entry) and element.value.domain is not None)
+            if not (isinstance(element, CallEntry) and element.value.domain is not None)
         ]
         return RowsInFlight(elements, self._flow.timers_in_flight())
 
@@ -659,7 +663,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
 
 def _element(element: Any) -> tuple[Any, ...]:
-    if isinstance(element, Entry):
+    if isinstance(element, CallEntry):
         # With the watermark of its arrival: what it sees must not depend on a restart.
         event: KeyedEvent = element.value
         row = (event.value, element.timestamp, event.watermark, element.attempts)

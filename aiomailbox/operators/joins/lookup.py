@@ -10,7 +10,7 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
-from aiomailbox.operators.async_io.calls import Entry
+from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.rows import RowFlow
 from aiomailbox.operators.core.failures import USER_ERRORS, OnError, fail
@@ -113,7 +113,7 @@ class _JoiningRowFlow(RowFlow):
         self._join = join
         self._keep_unmatched = keep_unmatched
 
-    def _done(self, entry: Entry) -> None:
+    def _done(self, entry: CallEntry) -> None:
         if not entry.dropped:
             if entry.result is None and not self._keep_unmatched:
                 entry.dropped = True

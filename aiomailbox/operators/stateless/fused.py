@@ -347,7 +347,7 @@ _ASYNC_REMEDY: Final = (
 _Piece = tuple[list[Any], list[int] | None, bool]
 
 
-class Stage(Protocol):
+class FusedStage(Protocol):
     """One function of the chain, with what is done when it raises."""
 
     function: Callable[..., Any]
@@ -377,7 +377,7 @@ class _StageCounts:
         failed: The records of each stage for which its function raised.
     """
 
-    def __init__(self, stages: Sequence[Stage]) -> None:
+    def __init__(self, stages: Sequence[FusedStage]) -> None:
         self.taken = 0
         self.passed = [0] * len(stages)
         self.failed = [0] * len(stages)
@@ -423,8 +423,8 @@ class FusedLoop:
         Per record only the calls of the functions and one ``list.append``.
     """
 
-    def __init__(self, stages: Sequence[Stage], output: Output) -> None:
-        self.stages: list[Stage] = list(stages)
+    def __init__(self, stages: Sequence[FusedStage], output: Output) -> None:
+        self.stages: list[FusedStage] = list(stages)
         self._kinds = tuple(stage.kind for stage in stages)
         self._failures = [stage.failures() for stage in stages]
         self._output = output

@@ -121,7 +121,7 @@ class DatabaseSnapshot:
         )
 
 
-class Database:
+class RocksDatabase:
     """A RocksDB that lives as long as a store; nothing in it outlives the process.
 
     Args:
@@ -278,7 +278,10 @@ class PendingSnapshot:
     """
 
     def __init__(
-        self, database: Database, write: Callable[[], None], forget: Callable[[], None]
+        self,
+        database: RocksDatabase,
+        write: Callable[[], None],
+        forget: Callable[[], None],
     ) -> None:
         self.reader: weakref.ref[Any] | None = None
         self._database = database

@@ -18,7 +18,7 @@ from typing import Any, Final
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
 from aiomailbox.keygroups.assignment import KeyGroupRange
-from aiomailbox.state.rocksdb.database import Database, PendingSnapshot
+from aiomailbox.state.rocksdb.database import PendingSnapshot, RocksDatabase
 from aiomailbox.state.rocksdb.encoding import KeyCodec
 from aiomailbox.state.serializers import (
     ClassSchema,
@@ -194,7 +194,7 @@ class ContentCache:
 
     def __init__(
         self,
-        database: Database,
+        database: RocksDatabase,
         limit: CacheLimit,
         *,
         places: Callable[[list[Any]], list[bytes]],
@@ -481,7 +481,7 @@ class RocksDBTable:
 
     def __init__(
         self,
-        database: Database,
+        database: RocksDatabase,
         rows: Rows,
         key_groups: KeyGroupRange,
         cache: ContentCache,
@@ -559,7 +559,7 @@ class RocksDBStateTable(RocksDBTable):
 
     def __init__(
         self,
-        database: Database,
+        database: RocksDatabase,
         rows: Rows,
         key_groups: KeyGroupRange,
         cache: ContentCache,
@@ -604,7 +604,7 @@ class RocksDBNamespacedTable(RocksDBTable):
 
     def __init__(
         self,
-        database: Database,
+        database: RocksDatabase,
         rows: Rows,
         key_groups: KeyGroupRange,
         cache: ContentCache,
@@ -643,7 +643,7 @@ class RocksDBNamespacedTable(RocksDBTable):
 
 
 def new_table(
-    database: Database,
+    database: RocksDatabase,
     limit: CacheLimit,
     codec: KeyCodec,
     serializer: StateSerializer,
@@ -724,7 +724,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
         self._limit = CacheLimit(memory_bytes // 2)
         self._objects = ObjectSerializer()
         self._codec = KeyCodec(max_parallelism, self._objects.codec)
-        self._database: Database | None = None
+        self._database: RocksDatabase | None = None
         self._closed = False
         self._last: dict[str, int] = {}
 
@@ -830,7 +830,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
         if self._closed:
             raise StateError(f"state {meta.name!r} was asked for after the end")
         if self._database is None:
-            self._database = Database(self._path, self._memory_bytes // 2)
+            self._database = RocksDatabase(self._path, self._memory_bytes // 2)
         return new_table(
             self._database,
             self._limit,

@@ -41,8 +41,8 @@ from aiomailbox.testing.simulation.world import (
     Blow,
     Faults,
     Life,
-    Savepoint,
     SimulatedFaultError,
+    SimulatedSavepoint,
     SimulatedSink,
     World,
 )
@@ -590,7 +590,7 @@ class _Program:
         else:
             life.world.note(life.now(), f"savepoint {completed.checkpoint_id}")
             life.wish = Blow.SAVEPOINT
-            life.savepoint = Savepoint(completed.checkpoint_id, path)
+            life.savepoint = SimulatedSavepoint(completed.checkpoint_id, path)
 
 
 def _is_simulated(error: BaseException | None) -> bool:

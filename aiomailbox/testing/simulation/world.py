@@ -172,7 +172,7 @@ class ProgramDiedError(SimulatedFaultError):
     """The program is dead: what it still does counts no more."""
 
 
-class Savepoint(NamedTuple):
+class SimulatedSavepoint(NamedTuple):
     """What a life of the program has ended with."""
 
     checkpoint_id: int
@@ -228,7 +228,7 @@ class World:
         self.is_complete: bool = False
         self.steps = 0
         self.notes: int = 0
-        self.savepoint: Savepoint | None = None
+        self.savepoint: SimulatedSavepoint | None = None
         self.ended_s: float = 0.0
         self.calls: Calls = Calls()
         self.attempts: int = 0
@@ -327,7 +327,7 @@ class Life:
     strike: Callable[[Blow], None] = field(default=lambda _: None)
     is_alive: bool = True
     wish: Blow | None = None
-    savepoint: Savepoint | None = None
+    savepoint: SimulatedSavepoint | None = None
 
     def check(self) -> None:
         """Raise if the program is dead.
