@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from aiomailbox.cli.output import ExitCode
+from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.errors import MissingExtraError
 
 __all__ = ["ExitCode", "main"]

@@ -16,7 +16,8 @@ from aiomailbox.checkpoint.reader import (
     find_checkpoints,
 )
 from aiomailbox.checkpoint.savepoint import Savepoint
-from aiomailbox.cli.output import ExitCode, show_json, show_table, size_text
+from aiomailbox.cli.exit_codes import ExitCode
+from aiomailbox.cli.output import show_json, show_table, size_text
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import (
     AioMailboxError,

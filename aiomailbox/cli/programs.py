@@ -20,7 +20,8 @@ from rich.markup import escape
 
 from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.job_progress import operator_rows
-from aiomailbox.cli.output import ExitCode, show_json, show_table
+from aiomailbox.cli.exit_codes import ExitCode
+from aiomailbox.cli.output import show_json, show_table
 from aiomailbox.errors import (
     AioMailboxError,
     CorruptStreamError,

@@ -13,7 +13,7 @@ import pytest
 
 from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.cli import main
-from aiomailbox.cli.output import ExitCode
+from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.storage.local import LocalStorage
 from tests.checkpoint.checkpoints import handles, open_store, take
 
@@ -162,7 +162,7 @@ def test_without_the_extra_its_name_is_said(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in [name for name in sys.modules if name.startswith("aiomailbox.cli.")]:
-        if name != "aiomailbox.cli.output":
+        if name != "aiomailbox.cli.exit_codes":
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "typer", None)
     assert main([]) == ExitCode.USAGE

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import aiomailbox as am
 from aiomailbox.cli import main
-from aiomailbox.cli.output import ExitCode
+from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.cli.programs import _live_table
 from aiomailbox.observe.dashboard import serving_dashboard
 from aiomailbox.runtime.job_snapshot import JobSnapshot, OperatorSummary

@@ -23,7 +23,7 @@ BEHIND_AN_EXTRA = (
     "aiomailbox.cli",
     "aiomailbox.columnar",
     "aiomailbox.connectors",
-    "aiomailbox.testing.simulation.world",
+    "aiomailbox.testing.simulation.files",
 )
 
 def modules(package):

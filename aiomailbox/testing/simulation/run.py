@@ -422,7 +422,7 @@ class _Program:
     def run(self) -> None:
         life = self._life
         # Late: it needs fsspec, which may not be installed.
-        from aiomailbox.testing.simulation.world import mount, unmount
+        from aiomailbox.testing.simulation.files import mount, unmount
 
         self._place = mount(life)
         try:
