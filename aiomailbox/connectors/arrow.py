@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
@@ -55,7 +55,7 @@ class ArrowSource:
     gives_columns = True
     replayable = True
     parallelism_max = None
-    position_types = (RangeSplit,)
+    position_types: ClassVar[tuple[type[Any], ...]] = (RangeSplit,)
 
     def __init__(self, data: Any, records: Any = "namedtuple") -> None:
         self.boundedness = Boundedness.BOUNDED

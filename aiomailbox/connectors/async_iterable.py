@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.collection import Reopenable
@@ -92,7 +92,7 @@ class AsyncIterableSource:
 
     # An iterator has one place in it where to go on: there is one reader.
     parallelism_max = 1
-    position_types = (AsyncSplit,)
+    position_types: ClassVar[tuple[type[Any], ...]] = (AsyncSplit,)
     # What it awaits belongs to the loop that starts the job.
     stays_in_parent = True
     replays = "after the offset of the last element that counts"

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
@@ -90,7 +90,7 @@ class CollectionSource:
         <CollectionSource of 2 records>
     """
 
-    position_types = (RangeSplit,)
+    position_types: ClassVar[tuple[type[Any], ...]] = (RangeSplit,)
 
     def __init__(
         self, values: Iterable[Any], timestamps: Sequence[int] | None = None
@@ -225,7 +225,7 @@ class IteratorSource:
     """
 
     # An iterator has one place in it where to go on: there is one reader.
-    position_types = (RangeSplit,)
+    position_types: ClassVar[tuple[type[Any], ...]] = (RangeSplit,)
     parallelism_max = 1
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import Any, Final, Generic, Literal, overload
+from typing import Any, ClassVar, Final, Generic, Literal, overload
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.files.formats import (
@@ -476,7 +476,7 @@ class FileSource(Generic[OutT]):
         <FileSource of jsonl files in ...orders.jsonl>
     """
 
-    position_types = (FileSplit, FilesSeen)
+    position_types: ClassVar[tuple[type[Any], ...]] = (FileSplit, FilesSeen)
 
     @overload
     def __init__(

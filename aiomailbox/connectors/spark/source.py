@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Any, Generic, Literal, NoReturn, overload
+from typing import Any, ClassVar, Generic, Literal, NoReturn, overload
 
 from aiomailbox.columnar.forms import ClassForm
 from aiomailbox.connectors.spark.frame_checks import (
@@ -100,7 +100,7 @@ class SparkSource(Generic[OutT]):
 
     # Two local iterators at a time slow Spark down: there is one reader.
     parallelism_max = 1
-    position_types = (SparkSplit,)
+    position_types: ClassVar[tuple[type[Any], ...]] = (SparkSplit,)
     stays_in_parent = True
     boundedness = Boundedness.BOUNDED
 

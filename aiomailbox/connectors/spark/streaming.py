@@ -13,7 +13,7 @@ import queue
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 from aiomailbox.columnar.forms import ClassForm
 from aiomailbox.connectors.pump import Pump
@@ -123,7 +123,7 @@ class SparkStreamSource:
     """
 
     parallelism_max = 1
-    position_types = (StreamSplit,)
+    position_types: ClassVar[tuple[type[Any], ...]] = (StreamSplit,)
     stays_in_parent = True
 
     def __init__(
