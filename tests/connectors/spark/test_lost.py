@@ -122,7 +122,7 @@ from aiomailbox.connectors.spark.session import local_session
 options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 memory = {"spark.driver.memory": "512m", "spark.driver.maxResultSize": "1g"}
 spark = local_session(cores=1, **memory, **options)
-frame = spark.range(12_000_000, numPartitions=1)
+frame = spark.range(40_000_000, numPartitions=1)
 
 async def count():
     rows = 0
@@ -139,6 +139,7 @@ os._exit(0)
 
 
 @pytest.mark.real_time
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     "options",
     [
@@ -154,7 +155,7 @@ def test_a_partition_too_large_for_the_driver_is_said(options: tuple[str, ...]) 
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
     said = ended.stdout
     # Java has its own line before it ends.
