@@ -77,7 +77,7 @@ def encode_entry(kind: int, key: bytes, fingerprint: bytes, payload: bytes) -> b
         >>> decode_entry(
         ...     "log", encode_entry(EntryKind.RESULT, b"key", b"12345678", b"")
         ... )
-        Entry(kind=1, key=b'key', fingerprint=b'12345678', payload=b'')
+        JournalEntry(kind=1, key=b'key', fingerprint=b'12345678', payload=b'')
     """
     return _HEAD.pack(kind, len(key), fingerprint) + key + payload
 

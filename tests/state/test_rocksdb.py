@@ -267,9 +267,9 @@ def test_keys_that_are_equal_are_one_key(tmp_path: Path, key: Any, other: Any) -
 FULL_DISK = """
 import os, resource, sys
 from pathlib import Path
-from aiomailbox.state.rocksdb.database import Database
+from aiomailbox.state.rocksdb.database import RocksDatabase
 
-database = Database(Path(sys.argv[1]), 1 << 20)
+database = RocksDatabase(Path(sys.argv[1]), 1 << 20)
 database.write(lambda batch: batch.put(b"key", os.urandom(200_000)))
 # No file of this process can grow beyond it: what a full disk is like.
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
@@ -335,9 +335,9 @@ def test_a_write_does_not_wait_for_a_disk_that_is_full(tmp_path: Path) -> None:
 REALLY_FULL = """
 import os, sys
 from pathlib import Path
-from aiomailbox.state.rocksdb.database import Database
+from aiomailbox.state.rocksdb.database import RocksDatabase
 
-database = Database(Path(sys.argv[1]), 1 << 20)
+database = RocksDatabase(Path(sys.argv[1]), 1 << 20)
 try:
     for number in range(5_000):
         database.write(lambda batch: batch.put(b"%d" % number, os.urandom(2_000)))

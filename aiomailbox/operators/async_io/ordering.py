@@ -106,7 +106,7 @@ class OrderedQueue:
         >>> queue, first, second = (
         ...     OrderedQueue(),
         ...     CallEntry("a", None),
-        ...     Entry("b", None),
+        ...     CallEntry("b", None),
         ... )
         >>> queue.put(first), queue.put(second)
         (None, None)

@@ -92,7 +92,7 @@ class KeyGate:
 
     Example:
         >>> gate = KeyGate(waiting_max=10)
-        >>> first, second = CallEntry("a", None), Entry("b", None)
+        >>> first, second = CallEntry("a", None), CallEntry("b", None)
         >>> gate.enter(first, "key"), gate.enter(second, "key")
         (True, False)
         >>> gate.leave(first) is second
