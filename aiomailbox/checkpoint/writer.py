@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, Final
 from zlib import crc32
@@ -25,7 +26,7 @@ from aiomailbox.operators.snapshots.codec import (
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.record_classes import RecordClass
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
-from aiomailbox.state.serializers import ObjectSerializer, kept_taken_apart
+from aiomailbox.state.serializers import Misfit, ObjectSerializer, kept_taken_apart
 from aiomailbox.state.snapshot import FetchFile
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.contract import Storage
@@ -42,6 +43,9 @@ from aiomailbox.task.in_flight import TaskSnapshot
 
 
 FilesBeside = Mapping[OperatorId, Sequence[Mapping[str, FetchFile]]]
+
+
+OnMisfitOf = Callable[[OperatorId, Misfit], None]
 
 
 _COMMITTABLES: Final = "committables"
@@ -70,6 +74,8 @@ class TaskBytes:
             for all that occur.
         with_files: Whether keyed state that is in files is left out, for its files are
             kept beside.
+        on_misfit: Called with an operator, and what it keeps of another type than was
+            declared.
 
     Attributes:
         sections: What has been made so far; all once it is exhausted.
@@ -86,8 +92,10 @@ class TaskBytes:
         classes: Iterable[Any] | None = None,
         *,
         with_files: bool = False,
+        on_misfit: OnMisfitOf | None = None,
     ) -> None:
         self._with_files = with_files
+        self._on_misfit = on_misfit
         self.sections: list[Section] = []
         self.size: int = 0
         self._snapshot = snapshot
@@ -96,7 +104,13 @@ class TaskBytes:
     def __iter__(self) -> Iterator[bytes]:
         snapshot = self._snapshot
         for operator, one in snapshot.operators.items():
-            chunks = snapshot_chunks(one, self._classes, with_files=self._with_files)
+            told = self._on_misfit
+            chunks = snapshot_chunks(
+                one,
+                self._classes,
+                with_files=self._with_files,
+                on_misfit=None if told is None else partial(told, operator),
+            )
             try:
                 yield from self._section(SectionKind.OPERATOR, operator, chunks)
             except StateError as error:
@@ -283,6 +297,8 @@ class CheckpointWriter:
         memory_threshold: What has at most so many bytes goes with the metadata.
         file_mode: The mode of a savepoint's new files; that of checkpoints is the
             storage's.
+        on_misfit: Called with an operator, and what it keeps of another type than was
+            declared, each time that it is written.
 
     Example:
         >>> import tempfile
@@ -302,7 +318,9 @@ class CheckpointWriter:
         *,
         memory_threshold: int = MEMORY_THRESHOLD,
         file_mode: int = PRIVATE,
+        on_misfit: OnMisfitOf | None = None,
     ) -> None:
+        self._on_misfit = on_misfit
         self._storage = storage
         self._below = job_directory(job_id)
         self._classes = None if classes is None else list(classes)
@@ -339,7 +357,9 @@ class CheckpointWriter:
         shared = (
             self._shared.write(checkpoint_id, task, epoch, snapshot) if is_own else ()
         )
-        made = TaskBytes(snapshot, self._classes, with_files=is_own)
+        made = TaskBytes(
+            snapshot, self._classes, with_files=is_own, on_misfit=self._on_misfit
+        )
         chunks = iter(made)
         head: list[bytes] = []
         for chunk in chunks:

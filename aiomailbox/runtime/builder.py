@@ -23,7 +23,7 @@ from aiomailbox.graph.job_graph import (
     why_never_unaligned,
 )
 from aiomailbox.graph.side_outputs import tags_given
-from aiomailbox.ids import PartitionId, SubtaskId, TaskId
+from aiomailbox.ids import OperatorId, PartitionId, SubtaskId, TaskId
 from aiomailbox.journal.journals import Journals
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.operators.core.context import Limiter
@@ -34,6 +34,7 @@ from aiomailbox.runtime.job_journal import journal_place
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
+from aiomailbox.state.serializers import Misfit
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.local import PRIVATE
 from aiomailbox.task.environment import (
@@ -131,6 +132,7 @@ class TaskBuilder:
                 services.state_classes,
                 memory_threshold=threshold,
                 file_mode=file_mode,
+                on_misfit=self._warn_of_misfit,
             )
         )
         has_journal = any(
@@ -147,6 +149,7 @@ class TaskBuilder:
                 services.state_classes,
             )
         )
+        self._misfits: set[tuple[OperatorId, Misfit]] = set()
         self._of_attempt = plan
         self._wiring = wiring
         # Names are for people and metrics, ids for everything that is found again.
@@ -161,6 +164,28 @@ class TaskBuilder:
             for index, edge in enumerate(vertex.out_edges):
                 self._targets[id(edge)] = producer_targets(edge)
                 self._edge_index[id(edge)] = index
+
+    def _warn_of_misfit(self, operator: OperatorId, misfit: Misfit) -> None:
+        """Say, once in an attempt, that state is not of the type that was declared."""
+        if (operator, misfit) in self._misfits:
+            return
+        self._misfits.add((operator, misfit))
+        [node] = [
+            node
+            for vertex in self._graph.vertices
+            for node in vertex.nodes
+            if node.operator_id == operator
+        ]
+        self._services.log.warning(
+            "state is of another type than was declared",
+            operator=node.name,
+            uid=node.transformation.uid,
+            state=misfit.state,
+            part=misfit.part,
+            declared=misfit.declared,
+            found=misfit.found,
+            remedy="put what is declared into it, or declare what is in it",
+        )
 
     def build(self) -> list[StreamTask]:
         """Return all tasks that are here, those of sources first."""

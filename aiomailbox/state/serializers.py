@@ -10,11 +10,11 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from itertools import chain
-from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec.msgpack import Decoder, Encoder
@@ -256,6 +256,78 @@ def check_fields(
                 f"{_or(old)} and cannot be read as {_or(options)}. Keep the type, or "
                 "add a field of another name."
             )
+
+
+# What fits a declared type that is none of records.
+_FITTING: Final[dict[str, tuple[type, ...]]] = {
+    **{kind.__name__: (kind,) for kind in (bool, bytes, complex, int, str)},
+    **{kind.__name__: (kind,) for kind in (dict, frozenset, list, set, tuple)},
+    "None": (type(None),),
+    "float": (float, int),
+}
+
+
+class Misfit(NamedTuple):
+    """Contents of a state that are of another type than was declared.
+
+    Attributes:
+        state: The name of the state.
+        part: Which part of its contents: value, element, key or accumulator.
+        declared: The type that was declared.
+        found: The type that is there.
+    """
+
+    state: str
+    part: str
+    declared: str
+    found: str
+
+
+class DeclaredTypes:
+    """Compares the types of a state's contents with those that were declared.
+
+    None fits every declaration: it is how many a program keeps that there is nothing.
+    Types of which it cannot be said what fits them, as protocols, fit everything.
+
+    Args:
+        state: The name of the state.
+        schema: What was declared.
+
+    Example:
+        >>> declared = DeclaredTypes("n", StateSchema({"value": ("int",)}))
+        >>> list(declared.misfits("value", [1, None, "x", "y"]))
+        [Misfit(state='n', part='value', declared='int', found='str')]
+    """
+
+    __slots__ = ("_parts", "_state")
+
+    def __init__(self, state: str, schema: StateSchema) -> None:
+        self._state = state
+        self._parts: dict[str, tuple[Options, set[type]]] = {}
+        for part, options in schema.parts.items():
+            heads = tuple(text.partition("[")[0] for text in options)
+            if all(head in _FITTING or head in schema.classes for head in heads):
+                self._parts[part] = (options, {type(None)})
+
+    @property
+    def parts(self) -> Iterable[str]:
+        """The parts that are compared."""
+        return self._parts.keys()
+
+    def misfits(self, part: str, contents: Iterable[Any]) -> Iterator[Misfit]:
+        """Yield what does not fit; of each type once."""
+        options, seen = self._parts[part]
+        # A loop in C; there are few types.
+        for kind in set(map(type, contents)) - seen:
+            seen.add(kind)
+            if not any(_fits(kind, text.partition("[")[0]) for text in options):
+                yield Misfit(self._state, part, _or(options), _text(kind))
+
+
+def _fits(kind: type, head: str) -> bool:
+    if head in _FITTING:
+        return issubclass(kind, _FITTING[head])
+    return any(class_name(base) == head for base in kind.__mro__)
 
 
 def _reads(now: Options, written: Options) -> bool:

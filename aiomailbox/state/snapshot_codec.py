@@ -11,8 +11,17 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Container,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from itertools import chain
+from operator import itemgetter, methodcaller
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -22,6 +31,8 @@ from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM
 from aiomailbox.state.accumulators import AccumulatorSchema
 from aiomailbox.state.serializers import (
     ClassSchema,
+    DeclaredTypes,
+    Misfit,
     ObjectSerializer,
     Options,
     PickleSerializer,
@@ -195,6 +206,10 @@ KeyGroupBlocks = tuple[
 _Rows = tuple[int, list[bytes], bytes | list[bytes]]
 
 
+# Is called with what is of another type than was declared; in the thread that writes.
+OnMisfit = Callable[[Misfit], None]
+
+
 _KINDS: Final[dict[str, type]] = {"list": list, "map": dict}
 
 
@@ -339,6 +354,7 @@ def write_keyed(
     declared: Mapping[str, type] | None,
     *,
     with_files: bool = False,
+    on_misfit: OnMisfit | None = None,
 ) -> Generator[bytes, None, KeyedPart]:
     """Yield the blocks of a snapshot, and return its description; raises StateError.
 
@@ -347,6 +363,8 @@ def write_keyed(
         writer: Counts the blocks.
         declared: The classes that contents may have; None for all that occur.
         with_files: Whether files of the snapshot, if it has any, are kept beside it.
+        on_misfit: Called with what is of another type than was declared, unless it is
+            in such files: they are not read here.
     """
     files = snapshot.files if with_files else ()
     # The files hold all entries: there is nothing to encode.
@@ -354,7 +372,7 @@ def write_keyed(
         return _described_files(snapshot, files, declared)
     objects = [ObjectSerializer(StateClasses(declared)) for _ in snapshot.states]
     codecs = [
-        _StateCodec(own, serializer_of(meta.serializer, own))
+        _StateCodec(meta, own, serializer_of(meta.serializer, own), on_misfit)
         for meta, own in zip(snapshot.states, objects, strict=True)
     ]
     widths = [_width(meta) for meta in snapshot.states]
@@ -409,20 +427,36 @@ class _StateCodec:
     """Encodes entries of one state.
 
     Args:
+        meta: The state.
         objects: Encodes keys and namespaces.
         contents: Encodes contents.
+        on_misfit: Called with what is of another type than was declared.
     """
 
-    __slots__ = ("_contents", "_objects")
+    __slots__ = ("_contents", "_declared", "_meta", "_objects", "_on_misfit")
 
-    def __init__(self, objects: ObjectSerializer, contents: StateSerializer) -> None:
+    def __init__(
+        self,
+        meta: StateMeta,
+        objects: ObjectSerializer,
+        contents: StateSerializer,
+        on_misfit: OnMisfit | None,
+    ) -> None:
+        self._meta = meta
         self._objects = objects
         self._contents = contents
+        self._declared = DeclaredTypes(meta.name, meta.schema)
+        self._on_misfit = on_misfit
 
     def blocks(self, position: int, entries: Entries) -> Iterator[bytes]:
         """Yield entries as one block, or as several if they are large."""
         *address, contents = entries.columns
         encode = self._objects.encode
+        if self._on_misfit is not None:
+            for part in self._declared.parts:
+                found = _of_part(self._meta, part, contents)
+                for misfit in self._declared.misfits(part, found):
+                    self._on_misfit(misfit)
         # One call for whole columns, where they are known to be small.
         if self._contents is self._objects and _are_small(contents):
             yield _encode(
@@ -437,6 +471,19 @@ class _StateCodec:
                 some = [encode(column[start:index]) for column in address]
                 yield _encode((position, some, encoded))
                 start, size, encoded = index, 0, []
+
+
+def _of_part(meta: StateMeta, part: str, contents: list[Any]) -> Iterable[Any]:
+    """Return the values, the elements, the keys or the accumulators in contents."""
+    if part == "key":
+        return chain.from_iterable(contents)
+    found: Iterable[Any] = contents
+    if meta.kind == "list":
+        found = chain.from_iterable(contents)
+    elif meta.kind == "map":
+        found = chain.from_iterable(map(methodcaller("values"), contents))
+    # With a time to live, each is with the time at which it was touched.
+    return map(itemgetter(0), found) if meta.ttl else found
 
 
 def _are_small(contents: list[Any]) -> bool:

@@ -840,6 +840,26 @@ async def _other_windows(told: Told) -> None:
     await start_once(other, place)
 
 
+class NotingText(Noting):
+    """Puts text where a number was declared."""
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        self._last.update(str(value))
+
+
+@line("what is in state is not of the type that was declared")
+async def _not_as_declared(told: Told) -> None:
+    job = endless(told, build=lambda keyed: keyed.process(NotingText("last")).uid("n"))
+    async with job.start("job") as running:
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            await running.trigger_checkpoint()
+        await running.cancel()
+    [told_once] = [one for one in told.log().splitlines() if "declared='int'" in one]
+    for words in ("uid='n'", "state='last'", "part='value'", "found='str'"):
+        assert words in told_once
+
+
 @line("a source is of another kind than in the snapshot")
 async def _other_source(told: Told) -> None:
     place = await savepoint(told, lambda keyed: keyed.process(Noting("last")))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +27,8 @@ from aiomailbox.state.rescale import (
 )
 from aiomailbox.state.serializers import (
     ClassSchema,
+    DeclaredTypes,
+    Misfit,
     ObjectSerializer,
     StateClasses,
     StateSchema,
@@ -41,6 +44,7 @@ from aiomailbox.state.snapshot_codec import (
     Contents,
     KeyedPart,
     KeyGroupBlocks,
+    OnMisfit,
     Place,
     contents_of,
     decode_block,
@@ -147,6 +151,7 @@ def snapshot_chunks(
     classes: Iterable[Any] | None = None,
     *,
     with_files: bool = False,
+    on_misfit: OnMisfit | None = None,
 ) -> Iterator[bytes]:
     """Yield a snapshot as bytes, a piece at a time; each takes about a millisecond.
 
@@ -158,6 +163,7 @@ def snapshot_chunks(
             None for all that occur.
         with_files: Whether keyed state that is in files is left out, for its files are
             kept beside.
+        on_misfit: Called with what is of another type than was declared.
 
     Raises:
         StateError: If it holds something that cannot be made bytes, or of a class that
@@ -168,8 +174,13 @@ def snapshot_chunks(
     yield writer.head()
     keyed = []
     for piece in snapshot.keyed:
-        part = yield from write_keyed(piece, writer, declared, with_files=with_files)
+        part = yield from write_keyed(
+            piece, writer, declared, with_files=with_files, on_misfit=on_misfit
+        )
         keyed.append(part)
+    if on_misfit is not None:
+        for misfit in _misfits_in_lists(snapshot.operator):
+            on_misfit(misfit)
     operator = yield from _write_lists(snapshot.operator, writer, declared)
     own = yield from _write_lists(snapshot.own, writer, declared)
     timers = []
@@ -370,6 +381,16 @@ def _write_lists(
         contents = contents_of(entry.serializer, entry.schema, objects)
         described.append(_List(name, entry.mode.value, contents, places))
     return described
+
+
+def _misfits_in_lists(lists: OperatorStateSnapshot) -> Iterator[Misfit]:
+    for name, entry in lists.states.items():
+        declared = DeclaredTypes(name, entry.schema)
+        for part in declared.parts:
+            found: Iterable[Any] = entry.elements
+            if entry.mode is RedistributionMode.BROADCAST:
+                found = map(itemgetter(part == "value"), found)
+            yield from declared.misfits(part, found)
 
 
 def _packed(elements: Iterable[Any], encode: Callable[[Any], bytes]) -> Iterator[bytes]:

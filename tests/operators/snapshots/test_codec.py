@@ -18,11 +18,16 @@ from aiomailbox.operators.snapshots.codec import (
     snapshot_chunks,
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
-from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
+from aiomailbox.state.descriptors import (
+    ListStateDescriptor,
+    MapStateDescriptor,
+    StateTtlConfig,
+    ValueStateDescriptor,
+)
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import OperatorStateStore
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
-from aiomailbox.state.serializers import PickleSerializer
+from aiomailbox.state.serializers import Misfit, PickleSerializer
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.state.snapshot_codec import BLOCK_BYTES, BLOCK_ROWS
 from aiomailbox.testing import ManualClock
@@ -165,3 +170,64 @@ def test_what_a_subtask_is_about_is_merged_only_where_there_are_other_subtasks()
         assert (one.own.elements("at"), one.watermark) == ([7, 5], 5)
     (gone,) = redistribute([None, snapshots[0]], 1)
     assert (gone.own.elements("at"), gone.watermark) == ([7], 7)
+
+
+TTL = StateTtlConfig(ttl=60)
+MISFITS: list[tuple[Any, Any, set[tuple[str, str, str]]]] = [
+    (ValueStateDescriptor("s", int), "x", {("value", "int", "str")}),
+    (ValueStateDescriptor("s", int, ttl=TTL), "x", {("value", "int", "str")}),
+    (ValueStateDescriptor("s", list[int]), (1,), {("value", "list[int]", "tuple")}),
+    (ListStateDescriptor("s", int), [1, "x", "y"], {("element", "int", "str")}),
+    (ListStateDescriptor("s", int, ttl=TTL), ["x"], {("element", "int", "str")}),
+    (
+        MapStateDescriptor("s", str, int),
+        {1: "x"},
+        {("key", "str", "int"), ("value", "int", "str")},
+    ),
+    (
+        MapStateDescriptor("s", str, int, ttl=TTL),
+        {"a": b""},
+        {("value", "int", "bytes")},
+    ),
+    # What fits, or may.
+    (ValueStateDescriptor("s", int), True, set()),
+    (ValueStateDescriptor("s", int), None, set()),
+    (ValueStateDescriptor("s", float), 1, set()),
+    (ValueStateDescriptor("s", int | str), "x", set()),
+    (ValueStateDescriptor("s", Mapping), {}, set()),
+    (ValueStateDescriptor("s"), "x", set()),
+]
+
+
+@pytest.mark.parametrize(("descriptor", "content", "told"), MISFITS)
+def test_what_is_not_of_the_declared_type_is_told_as_it_is_written(
+    descriptor: Any, content: Any, told: set[tuple[str, str, str]]
+) -> None:
+    store = HeapStateStore(128, KeyGroupRange(0, 127), ManualClock())
+    state: Any = getattr(store, f"get_{descriptor.kind}")(descriptor)
+    for key in range(3):
+        store.set_current_key(key)
+        if descriptor.kind == "map":
+            state.put_all(content)
+        else:
+            state.update(content)
+    found: list[Misfit] = []
+    snapshot = OperatorSnapshot((store.snapshot(),))
+    for _ in snapshot_chunks(snapshot, on_misfit=found.append):
+        pass
+    assert {one[1:] for one in found} == told
+    assert {one.state for one in found} <= {"s"}
+
+
+def test_lists_and_broadcast_maps_are_compared_too() -> None:
+    store = OperatorStateStore()
+    store.get_list_state(ListStateDescriptor("texts", str)).update([1])
+    store.get_broadcast_state(MapStateDescriptor("rules", str, int)).put("a", "b")
+    found: list[Misfit] = []
+    snapshot = OperatorSnapshot(operator=store.snapshot())
+    for _ in snapshot_chunks(snapshot, on_misfit=found.append):
+        pass
+    assert set(found) == {
+        ("texts", "element", "str", "int"),
+        ("rules", "value", "int", "str"),
+    }
