@@ -22,6 +22,7 @@ from aiomailbox.connectors.inbox import (
     Publication,
     Questions,
     Subscription,
+    check_loop,
 )
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import (
@@ -253,7 +254,8 @@ class JobClient:
     """Watches, stops, cancels and waits for one job.
 
     Made by `StreamExecutionEnvironment.start`. All methods except the awaitable ones
-    return at once.
+    return at once. A running job is awaited on its own event loop: on another one, they
+    raise an `IllegalStateError`.
 
     Concept:
         Flink, ``JobClient``.
@@ -262,6 +264,7 @@ class JobClient:
     def __init__(self, job: JobMaster, body: Body) -> None:
         self._job = job
         self._body = body
+        self._loop = asyncio.get_running_loop()
         self._observer = JobObserver(job)
         _started.append(ref(self))
         _held.add(self)
@@ -385,6 +388,7 @@ class JobClient:
             >>> am.run(main())
             OSLO
         """
+        self._check_loop()
         if len(self._questions) != 1:
             raise UsageError(
                 "ask() needs one source of questions, and the job has "
@@ -434,6 +438,7 @@ class JobClient:
             UsageError: If the stream is not published by this job.
             InvalidArgumentError: If an argument is out of its range.
         """
+        self._check_loop()
         if buffer < 1:
             raise InvalidArgumentError(
                 "buffer", f"{buffer} is too few", "Use 1 or more."
@@ -551,7 +556,13 @@ class JobClient:
             await self._job.wait()
         return savepoint
 
+    def _check_loop(self) -> None:
+        # What has ended can be asked for anywhere.
+        if not self._job.lifecycle.is_terminal:
+            check_loop(self._loop, f"job {self.name!r}")
+
     def _coordinator(self) -> CheckpointCoordinator:
+        self._check_loop()
         coordinator = self._job.coordinator
         if coordinator is None:
             raise UsageError(
@@ -602,6 +613,7 @@ class JobClient:
             >>> am.run(main())
             finished
         """
+        self._check_loop()
         self._job.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
         with self._body.told():
             return await self._job.wait()
@@ -613,6 +625,7 @@ class JobClient:
         It waits even if the caller is cancelled meanwhile, however often. The job ends
         within ``JobConfig.cancel_timeout_s`` and a moment, whatever the user code does.
         """
+        self._check_loop()
         self._job.cancel()
         with self._body.told():
             await self._job.outlast()
@@ -628,6 +641,7 @@ class JobClient:
             JobFailedError: If the job failed; the cause is the first error.
             JobCancelledError: If it was cancelled.
         """
+        self._check_loop()
         look = _InboxWatch(self._job).look
         with looking_on(look), self._body.told():
             return await self._job.wait()

@@ -92,6 +92,38 @@ class _Places:
         self._line.clear()
 
 
+def check_loop(
+    loop: asyncio.AbstractEventLoop | None, what: str, *, awaited: bool = True
+) -> None:
+    """Raise if this is not the loop of a job: what is awaited here would never be woken.
+
+    Args:
+        loop: The job's; None if it has none.
+        what: What was called, and of which job.
+        awaited: Whether it is awaited.
+
+    Raises:
+        IllegalStateError: Saying how to call it.
+    """
+    running = asyncio._get_running_loop()
+    if loop is None or loop is running:
+        return
+    if loop.is_closed():
+        text = "ran on an event loop that is closed: start it again on this one"
+    elif awaited:
+        text = (
+            "runs on another event loop: from here, call "
+            "asyncio.run_coroutine_threadsafe(..., loop) with the loop of the job, or use "
+            "one asyncio.run for all of the program"
+        )
+    else:
+        text = (
+            "runs on another event loop: from here, call "
+            "loop.call_soon_threadsafe(...) of the loop of the job"
+        )
+    raise IllegalStateError(f"{what} {text}")
+
+
 class Inbox(AsyncIterableSource, Generic[T]):
     """A source that other code of the program puts records into.
 
@@ -132,8 +164,9 @@ class Inbox(AsyncIterableSource, Generic[T]):
         self._places = _Places(size)
         self._has_some = Availability(available=False)
         self._is_closed = False
-        # Jobs that read it, or are about to.
+        # Jobs that read it, or are about to, and the loop of the last of them.
         self._jobs = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._has_warned = False
         self._readers = 0
         # Why nobody reads it any more; empty while a job does, and before the first one.
@@ -150,7 +183,9 @@ class Inbox(AsyncIterableSource, Generic[T]):
 
         Raises:
             IllegalStateError: If it is closed, or its job has ended; also while it waits.
+                Or if its job runs on another event loop.
         """
+        check_loop(self._loop, "the job that reads the inbox")
         self._check_open()
         if not self._places.try_take():
             self._warn_if_unread()
@@ -167,8 +202,10 @@ class Inbox(AsyncIterableSource, Generic[T]):
         """Put a record in if there is room that nobody waits for, and say whether.
 
         Raises:
-            IllegalStateError: If it is closed, or its job has ended.
+            IllegalStateError: If it is closed, or its job has ended, or runs on another
+                event loop.
         """
+        check_loop(self._loop, "the job that reads the inbox", awaited=False)
         self._check_open()
         if not self._places.try_take():
             return False
@@ -181,7 +218,12 @@ class Inbox(AsyncIterableSource, Generic[T]):
         return not self._waiting and not self._is_closed
 
     def close(self) -> None:
-        """End the stream after what was put; again is a no-op."""
+        """End the stream after what was put; again is a no-op.
+
+        Raises:
+            IllegalStateError: If its job runs on another event loop.
+        """
+        check_loop(self._loop, "the job that reads the inbox", awaited=False)
         self._is_closed = True
         self._has_some.set_available()
         self._places.turn_away(self._refused)
@@ -189,6 +231,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
     def _begin(self) -> None:
         """Take records: a job that reads it begins."""
         self._jobs += 1
+        self._loop = asyncio.get_running_loop()
         self._refusal = ""
 
     def _hand_over(self) -> None:
@@ -207,6 +250,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
         self._jobs -= 1
         if self._jobs:
             return 0
+        self._loop = None
         self._refuse(refusal)
         return len(self._waiting)
 
@@ -494,6 +538,7 @@ class Subscription(Generic[T]):
         self._records: deque[T] = deque(maxlen=None if waits else size)
         self._has_some = Availability(available=False)
         self._is_over = False
+        self._loop = asyncio.get_running_loop()
         self.dropped: int = 0
 
     @property
@@ -530,6 +575,7 @@ class Subscription(Generic[T]):
         while not self._records:
             if self._is_over:
                 raise StopAsyncIteration
+            check_loop(self._loop, "the job that publishes the stream")
             self._has_some.reset()
             await self._has_some.wait()
         record = self._records.popleft()

@@ -328,3 +328,70 @@ async def test_a_stream_that_was_collected_is_not_said_to_run_never(
     told = [one.getMessage() for one in caplog.records]
     assert len(told) == 1, told
     assert "operator='map'" in told[0]
+
+
+OTHER_LOOP = "runs on another event loop"
+
+
+async def test_a_job_is_not_asked_from_another_loop(tmp_path: Path) -> None:
+    """What is awaited there is never woken."""
+    inbox: am.Inbox[int] = am.Inbox()
+    mode = am.CheckpointingMode.AT_LEAST_ONCE
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(None, directory=tmp_path / "jobs", mode=mode)
+    numbers = env.from_source(inbox).publish()
+    numbers.sink_to(lambda _: None)
+    env.from_questions().map(lambda q: q.answer(q.value)).sink_to(am.Answers())
+    async with env.start("job") as job:
+        here = job.subscribe(numbers)
+        asked: list[Any] = [
+            job.result,
+            job.stop,
+            job.cancel,
+            job.trigger_checkpoint,
+            lambda: job.trigger_savepoint(tmp_path / "one"),
+            lambda: job.stop_with_savepoint(tmp_path / "two"),
+            lambda: job.ask(1),
+            lambda: anext(job.subscribe(numbers)),
+            lambda: anext(here),
+            lambda: inbox.put(1),
+        ]
+
+        async def elsewhere(call: Any) -> None:
+            with pytest.raises(am.UsageError, match=OTHER_LOOP) as caught:
+                await asyncio.wait_for(call(), 2)
+            assert "run_coroutine_threadsafe" in str(caught.value)
+
+        for call in asked:
+            await asyncio.to_thread(asyncio.run, elsewhere(call))
+        for call in (lambda: inbox.try_put(1), inbox.close):
+            with pytest.raises(am.UsageError, match="call_soon_threadsafe"):
+                await asyncio.to_thread(call)
+        assert await job.ask(2, timeout=10) == 2
+        await job.cancel()
+
+
+def test_a_job_whose_loop_has_ended_says_so() -> None:
+    async def begin() -> am.JobClient:
+        env = am.StreamExecutionEnvironment()
+        env.from_collection([1]).sink_to(lambda _: None)
+        job = await env.execute_async("job")
+        await job.result()
+        return job
+
+    job = asyncio.run(begin())
+
+    async def later() -> Any:
+        return (await job.result()).name
+
+    # There is nothing left to wait for.
+    assert asyncio.run(later()) == "job"
+
+
+def test_an_inbox_is_filled_anywhere_before_its_job_begins() -> None:
+    inbox: am.Inbox[int] = am.Inbox()
+    inbox.try_put(1)
+    asyncio.run(inbox.put(2))
+    inbox.close()
+    env = am.StreamExecutionEnvironment()
+    assert asyncio.run(env.from_source(inbox).collect()) == [1, 2]
