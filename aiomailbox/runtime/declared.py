@@ -1,20 +1,29 @@
-"""Which classes a job declares: those that its state may hold, and be read again with.
+"""What the code of a job says: the classes of its state, and which variables it changes.
 
 Theory of operation: bytes name classes, and none is imported for a name that they
 hold. So the classes are collected from the job itself: what its functions, sources and
 sinks name in code and type hints, what their state descriptors say, and the classes of
-the objects that they hold. Nothing of the user's is called for that.
+the objects that they hold. Nothing of the user's is called for that. The same walk
+finds its functions, and their code says what they assign.
 """
 
 from __future__ import annotations
 
+import dis
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from types import FunctionType, MemberDescriptorType, MethodType, ModuleType
-from typing import Any, Final
+from types import (
+    CodeType,
+    FunctionType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any, Final, NamedTuple
 
 from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.operators.core.user_code import describe, is_users
 from aiomailbox.runtime.peers.record_types import (
     RECORDS_OF_OURS,
     RecordTypes,
@@ -144,3 +153,75 @@ def _attributes(item: Any, kind: type) -> Iterator[Any]:
                 except AttributeError:
                     # There is nothing in it.
                     continue
+
+
+# What functions change outside of themselves: where they run in several processes, each
+# process has its own.
+
+
+class ChangedVariable(NamedTuple):
+    """A variable outside of a function that the function assigns.
+
+    Attributes:
+        operator: The name of the operator.
+        uid: Its uid, or None.
+        variable: The name of the variable, with ``global`` or ``nonlocal`` before it.
+        function: The function, and where it is written.
+    """
+
+    operator: str
+    uid: str | None
+    variable: str
+    function: str
+
+
+def changed_variables(graph: JobGraph) -> list[ChangedVariable]:
+    """Return what functions assign outside of themselves, of those that leave the parent.
+
+    What is changed in place, as a list that is appended to, cannot be seen.
+    """
+    return list(
+        dict.fromkeys(
+            ChangedVariable(item.name, item.uid, variable, describe(function))
+            for vertex in graph.vertices
+            if not vertex.stays_in_parent
+            for item in (node.transformation for node in vertex.nodes)
+            for function in _users_functions((item.factory, item.source, item.sink))
+            for variable in _assigned(function)
+        )
+    )
+
+
+def _users_functions(roots: Iterable[Any]) -> Iterator[FunctionType]:
+    """Yield the user's functions and methods, and those of their modules they call."""
+    waiting: deque[Any] = deque(_reached(roots))
+    seen: set[int] = set()
+    while waiting:
+        item = waiting.popleft()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, type) and not is_foreign(item):
+            waiting.extend(item.__bases__)
+            waiting.extend(getattr(one, "__func__", one) for one in vars(item).values())
+        elif type(item) is FunctionType and is_users(item.__code__.co_filename):
+            yield item
+            named = (item.__globals__.get(name) for name in item.__code__.co_names)
+            waiting.extend(
+                one
+                for one in named
+                if type(one) is FunctionType and one.__module__ == item.__module__
+            )
+
+
+def _assigned(function: FunctionType) -> Iterator[str]:
+    outside = function.__code__.co_freevars
+    waiting = [function.__code__]
+    while waiting:
+        code = waiting.pop()
+        waiting.extend(one for one in code.co_consts if isinstance(one, CodeType))
+        for step in dis.get_instructions(code):
+            if step.opname == "STORE_GLOBAL":
+                yield f"global {step.argval}"
+            elif step.opname == "STORE_DEREF" and step.argval in outside:
+                yield f"nonlocal {step.argval}"

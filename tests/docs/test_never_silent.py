@@ -97,6 +97,7 @@ OF_REAL_TIME = {
     "a job makes no progress",
     "a barrier does not come through",
     "a function blocks the event loop",
+    "a function of a job in several processes changes a global",
 }
 OF_SPARK = {
     "a Python worker of Spark is killed",
@@ -749,6 +750,48 @@ async def _not_awaited(told: Told) -> None:
     # A loop of its own, which ends.
     await asyncio.to_thread(asyncio.run, main())
     assert "job='job'" in told.log()
+
+
+hits = 0
+
+
+def count_up() -> None:
+    global hits  # noqa: PLW0603
+    hits += 1
+
+
+class Counts:
+    """Calls a function that assigns a global."""
+
+    def __call__(self, number: int) -> int:
+        """Count."""
+        count_up()
+        return number
+
+
+@line("a function of a job in several processes changes a global")
+async def _own_copies(told: Told) -> None:
+    seen = 0
+
+    def count_around(number: int) -> int:
+        nonlocal seen
+        seen += 1
+        return number
+
+    def count_here(number: int) -> None:
+        count_up()
+
+    env = new_env()
+    env.deployment = am.Processes(1)
+    numbers = env.from_collection([1]).map(Counts()).name("counts").uid("c")
+    numbers.map(count_around).sink_to(count_here)
+    await told.run(env)
+    lines = [one for one in told.log().splitlines() if "has its own" in one]
+    assert len(lines) == 2
+    of_global, of_closure = sorted(lines)
+    assert "operator='counts' uid='c' variable='global hits'" in of_global
+    assert f"function='count_up ({__file__}:" in of_global
+    assert "variable='nonlocal seen'" in of_closure
 
 
 @line("there is no pipeline to run")
