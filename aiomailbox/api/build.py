@@ -27,6 +27,7 @@ from aiomailbox.operators.core.fields import (
 )
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.core.user_code import (
+    caller_location,
     check_function,
     describe,
     is_async_callable,
@@ -489,6 +490,8 @@ def sink_transformation(
         on_error: What to do with a record that it refuses.
     """
     functions: tuple[FunctionInfo, ...] = ()
+    # A function has a line of its own.
+    line = caller_location() if hasattr(sink, "create_writer") else ""
     if hasattr(sink, "create_writer") and not isinstance(sink, type):
         found = cast("Sink", sink)
     elif hasattr(sink, "create_writer"):
@@ -511,7 +514,7 @@ def sink_transformation(
     while name in taken:
         name = f"{base}-{number}"
         number += 1
-    factory = partial(SinkOperator, found, on_error=check_on_error(on_error))
+    factory = partial(SinkOperator, found, on_error=check_on_error(on_error), line=line)
     return Transformation(
         name,
         factory,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import groupby
@@ -248,7 +248,14 @@ class BatchMaker:
     def _check(self, records: list[Any], shape: RecordShape) -> None:
         if issubclass(shape.record_type, dict):
             width = len(shape.names)
-            odd = (record for record in records if len(record) != width)
+            kinds = {
+                one for one in set(map(type, records)) if not issubclass(one, Mapping)
+            }
+            odd = (
+                (record for record in records if type(record) in kinds)
+                if kinds
+                else (record for record in records if len(record) != width)
+            )
         else:
             kinds = set(map(type, records)) - {shape.record_type}
             firsts = (next(r for r in records if type(r) is kind) for kind in kinds)

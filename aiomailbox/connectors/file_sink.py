@@ -6,7 +6,7 @@ import contextlib
 import csv
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
@@ -29,6 +29,7 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
 from aiomailbox.threads import ThreadTurns
@@ -129,7 +130,16 @@ class _CsvLines:
         if self._reader is None:
             self._begin(field_names(record), is_exact=True)
         assert self._reader is not None, "the columns are known"
-        return self._row([_text(value) for value in self._reader.row(record)])
+        row = self._reader.row(record)
+        try:
+            return self._row([_text(value) for value in row])
+        except TypeError:
+            for name, value in zip(self._reader.columns, row, strict=True):
+                try:
+                    _text(value)
+                except TypeError as error:
+                    raise _no_text(name, value, error) from error
+            raise
 
     def _begin(self, columns: tuple[str, ...], *, is_exact: bool) -> None:
         # First: names that cannot be written must not become the columns.
@@ -237,7 +247,40 @@ class _LineWriter:
 def _json_line(record: Any) -> bytes:
     as_dict = getattr(record, "_asdict", None)
     # msgspec takes a NamedTuple for a list, and files have objects.
-    return msgspec.json.encode(record if as_dict is None else as_dict()) + b"\n"
+    plain = record if as_dict is None else as_dict()
+    try:
+        return msgspec.json.encode(plain) + b"\n"
+    except TypeError as error:
+        raise _no_json(plain, error) from error
+
+
+def _no_json(record: Any, error: TypeError) -> RecordTypeError:
+    """Return an error that names the first field whose value JSON does not have."""
+    names = () if isinstance(record, str | list | tuple) else _names_of(record)
+    for name in names:
+        value = (
+            record.get(name) if isinstance(record, Mapping) else getattr(record, name)
+        )
+        try:
+            msgspec.json.encode(value)
+        except TypeError as of_field:
+            return _no_text(name, value, of_field)
+    return RecordTypeError("record", str(error), "Map it to Python's own types.")
+
+
+def _names_of(record: Any) -> tuple[str, ...]:
+    try:
+        return field_names(record)
+    except RecordTypeError:
+        return ()
+
+
+def _no_text(name: str, value: Any, error: Exception) -> RecordTypeError:
+    return RecordTypeError(
+        f"field {name!r}",
+        f"{shortened(value)} of type {type(value).__name__} cannot be written: {error}",
+        "Map it to a number, a text or another of Python's own types.",
+    )
 
 
 def _text_line(record: Any) -> bytes:

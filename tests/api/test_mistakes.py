@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -395,3 +397,32 @@ def test_an_inbox_is_filled_anywhere_before_its_job_begins() -> None:
     inbox.close()
     env = am.StreamExecutionEnvironment()
     assert asyncio.run(env.from_source(inbox).collect()) == [1, 2]
+
+
+SINKS: list[tuple[Any, Any, str]] = [
+    (
+        lambda place: am.FileSink(place, "jsonl"),
+        {"n": 1, "s": object()},
+        "field 's': <o",
+    ),
+    (lambda place: am.FileSink(place, "csv"), {"n": 1, "s": object()}, "field 's': <o"),
+    (lambda place: am.FileSink(place, "csv"), {"n": 1, "z": "a"}, "['n', 'z']"),
+    (lambda place: am.ParquetSink(place), {"n": "x", "s": "a"}, "'n': a record .* 'x'"),
+    (lambda place: am.ParquetSink(place), 3, "3 has other fields than the first"),
+]
+
+
+@pytest.mark.parametrize(("make", "record", "told"), SINKS)
+async def test_a_sink_that_refuses_a_record_names_the_line_that_wrote_it(
+    make: Any, record: Any, told: str, tmp_path: Path
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    rows = env.from_collection([{"n": 1, "s": "a"}, record])
+    line = inspect.currentframe().f_lineno + 1  # type: ignore[union-attr]
+    rows.sink_to(make(tmp_path / "out")).name("out").uid("rows")
+    with pytest.raises(am.JobFailedError) as caught:
+        await env.execute("job")
+    assert caught.value.location == f"{__file__}:{line}"
+    text = str(caught.value)
+    assert f"operator 'out' (uid 'rows') failed at {__file__}:{line}: " in text
+    assert re.search(told.replace("[", r"\[").replace("]", r"\]"), text), text

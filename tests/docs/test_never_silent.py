@@ -756,7 +756,7 @@ hits = 0
 
 
 def count_up() -> None:
-    global hits  # noqa: PLW0603
+    global hits
     hits += 1
 
 

@@ -163,6 +163,7 @@ class RecordFailures:
         function: The user's function; names the place if a traceback does not.
         context: The operator's context.
         output: The operator's output, for dead letters.
+        line: Where the function was given, for one that is not the user's.
 
     Attributes:
         waiting: Whether there is something to report.
@@ -173,6 +174,7 @@ class RecordFailures:
         "_first_skipped",
         "_function",
         "_letters",
+        "_line",
         "_on_error",
         "_output",
         "_skipped",
@@ -186,7 +188,9 @@ class RecordFailures:
         function: Callable[..., Any],
         context: RuntimeContext,
         output: Output,
+        line: str = "",
     ) -> None:
+        self._line = line
         self._on_error = on_error
         self._function = function
         self._context = context
@@ -257,7 +261,7 @@ class RecordFailures:
         location = user_location(error)
         if is_own_line(location):
             # The function has no line of its own, as built-in ones.
-            location = describe(self._function)
+            location = self._line or describe(self._function)
             if is_own_line(location.partition("(")[2]):
                 location = ""
         return UserFunctionError(context.operator_name, context.uid, location, error)

@@ -181,6 +181,7 @@ class SinkOperator(Operator):
     Args:
         sink: The sink; this operator makes its writer.
         on_error: What to do with a record that the writer refuses.
+        line: Where the user gave it, for errors of sinks of the library.
 
     Raises:
         WrongTypeError: If ``on_error`` is not an `OnError`.
@@ -203,7 +204,8 @@ class SinkOperator(Operator):
         [1, 2]
     """
 
-    def __init__(self, sink: Sink, *, on_error: OnError = fail) -> None:
+    def __init__(self, sink: Sink, *, on_error: OnError = fail, line: str = "") -> None:
+        self._line = line
         self.sink = sink
         self.takes_columns = getattr(sink, "takes_columns", False)
         self.on_error: OnError = check_on_error(on_error)
@@ -228,7 +230,7 @@ class SinkOperator(Operator):
         """Make the writer."""
         function = getattr(self.sink, "function", type(self.sink))
         self._failures = RecordFailures(
-            self.on_error, function, self.context, self.output
+            self.on_error, function, self.context, self.output, self._line
         )
         self._writer = self._call(
             "create_writer", self.sink.create_writer, self.context
