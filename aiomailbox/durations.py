@@ -17,17 +17,17 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def millis(n: float) -> timedelta:
     """Return ``n`` milliseconds."""
-    return timedelta(milliseconds=n)
+    return _duration("millis", milliseconds=n)
 
 
 def seconds(n: float) -> timedelta:
     """Return ``n`` seconds."""
-    return timedelta(seconds=n)
+    return _duration("seconds", seconds=n)
 
 
 def minutes(n: float) -> timedelta:
     """Return ``n`` minutes."""
-    return timedelta(minutes=n)
+    return _duration("minutes", minutes=n)
 
 
 def hours(n: float) -> timedelta:
@@ -37,12 +37,29 @@ def hours(n: float) -> timedelta:
         >>> hours(1) == minutes(60)
         True
     """
-    return timedelta(hours=n)
+    return _duration("hours", hours=n)
 
 
 def days(n: float) -> timedelta:
     """Return ``n`` days of 24 hours."""
-    return timedelta(days=n)
+    return _duration("days", days=n)
+
+
+def _duration(unit: str, **given: float) -> timedelta:
+    """Return a duration; ``n`` is what the user calls the number."""
+    [n] = given.values()
+    try:
+        return timedelta(**given)
+    except TypeError as error:
+        raise WrongTypeError(
+            "n", f"{n!r} is not a number", f"Write e.g. am.{unit}(5)."
+        ) from error
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgumentError(
+            "n",
+            f"{n!r} {unit} are no duration: {error}",
+            "Give a finite number of at most 999,999,999 days.",
+        ) from error
 
 
 def duration_ms(value: timedelta | float, parameter: str) -> int:

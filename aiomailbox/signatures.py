@@ -1,10 +1,13 @@
-"""Whether a function can be called with so many arguments."""
+"""What a function can be called with, and what is meant by a name that there is not."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Callable
-from typing import Any
+import re
+from abc import ABCMeta
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
 
 
 def accepts(function: Callable[..., Any], arity: int) -> bool:
@@ -25,3 +28,66 @@ def accepts(function: Callable[..., Any], arity: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+# Says what is meant by a name that an object or a class of the library does not have.
+
+
+def no_such_name(
+    owner: object, name: str, what: str, meant: Mapping[str, str], instead: str = ""
+) -> str:
+    """Return what to say where an object or a class has no such attribute.
+
+    Args:
+        owner: The object, or its class.
+        name: What was asked for.
+        what: What users call the object.
+        meant: What to write, by what others call it; where that is no attribute of the
+            object, it begins with a space.
+        instead: What there is to write in place of any other name.
+
+    Example:
+        >>> no_such_name([], "reverze", "items", {})
+        "'list' object has no attribute 'reverze'; is items.reverse meant?"
+    """
+    kind = owner if isinstance(owner, type) else type(owner)
+    text = f"{kind.__name__!r} object has no attribute {name!r}"
+    if name.startswith("_"):
+        return text
+    snake = snake_case(name)
+    names = [each for each in dir(owner) if not each.startswith("_")]
+    if snake in names:
+        call = "(...)" if callable(getattr(kind, snake, None)) else ""
+        return f"{text}; write {what}.{snake}{call}"
+    if snake in meant:
+        found = meant[snake]
+        return f"{text};{found}" if found[0] == " " else f"{text}; write {what}.{found}"
+    close = difflib.get_close_matches(snake, names, n=1)
+    if close:
+        return f"{text}; is {what}.{close[0]} meant?"
+    return f"{text}; write {what}.{instead}" if instead else text
+
+
+def snake_case(name: str) -> str:
+    """Return a name as PyFlink had it, where Java has another."""
+    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)
+
+
+class Suggesting(ABCMeta):
+    """The class of a class that is asked for names of another library.
+
+    The class says in ``_meant`` what to write for them; see `no_such_name`.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> NoReturn:
+            """Say what is meant.
+
+            Raises:
+                AttributeError: Always.
+            """
+            meant = {} if name.startswith("_") else cls._meant
+            text = no_such_name(cls, name, f"am.{cls.__name__}", meant)
+            text = text.replace(" object has", " has", 1)
+            raise AttributeError(text, name=name, obj=cls)

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
-from aiomailbox.operators.core.failures import no_such_name, snake_case
+from aiomailbox.signatures import no_such_name, snake_case
 
 _KEYED: Final = "key_by(...)."
 # Of a key, or of a key in a window: what is computed of all of its records.

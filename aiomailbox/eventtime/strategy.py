@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from operator import attrgetter, itemgetter
 from types import CoroutineType
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from aiomailbox.durations import duration_ms, event_time_ms
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
@@ -22,7 +22,7 @@ from aiomailbox.eventtime.generators import (
 )
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import ListRun, Run, map_all
-from aiomailbox.signatures import accepts
+from aiomailbox.signatures import Suggesting, accepts
 
 # From records to their event times.
 
@@ -231,7 +231,7 @@ class AlignmentConfig:
 
 
 @dataclass(frozen=True)
-class WatermarkStrategy:
+class WatermarkStrategy(metaclass=Suggesting):
     """Where event times come from, and how late records may be.
 
     Holds no progress: each task, and each split of a source, makes a generator of its
@@ -259,6 +259,13 @@ class WatermarkStrategy:
         >>> strategy.idleness_ms
         60000
     """
+
+    _meant: ClassVar[Mapping[str, str]] = {
+        "for_ascending_timestamps": "for_monotonous_timestamps()",
+        "for_bounded_lateness": "for_bounded_out_of_orderness(am.seconds(5))",
+        "for_watermark_generator": "for_generator(factory)",
+        "builder": "for_bounded_out_of_orderness(am.seconds(5))",
+    }
 
     generator_factory: Callable[[], WatermarkGenerator]
     assigner: AssignerSpec | None = None

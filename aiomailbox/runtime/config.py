@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from os import PathLike
-from typing import Final, Literal, get_args
+from os import PathLike, path
+from typing import Any, Final, Literal, get_args
 
 from aiomailbox.checkpoint.settings import CheckpointSettings
-from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.policies.restart import (
     ExponentialDelayRestart,
@@ -135,6 +135,7 @@ class JobConfig:
                 raise InvalidArgumentError(
                     name, f"{count} is too few", f"Use {least} or more."
                 )
+        _check_restore_from(self.restore_from)
         if self.if_finished not in get_args(IfFinished):
             raise InvalidArgumentError(
                 "if_finished",
@@ -212,6 +213,41 @@ class JobConfig:
         if self.restart is not None:
             return self.restart
         return NoRestart() if self.checkpoints is None else ExponentialDelayRestart()
+
+
+# What a job may resume from.
+
+
+# What else users call it; a path may have such a name, too.
+_LATEST: Final = frozenset({"last", "latest", "most recent", "newest", "recent"})
+
+
+def _check_restore_from(given: Any) -> None:
+    """Refuse what names no checkpoint.
+
+    Raises:
+        WrongTypeError: If it is neither a path nor a URL.
+        InvalidArgumentError: If it is another word for the newest one.
+    """
+    if given is None or given == "latest":
+        return
+    if not isinstance(given, str | PathLike):
+        place = getattr(given, "place", None)
+        raise WrongTypeError(
+            "restore_from",
+            f"{type(given).__name__} is what was completed, and not where it is"
+            if place is not None
+            else f"{given!r} is not a path",
+            "Write restore_from=checkpoint.place."
+            if place is not None
+            else 'Give the path or URL of a checkpoint or savepoint, or "latest".',
+        )
+    if isinstance(given, str) and given.lower() in _LATEST and not path.exists(given):
+        raise InvalidArgumentError(
+            "restore_from",
+            f"there is no checkpoint at {given!r}",
+            'Write "latest" for the newest one of the job.',
+        )
 
 
 # The life of a job, as a table.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, ove
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.signatures import accepts
+from aiomailbox.signatures import Suggesting, accepts
 from aiomailbox.state.accumulators import Convert, accumulator_schema
 from aiomailbox.state.serializers import (
     ObjectSerializer,
@@ -113,7 +113,7 @@ class StateVisibility(Enum):
 
 
 @dataclass(frozen=True)
-class StateTtlConfig:
+class StateTtlConfig(metaclass=Suggesting):
     """How long state lives after its last refresh, in processing time.
 
     Args:
@@ -132,6 +132,10 @@ class StateTtlConfig:
         >>> StateTtlConfig(ttl=60).ttl_ms
         60000
     """
+
+    _meant: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("new_builder", "builder", "of"), " write am.StateTtlConfig(ttl=am.minutes(5))"
+    )
 
     ttl: timedelta | float
     update: TtlUpdate = TtlUpdate.ON_CREATE_AND_WRITE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Generic, Self
@@ -15,9 +15,11 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     TimestampError,
     UsageError,
+    WrongTypeError,
 )
 from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
 from aiomailbox.records.events import MIN_TIMESTAMP
+from aiomailbox.signatures import Suggesting
 from aiomailbox.typevars import WindowT_co
 from aiomailbox.windowing.time_window import (
     GLOBAL_WINDOW,
@@ -106,7 +108,28 @@ class WindowStagger(Enum):
     NATURAL = "natural"
 
 
-class _TumblingWindows(WindowAssigner[TimeWindow]):
+class _MadeOfDurations(metaclass=Suggesting):
+    """What a class method makes of durations: ``__init__`` takes milliseconds.
+
+    Raises:
+        WrongTypeError: If it is given durations.
+    """
+
+    # The method that makes it, as it is called.
+    _maker: ClassVar[str]
+    _meant: ClassVar[Mapping[str, str]]
+
+    def __new__(cls, *args: Any, **named: Any) -> Self:
+        if any(isinstance(one, timedelta) for one in (*args, *named.values())):
+            raise WrongTypeError(
+                cls.__name__,
+                "the class itself takes no durations",
+                f"Write am.{cls.__name__}.{cls._maker}.",
+            )
+        return super().__new__(cls)
+
+
+class _TumblingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
     """Consecutive windows of one size.
 
     Args:
@@ -114,6 +137,9 @@ class _TumblingWindows(WindowAssigner[TimeWindow]):
         offset_ms: Where windows start, relative to multiples of the size.
         stagger: Whether the windows of subtasks start at different times.
     """
+
+    _maker = "of(size)"
+    _meant = dict.fromkeys(("every", "over", "size", "create"), _maker)
 
     def __init__(
         self,
@@ -242,7 +268,10 @@ class TumblingProcessingTimeWindows(_TumblingWindows):
         return self._window(now_ms, now_ms)
 
 
-class _SlidingWindows(WindowAssigner[TimeWindow]):
+class _SlidingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
+    _maker = "of(size, slide)"
+    _meant = dict.fromkeys(("every", "over", "size", "create"), _maker)
+
     def __init__(self, size_ms: int, slide_ms: int, offset_ms: int = 0) -> None:
         if not (abs(offset_ms) < slide_ms and size_ms > 0):
             raise InvalidArgumentError(
@@ -420,7 +449,10 @@ class MergingWindowAssigner(WindowAssigner[TimeWindow]):
         return merge_windows(windows)
 
 
-class _SessionWindows(MergingWindowAssigner):
+class _SessionWindows(_MadeOfDurations, MergingWindowAssigner):
+    _maker = "with_gap(gap)"
+    _meant = dict.fromkeys(("of", "gap", "every", "create"), _maker)
+
     def __init__(self, gap_ms: Gap) -> None:
         if isinstance(gap_ms, int) and gap_ms <= 0:
             raise InvalidArgumentError(

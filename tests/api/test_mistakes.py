@@ -426,3 +426,79 @@ async def test_a_sink_that_refuses_a_record_names_the_line_that_wrote_it(
     text = str(caught.value)
     assert f"operator 'out' (uid 'rows') failed at {__file__}:{line}: " in text
     assert re.search(told.replace("[", r"\[").replace("]", r"\]"), text), text
+
+
+@pytest.mark.parametrize("unit", ["millis", "seconds", "minutes", "hours", "days"])
+@pytest.mark.parametrize("given", ["5", None, []])
+def test_a_duration_of_what_is_no_number_is_refused(unit: str, given: Any) -> None:
+    with pytest.raises(
+        WrongTypeError, match=rf"^n: .* is not a number.*am\.{unit}\(5\)"
+    ):
+        getattr(am, unit)(given)
+
+
+@pytest.mark.parametrize("given", [float("nan"), float("inf"), 10**30])
+def test_a_duration_that_has_no_length_is_refused(given: float) -> None:
+    with pytest.raises(am.InvalidArgumentError, match=r"^n: "):
+        am.seconds(given)
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "maker"),
+    [
+        ("TumblingEventTimeWindows", 1, "of"),
+        ("TumblingProcessingTimeWindows", 2, "of"),
+        ("SlidingEventTimeWindows", 1, "of"),
+        ("SlidingProcessingTimeWindows", 2, "of"),
+        ("EventTimeSessionWindows", 1, "with_gap"),
+        ("ProcessingTimeSessionWindows", 1, "with_gap"),
+    ],
+)
+def test_windows_are_not_made_of_durations_without_their_maker(
+    name: str, count: int, maker: str
+) -> None:
+    with pytest.raises(WrongTypeError, match=rf"Write am\.{name}\.{maker}\("):
+        getattr(am, name)(*[am.seconds(1)] * count)
+
+
+OF_CLASSES = [
+    ("WatermarkStrategy", "forBoundedOutOfOrderness", "for_bounded_out_of_orderness("),
+    ("WatermarkStrategy", "for_monotonous_timestamp", "for_monotonous_timestamps"),
+    ("TumblingEventTimeWindows", "every", "am.TumblingEventTimeWindows.of(size)"),
+    ("SlidingProcessingTimeWindows", "over", ".of(size, slide)"),
+    ("EventTimeSessionWindows", "withGap", "am.EventTimeSessionWindows.with_gap("),
+    ("EventTimeSessionWindows", "of", "am.EventTimeSessionWindows.with_gap(gap)"),
+    ("StateTtlConfig", "new_builder", "am.StateTtlConfig(ttl="),
+    ("StateTtlConfig", "newBuilder", "am.StateTtlConfig(ttl="),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "meant"), OF_CLASSES)
+def test_a_class_says_what_is_meant_by_a_name_of_another_library(
+    kind: str, name: str, meant: str
+) -> None:
+    with pytest.raises(AttributeError) as caught:
+        getattr(getattr(am, kind), name)
+    assert f"{kind!r} has no attribute {name!r}" in str(caught.value)
+    assert meant in str(caught.value)
+    assert not hasattr(getattr(am, kind), "__nothing__")
+
+
+@pytest.mark.parametrize("name", ["newest", "Latest", "last"])
+async def test_the_newest_checkpoint_has_one_name(name: str, tmp_path: Path) -> None:
+    env = am.StreamExecutionEnvironment().enable_checkpointing(10, directory=tmp_path)
+    env.from_collection([1]).sink_to(lambda _: None)
+    with pytest.raises(am.InvalidArgumentError, match=r'restore_from: .*"latest"'):
+        await env.execute("job", restore_from=name)
+
+
+async def test_a_checkpoint_is_restored_from_its_place(tmp_path: Path) -> None:
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(None, directory=tmp_path / "jobs")
+    env.from_async_iterable(counted, offset=lambda n: n).sink_to(lambda _: None)
+    async with env.start("job") as job:
+        saved: Any = await job.stop_with_savepoint(tmp_path / "saved")
+    with pytest.raises(WrongTypeError, match=r"restore_from: .* Write .*\.place"):
+        await env.execute("job", restore_from=saved)
+    with pytest.raises(WrongTypeError, match=r"restore_from: 7 is not .*path"):
+        await env.execute("job", restore_from=7)  # type: ignore[arg-type]

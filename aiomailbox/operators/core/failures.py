@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-import re
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,6 +28,7 @@ from aiomailbox.operators.core.user_code import (
 )
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import ListRun
+from aiomailbox.signatures import no_such_name
 
 # What happens to a record whose function raised: fail, skip, or dead letter.
 
@@ -387,43 +386,3 @@ class Context:
             }
             text = no_such_name(self, name, "context", meant)
             raise AttributeError(text, name=name, obj=self)
-
-
-def no_such_name(
-    owner: object, name: str, what: str, meant: Mapping[str, str], instead: str = ""
-) -> str:
-    """Return what to say where an object or a class has no such attribute.
-
-    Args:
-        owner: The object, or its class.
-        name: What was asked for.
-        what: What users call the object.
-        meant: What to write, by what others call it; where that is no attribute of the
-            object, it begins with a space.
-        instead: What there is to write in place of any other name.
-
-    Example:
-        >>> no_such_name([], "reverze", "items", {})
-        "'list' object has no attribute 'reverze'; is items.reverse meant?"
-    """
-    kind = owner if isinstance(owner, type) else type(owner)
-    text = f"{kind.__name__!r} object has no attribute {name!r}"
-    if name.startswith("_"):
-        return text
-    snake = snake_case(name)
-    names = [each for each in dir(owner) if not each.startswith("_")]
-    if snake in names:
-        call = "(...)" if callable(getattr(kind, snake, None)) else ""
-        return f"{text}; write {what}.{snake}{call}"
-    if snake in meant:
-        found = meant[snake]
-        return f"{text};{found}" if found[0] == " " else f"{text}; write {what}.{found}"
-    close = difflib.get_close_matches(snake, names, n=1)
-    if close:
-        return f"{text}; is {what}.{close[0]} meant?"
-    return f"{text}; write {what}.{instead}" if instead else text
-
-
-def snake_case(name: str) -> str:
-    """Return a name as PyFlink had it, where Java has another."""
-    return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)
