@@ -23,6 +23,7 @@ from types import (
 from typing import Any, Final, NamedTuple
 
 from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.logs import library_log
 from aiomailbox.operators.core.user_code import describe, is_users
 from aiomailbox.runtime.peers.record_types import (
     RECORDS_OF_OURS,
@@ -190,6 +191,17 @@ def changed_variables(graph: JobGraph) -> list[ChangedVariable]:
             for variable in _assigned(function)
         )
     )
+
+
+def warn_of_changed_variables(graph: JobGraph) -> None:
+    """Say what functions change that each worker process has a copy of."""
+    for changed in changed_variables(graph):
+        library_log(job=graph.name).warning(
+            "a function changes a variable outside of itself: each worker process has "
+            "its own",
+            **changed._asdict(),
+            remedy="keep it in state, or emit it as a record",
+        )
 
 
 def _users_functions(roots: Iterable[Any]) -> Iterator[FunctionType]:

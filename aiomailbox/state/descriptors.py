@@ -192,6 +192,13 @@ class StateDescriptor:
         serializer: StateSerializer | None = getattr(self, "serializer", None)
         return ObjectSerializer.id if serializer is None else serializer.id
 
+    def other_kind(self, kind: str) -> str:
+        """Return what to say where a snapshot has state of another kind of this name."""
+        return (
+            f"state {self.name!r} is {kind} state in the snapshot, and the program uses "
+            f"it as {self.kind} state. Use it as it was, or give it another name."
+        )
+
     @property
     def accumulates(self) -> AggregateFunction | None:
         """The aggregate function whose accumulators are kept; None if none are."""

@@ -140,7 +140,7 @@ class StateRegistry(Generic[TableT]):
         if known is not None and known.descriptor is descriptor:
             return known.table
         meta = state_meta(descriptor, namespaced=namespaced)
-        entry = self._add(meta)
+        entry = self._add(meta, descriptor)
         convert = conversion(
             descriptor.name,
             entry.meta.schema.accumulator,
@@ -204,10 +204,14 @@ class StateRegistry(Generic[TableT]):
         ]
         return UnmatchedState(tuple(unread), tuple(empty), self.allows_unmatched)
 
-    def _add(self, meta: StateMeta) -> Registered[TableT]:
+    def _add(
+        self, meta: StateMeta, descriptor: StateDescriptor | None = None
+    ) -> Registered[TableT]:
+        """Add a state: that of a descriptor, or without one of a snapshot."""
         known = self.entries.get((meta.name, meta.namespaced))
         for other in (known, self.entries.get((meta.name, not meta.namespaced))):
             if other is not None:
+                _check_kind(other, meta, descriptor)
                 _check_fits(other.meta, meta)
         if known is None:
             known = Registered(meta, self._make_table(meta))
@@ -282,6 +286,19 @@ def _convert_all(
                 table.forget(key, namespace)
             else:
                 table.write(key, namespace, made)
+
+
+def _check_kind(
+    known: Registered[Any], asked: StateMeta, descriptor: StateDescriptor | None
+) -> None:
+    """Raise if a state is of another kind in a snapshot than the program says."""
+    in_snapshot = known.meta if descriptor is not None else asked
+    # What two parts of a program say of one state is no matter of a snapshot.
+    if (descriptor is None) == (known.descriptor is None):
+        return
+    said = descriptor or known.descriptor
+    if said is not None and said.kind != in_snapshot.kind:
+        raise StateError(said.other_kind(in_snapshot.kind))
 
 
 def _check_fits(known: StateMeta, asked: StateMeta) -> None:

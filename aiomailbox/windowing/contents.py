@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.errors import StateError
 from aiomailbox.operators.aggregates.functions import is_async_aggregate
@@ -211,6 +211,11 @@ _WINDOWS = frozenset(
 )
 
 
+_WITH_MORE: Final = (
+    "apply(...) or process(...), or one with a trigger, an evictor or on_error="
+)
+
+
 kept_in_state("StreamRecord")(StreamRecord)
 
 
@@ -227,6 +232,10 @@ def check_windows_restored(context: RuntimeContext) -> None:
     kept = sorted(_WINDOWS.intersection(found.empty))
     names = " and ".join(map(repr, unread))
     others = " and ".join(map(repr, kept)) or "another state"
+    was, now = (
+        "aggregate(...) or reduce(...) alone" if _NAME not in one else _WITH_MORE
+        for one in (unread, kept)
+    )
     if found.is_allowed:
         context.log.warning(
             "open windows were restored that are not read, as windows are kept in "
@@ -237,12 +246,39 @@ def check_windows_restored(context: RuntimeContext) -> None:
         return
     raise StateError(
         f"the snapshot holds the open windows of operator {context.operator_name!r} "
-        f"in {names}, and the program keeps them in {others}: a trigger, an evictor, "
-        "another function or on_error= was added to the windows, or taken away. Write "
+        f"(uid {context.uid!r}) in {names}, and the program keeps them in {others}: the "
+        f"function of the windows was {was}, and is {now} now. Write "
         "them as they were until all open windows have ended, or give them another "
         "uid to begin without; with allow_unmatched_state=True, beside restore_from=, "
         "they begin empty under this uid."
     )
+
+
+_FUNCTIONS: Final = {
+    "value": "an aggregate: aggregate(...) or reduce(...)",
+    "list": "a function of all records: apply(...) or process(...)",
+}
+
+
+def _other_function(had: str, has: str) -> str:
+    return (
+        f"the function of the windows was {_FUNCTIONS[had]}; now it is "
+        f"{_FUNCTIONS[has]}. What open windows hold does not fit. Write the function as "
+        "it was until all open windows have ended, or give the windows another uid and "
+        "restore with allow_unmatched_state=True: they begin empty then"
+    )
+
+
+class _OfRecords(ListStateDescriptor[Any]):
+    def other_kind(self, kind: str) -> str:
+        """Name the functions."""
+        return _other_function(kind, self.kind)
+
+
+class _OfAccumulators(AccumulatorDescriptor):
+    def other_kind(self, kind: str) -> str:
+        """Name the functions."""
+        return _other_function(kind, self.kind)
 
 
 class WindowContents:
@@ -331,7 +367,7 @@ class AccumulatedContents(WindowContents):
     """
 
     def __init__(self, aggregate: Any) -> None:
-        super().__init__(AccumulatorDescriptor(_NAME, aggregate))
+        super().__init__(_OfAccumulators(_NAME, aggregate))
         self._aggregate = aggregate
         self.is_async: bool = is_async_aggregate(aggregate)
 
@@ -409,7 +445,7 @@ class ListedContents(WindowContents):
     """
 
     def __init__(self, *, with_timestamps: bool) -> None:
-        super().__init__(ListStateDescriptor(_NAME))
+        super().__init__(_OfRecords(_NAME))
         self._with_timestamps = with_timestamps
 
     def add(

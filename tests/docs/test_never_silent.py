@@ -880,7 +880,11 @@ def windows(keyed: Any, *, trigger: bool) -> Any:
 async def _other_windows(told: Told) -> None:
     place = await savepoint(told, lambda keyed: windows(keyed, trigger=False))
     other = endless(told, build=lambda keyed: windows(keyed, trigger=True))
-    await start_once(other, place)
+    with pytest.raises(am.AioMailboxError) as caught:
+        await start_once(other, place)
+    told.errors.append(str(caught.value))
+    assert "(uid 'windows')" in told.errors[0]
+    assert "was aggregate(...) or reduce(...) alone, and is apply(" in told.errors[0]
 
 
 class NotingText(Noting):
@@ -901,6 +905,23 @@ async def _not_as_declared(told: Told) -> None:
     [told_once] = [one for one in told.log().splitlines() if "declared='int'" in one]
     for words in ("uid='n'", "state='last'", "part='value'", "found='str'"):
         assert words in told_once
+
+
+class Counted(am.ProcessWindowFunction[int, int, int, Any]):
+    """Counts the records of a window."""
+
+    def process(self, key: int, context: Any, elements: Any, out: Any) -> None:
+        out.collect(len(list(elements)))
+
+
+@line("the function of windows is of another kind than in the snapshot")
+async def _other_function(told: Told) -> None:
+    def counted(keyed: Any) -> Any:
+        made = keyed.window(am.TumblingEventTimeWindows.of(am.seconds(100)))
+        return made.process(Counted()).uid("windows")
+
+    place = await savepoint(told, lambda keyed: windows(keyed, trigger=True))
+    await start_once(endless(told, build=counted), place)
 
 
 @line("a source is of another kind than in the snapshot")

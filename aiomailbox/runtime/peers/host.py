@@ -38,7 +38,6 @@ from aiomailbox.records.events import CheckpointBarrier, StopMode
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.declared import changed_variables
 from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.host import AttemptEvents
 from aiomailbox.runtime.limiter import LimiterService, limits_of
@@ -802,14 +801,6 @@ def assemble(
         )
     )
     clock = SystemClock()
-    log = library_log(job=graph.name)
-    for changed in changed_variables(graph):
-        log.warning(
-            "a function changes a variable outside of itself: each worker process has "
-            "its own",
-            **changed._asdict(),
-            remedy="keep it in state, or emit it as a record",
-        )
 
     def broadcast(limit: AlignmentLimit) -> None:
         host.broadcast(limit)
@@ -818,7 +809,7 @@ def assemble(
         execution_id=shipment.job_id.hex(),
         clock=clock,
         seed=shipment.seed,
-        log=log,
+        log=library_log(job=graph.name),
         metrics=MetricGroup(graph.name),
         pool=new_pool(shipment, PARENT),
         registry=PartitionRegistry(),

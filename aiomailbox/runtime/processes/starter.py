@@ -460,7 +460,7 @@ class Processes:
             NotShippableError: If an operator cannot be pickled; names it and what of it.
         """
         # What only such jobs need is looked up when there is one.
-        from aiomailbox.runtime.declared import state_classes
+        from aiomailbox.runtime.declared import state_classes, warn_of_changed_variables
         from aiomailbox.runtime.peers.host import assemble
 
         used_clock = clock or clock_of(asyncio.get_running_loop())
@@ -479,5 +479,6 @@ class Processes:
             else ()
         )
         job = assemble(graph, config, self.count, starter, handovers, classes)
+        warn_of_changed_variables(graph)
         job.start()
         return job
