@@ -21,7 +21,7 @@ from collections.abc import (
     Sequence,
 )
 from itertools import chain
-from operator import itemgetter, methodcaller
+from operator import itemgetter
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -481,7 +481,7 @@ def _of_part(meta: StateMeta, part: str, contents: list[Any]) -> Iterable[Any]:
     if meta.kind == "list":
         found = chain.from_iterable(contents)
     elif meta.kind == "map":
-        found = chain.from_iterable(map(methodcaller("values"), contents))
+        found = chain.from_iterable(content.values() for content in contents)
     # With a time to live, each is with the time at which it was touched.
     return map(itemgetter(0), found) if meta.ttl else found
 
