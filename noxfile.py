@@ -153,12 +153,12 @@ def other_pythons() -> dict[str, str]:
 
 @nox.session
 def pythons(session: nox.Session) -> None:
-    """Does it work on the other Pythons of this machine? (All that starts nothing.)"""
+    """Do the laws hold on the other Pythons of this machine? (All that starts nothing.)"""
     found = other_pythons()
     if not found:
         session.skip("There is no other Python of 3.11 to 3.14 here.")
     left_out = [f"--ignore=tests/{name}" for name in ON_ONE_PYTHON]
-    options = [*PARALLEL, "-p", "no:cacheprovider", *left_out]
+    options = [*PARALLEL, "-p", "no:cacheprovider", "--suite", "tests", *left_out]
     for name, path in found.items():
         place = f"{session.virtualenv.location}/{name}"
         python = f"{place}/bin/python"
