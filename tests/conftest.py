@@ -57,6 +57,9 @@ SYSTEM = (
     "tests/runtime/test_finished_calls.py", "tests/simulation/", "tests/typing/",
 )  # fmt: skip
 
+# What the mark may be given.
+SUITES = (("tests",), ("system",))
+
 # Run by an interpreter of its own, which has PyFlink.
 collect_ignore = ["benchmarks/pyflink_program.py"]
 
@@ -74,7 +77,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Let cases come from another directory, half of the tests run, or long ones too."""
     parser.addoption(
         "--suite",
-        choices=["tests", "system"],
+        choices=[name for (name,) in SUITES],
         help="run the laws and each real part once, or what is left to `nox -s system`; "
         "without it, both",
     )
@@ -132,9 +135,12 @@ def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
     """Leave out the other suite, and what runs for minutes if it is not asked for."""
-    suite = config.getoption("suite")
-    if suite is not None:
-        items[:] = [item for item in items if _suite(item) == suite]
+    wanted = config.getoption("suite")
+    suites = [_suite(item) for item in items]
+    if wanted is not None:
+        items[:] = [
+            item for item, suite in zip(items, suites, strict=True) if suite == wanted
+        ]
     for item in items:
         if _needs_spark(item):
             # So that its reports say so, in whichever process they are read.
@@ -307,9 +313,14 @@ def _needs_spark(item: pytest.Item) -> bool:
 
 def _suite(item: pytest.Item) -> str:
     marker = item.get_closest_marker("suite")
-    if marker is not None:
-        return str(marker.args[0])
-    return "system" if item.nodeid.startswith(SYSTEM) else "tests"
+    if marker is None:
+        return "system" if item.nodeid.startswith(SYSTEM) else "tests"
+    if marker.args not in SUITES:
+        raise pytest.UsageError(
+            f'{item.nodeid}: @pytest.mark.suite takes "tests" or "system", '
+            f"not {', '.join(map(repr, marker.args)) or 'nothing'}"
+        )
+    return str(marker.args[0])
 
 
 def _is_long(scope: str) -> bool:

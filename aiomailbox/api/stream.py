@@ -492,7 +492,9 @@ class DataStream(Generic[T]):
     ) -> DataStream[U]:
         """Replace each record by the items of the iterable that a function returns.
 
-        Text, bytes and dicts are no such iterables, and fail the job: return ``[text]``.
+        Text, bytes and dicts are no such iterables: return ``[text]``. The job fails where
+        the function returns one for a record of the first batch; for speed, later ones
+        are not looked at.
         A generator function is paused between its items while the output is full.
         ``run_in="thread"`` is for a function that blocks, see `map`; all items of a record
         are then collected in the thread.

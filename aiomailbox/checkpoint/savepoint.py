@@ -30,8 +30,8 @@ from aiomailbox.operators.snapshots.codec import (
 )
 from aiomailbox.records.record_classes import present_name
 from aiomailbox.state.rescale import RedistributionMode
+from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import (
-    ClassSchema,
     check_state_names,
     declared_classes,
     is_known_class,

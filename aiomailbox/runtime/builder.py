@@ -34,7 +34,7 @@ from aiomailbox.runtime.job_journal import journal_place
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.state.serializers import Misfit
+from aiomailbox.state.schema import Misfit
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.local import PRIVATE
 from aiomailbox.task.environment import (

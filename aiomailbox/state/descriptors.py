@@ -13,14 +13,12 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.signatures import Suggesting, accepts
 from aiomailbox.state.accumulators import Convert, accumulator_schema
+from aiomailbox.state.schema import StateSchema, class_schemas, type_options
 from aiomailbox.state.serializers import (
     ObjectSerializer,
-    StateSchema,
     StateSerializer,
-    class_schemas,
     give_serializer,
     kept_in_state,
-    type_options,
 )
 from aiomailbox.typevars import AccT, InT, InT_contra, MapKeyT, OutT, OutT_co, ValueT
 

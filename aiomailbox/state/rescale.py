@@ -13,7 +13,8 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError, StateError
 from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM, key_group_range
-from aiomailbox.state.serializers import ObjectSerializer, StateSchema
+from aiomailbox.state.schema import StateSchema
+from aiomailbox.state.serializers import ObjectSerializer
 from aiomailbox.state.snapshot import copy_contents
 
 

@@ -26,7 +26,8 @@ import msgspec
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.layers import DictSnapshot, frozen_items
-from aiomailbox.state.serializers import ClassSchema, ObjectSerializer, StateSchema
+from aiomailbox.state.schema import ClassSchema, StateSchema
+from aiomailbox.state.serializers import ObjectSerializer
 
 # The entries of a snapshot, by columns, and how they come into key groups.
 #

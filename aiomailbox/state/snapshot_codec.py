@@ -29,15 +29,17 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError, StateError
 from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM
 from aiomailbox.state.accumulators import AccumulatorSchema
-from aiomailbox.state.serializers import (
+from aiomailbox.state.schema import (
     ClassSchema,
     DeclaredTypes,
     Misfit,
-    ObjectSerializer,
     Options,
+    StateSchema,
+)
+from aiomailbox.state.serializers import (
+    ObjectSerializer,
     PickleSerializer,
     StateClasses,
-    StateSchema,
     StateSerializer,
     check_declared,
     check_serializer,

@@ -19,7 +19,7 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.handles import ContentTable
-from aiomailbox.state.serializers import StateSchema, check_fields, check_parts
+from aiomailbox.state.schema import StateSchema, check_fields, check_parts
 from aiomailbox.state.snapshot import Entries, KeyedStateSnapshot, StateMeta
 from aiomailbox.typevars import (
     DefaultT,

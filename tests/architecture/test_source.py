@@ -11,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from tests.conftest import SYSTEM
+
 HEAVY = {"pandas", "pyarrow", "pyspark", "uvloop"}
 MAY_IMPORT_HEAVY = ("aiomailbox/columnar/", "aiomailbox/connectors/")
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
@@ -170,3 +174,9 @@ print(*sys.modules)
     loaded = set(done.stdout.split())
     if "aiomailbox.columnar" not in loaded:
         assert loaded & HEAVY == set()
+
+
+@pytest.mark.parametrize("place", SYSTEM)
+def test_what_the_system_suite_names_exists(place: str, package: Path) -> None:
+    # Else a file that is renamed would change its suite without a word.
+    assert (package.parent / place).exists()

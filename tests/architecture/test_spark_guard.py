@@ -1,4 +1,4 @@
-"""Where CI is set, no test that needs Spark may be left out unnoticed."""
+"""No test is left out unnoticed: each is in one suite, and in CI those of Spark run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def run(
         env=environ,
         text=True,
     )
-    return done.returncode, done.stdout
+    return done.returncode, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(
@@ -142,3 +142,40 @@ def test_two_workers_run_all_of_them_in_the_same_process(
     marks = [path.name.split("-") for path in tests.glob("*-*-*")]
     assert len({pid for pid, _, _ in marks}) == processes
     assert len(marks) == 20 * processes
+
+
+SUITES = """
+import pytest
+
+def test_unmarked(): pass
+
+@pytest.mark.suite("system")
+def test_in_system(): pass
+
+@pytest.mark.suite("tests")
+def test_in_tests(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("suite", "names"),
+    [("tests", {"test_unmarked", "test_in_tests"}), ("system", {"test_in_system"})],
+)
+def test_a_test_is_in_the_suite_of_its_mark_or_of_its_file(
+    tmp_path: Path, suite: str, names: set[str]
+) -> None:
+    listed = ["--collect-only", "-q", "--suite", suite]
+    code, shown = run(tmp_path, SUITES, ci=False, arguments=listed)
+    found = [line.partition("::")[2] for line in shown.splitlines() if "::" in line]
+    assert code == 0
+    assert (len(found), set(found)) == (len(names), names)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--suite", "tests"]])
+def test_a_suite_that_does_not_exist_is_refused(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    misspelt = SUITES.replace('"system"', '"sytem"')
+    code, shown = run(tmp_path, misspelt, ci=False, arguments=arguments)
+    assert code != 0
+    assert """takes "tests" or "system", not 'sytem'""" in shown

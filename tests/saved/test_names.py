@@ -20,13 +20,13 @@ from aiomailbox.records.record_classes import (
     record_class,
 )
 from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, record_classes
+from aiomailbox.state.schema import is_record_class
 from aiomailbox.state.serializers import (
     _OURS,
     ObjectSerializer,
     PickleSerializer,
     declared_classes,
     is_known_class,
-    is_record_class,
 )
 from tests.saved.moved import Acc, Kind
 

@@ -31,13 +31,12 @@ from aiomailbox.state.descriptors import (
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import OperatorStateStore
 from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.schema import class_schema, type_options
 from aiomailbox.state.serializers import (
     ObjectSerializer,
     PickleSerializer,
     StateClasses,
-    class_schema,
     declared_classes,
-    type_options,
 )
 from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
 from aiomailbox.testing import ManualClock

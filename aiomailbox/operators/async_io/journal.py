@@ -23,8 +23,8 @@ from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.settings import Identity
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter
+from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import (
-    ClassSchema,
     ObjectSerializer,
     StateClasses,
     declared_classes,

@@ -25,13 +25,10 @@ from aiomailbox.state.rescale import (
     OperatorStateSnapshot,
     RedistributionMode,
 )
+from aiomailbox.state.schema import ClassSchema, DeclaredTypes, Misfit, StateSchema
 from aiomailbox.state.serializers import (
-    ClassSchema,
-    DeclaredTypes,
-    Misfit,
     ObjectSerializer,
     StateClasses,
-    StateSchema,
     declared_classes,
     serializer_of,
 )

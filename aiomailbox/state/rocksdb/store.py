@@ -20,8 +20,8 @@ from aiomailbox.errors import StateError
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.rocksdb.database import PendingSnapshot, RocksDatabase
 from aiomailbox.state.rocksdb.encoding import KeyCodec
+from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import (
-    ClassSchema,
     ObjectSerializer,
     StateSerializer,
     encode_all,

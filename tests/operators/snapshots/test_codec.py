@@ -27,7 +27,8 @@ from aiomailbox.state.descriptors import (
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import OperatorStateStore
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
-from aiomailbox.state.serializers import Misfit, PickleSerializer
+from aiomailbox.state.schema import Misfit
+from aiomailbox.state.serializers import PickleSerializer
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.state.snapshot_codec import BLOCK_BYTES, BLOCK_ROWS
 from aiomailbox.testing import ManualClock
