@@ -61,20 +61,11 @@ _DESCRIPTORS: Final[tuple[Any, ...]] = (
 )
 
 
-# The methods of Spark's StatefulProcessorHandle, with the place of the time to live.
-_SPARK: Final = {"getValueState": 2, "getListState": 2, "getMapState": 3}
-
-
-SPARK_MAKERS: Final = frozenset(_SPARK)
-
-
-_TTL_PLACES: Final = _SPARK | {
+# The place of the time to live.
+_TTL_PLACES: Final = {
     kind.__name__: [field.name for field in dataclasses.fields(kind)].index("ttl")
     for kind in _DESCRIPTORS
 }
-
-
-_TTL_NAMES: Final = frozenset({"ttl", "ttlDurationMs"})
 
 
 def described_in(code: CodeType) -> tuple[set[str], bool]:
@@ -117,14 +108,11 @@ def _called(call: ast.Call) -> str:
 def _first(call: ast.Call) -> ast.expr | None:
     if call.args:
         return call.args[0]
-    return next(
-        (word.value for word in call.keywords if word.arg in ("name", "stateName")),
-        None,
-    )
+    return next((word.value for word in call.keywords if word.arg == "name"), None)
 
 
 def _has_ttl(call: ast.Call, place: int) -> bool:
-    given = [word.value for word in call.keywords if word.arg in _TTL_NAMES]
+    given = [word.value for word in call.keywords if word.arg == "ttl"]
     given += call.args[place : place + 1]
     return any(
         not (isinstance(value, ast.Constant) and value.value is None) for value in given
@@ -134,10 +122,7 @@ def _has_ttl(call: ast.Call, place: int) -> bool:
 # Finds state that is kept for ever, in what users' functions refer to.
 
 
-_KINDS: Final = ("Value", "List", "Map", "Reducing", "Aggregating")
-
-
-_MAKERS: Final = frozenset(f"{kind}StateDescriptor" for kind in _KINDS) | SPARK_MAKERS
+_MAKERS: Final = frozenset(_TTL_PLACES)
 
 
 def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:

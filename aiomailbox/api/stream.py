@@ -1953,37 +1953,6 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             bound=f"{sample.buffer} records",
         )
 
-    def transform_with_state(
-        self, processor: Any, *, time_mode: str = "None"
-    ) -> DataStream[Any]:
-        """Run a class that was written for Spark's ``transformWithState``.
-
-        The class is used unchanged, whether it derives from pyspark's
-        ``StatefulProcessor`` or only has its methods. Rows are the records of the stream,
-        keys are tuples, state holds tuples; results are what the processor yields. Schemas
-        and output modes are not needed; ``handleInitialState`` is not called.
-
-        Args:
-            processor: An instance with ``init``, ``handleInputRows``,
-                ``handleExpiredTimer`` and ``close``.
-            time_mode: Which time its timers use: ``"None"``, ``"EventTime"`` or
-                ``"ProcessingTime"``.
-        """
-        # What only users of Spark need is imported when they use it.
-        from aiomailbox.connectors.spark.transform_with_state import (
-            TransformWithStateOperator,
-        )
-
-        factory = partial(
-            TransformWithStateOperator, self.key, processor, time_mode=time_mode
-        )
-        factory()
-        return self._keyed(
-            "transform_with_state",
-            factory,
-            (function_info(processor.handleInputRows),),
-        )
-
     def window(
         self, assigner: WindowAssigner[WindowT]
     ) -> WindowedStream[K, T, WindowT]:

@@ -53,22 +53,6 @@ class DescribesSeveral(am.KeyedProcessFunction):
         out.collect(value)
 
 
-class LikeSpark:
-    def init(self, handle: Any) -> None:
-        self.seen = handle.getValueState("spark seen", "n int")
-        self.short = handle.getListState("short", "n int", 60_000)
-        self.other = handle.getMapState("other", "k int", "n int", ttlDurationMs=1_000)
-
-    def handleInputRows(self, key: Any, rows: Any, timers: Any) -> Any:  # noqa: N802
-        return iter(())
-
-    def handleExpiredTimer(self, *_: Any) -> Any:  # noqa: N802
-        return iter(())
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class KeepsNothing(am.KeyedProcessFunction):
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         out.collect(value)
@@ -163,15 +147,6 @@ async def test_a_name_for_state_of_two_types_is_refused_in_one_row() -> None:
     stream = am.StreamExecutionEnvironment().from_collection([1]).key_by(str)
     with pytest.raises(am.JobFailedError, match=r"'x'.* cannot be read as str"):
         await stream.process_async(twice).collect()
-
-
-def test_explain_names_the_state_of_a_class_written_for_spark() -> None:
-    env = am.StreamExecutionEnvironment()
-    keyed = env.from_collection([1]).key_by(str)
-    keyed.transform_with_state(LikeSpark()).sink_to(print)
-    text = str(env.explain())
-    assert "unbounded: state 'spark seen' has no TTL\n" in text
-    assert text.count("unbounded") == 1
 
 
 def test_state_of_a_function_without_source_is_seen_but_not_named() -> None:

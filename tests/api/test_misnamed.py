@@ -370,7 +370,11 @@ STEPS: dict[str, Step] = {
         ("keyed", "sum", "stream.aggregate(am.sum_(field))"),
         ("keyed", "timeWindow", "write stream.window("),
         ("keyed", "map_with_state updateStateByKey", "write stream.process(function)"),
-        ("keyed", "mapGroupsWithState", "write stream.transform_with_state("),
+        (
+            "keyed",
+            "mapGroupsWithState transformWithState",
+            "write stream.process(function)",
+        ),
         ("windows", "count", "windows.aggregate(am.count())"),
         ("windows", "sum", "windows.aggregate(am.sum_(field))"),
         ("windows", "agg select", "windows.aggregate(am.aggregates("),

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.connectors.spark.stateful_processor import SparkMapState
 from aiomailbox.durations import millis
 from aiomailbox.errors import InvalidArgumentError, StateError
 from aiomailbox.operators.async_state.row_state import StateHandles, row_state
@@ -289,17 +288,6 @@ def test_a_row_that_asks_whether_its_map_is_empty_keeps_no_entry_alive(
     third = of_a_row()
     third.remove("b")
     assert third.is_empty()
-
-
-def test_an_entry_that_has_expired_does_not_exist_to_a_processor_of_spark(
-    new_setup: Any,
-) -> None:
-    setup = new_setup()
-    prices = SparkMapState(setup.store.get_map(MapStateDescriptor("m", ttl=config())))
-    prices.updateValue(("a",), (1,))
-    assert prices.exists()
-    setup.at(100)
-    assert not prices.exists()
 
 
 def test_entries_of_a_map_are_removed_one_by_one_or_all(new_setup: Any) -> None:

@@ -21,7 +21,6 @@ from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.sessions import ColumnarSessionOperator
 from aiomailbox.columnar.window_forms import columnar_windows
 from aiomailbox.columnar.window_join import ColumnarWindowJoin
-from aiomailbox.connectors.spark.transform_with_state import TransformWithStateOperator
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
@@ -332,25 +331,6 @@ class General(EventTimeTrigger):
     """The default trigger, but not by name: so the fast ways do not apply."""
 
 
-class SparkCount:
-    def init(self, handle: Any) -> None:
-        self.handle = handle
-        self.count = handle.getValueState("count", "n long")
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:  # noqa: N802, N803
-        rows = list(rows)
-        (before,) = self.count.get() or (0,)
-        self.count.update((before + len(rows),))
-        self.handle.registerTimer(rows[-1].number + 5)
-        yield (*key, before + len(rows), timerValues.getCurrentWatermarkInMs())
-
-    def handleExpiredTimer(self, key: Any, timerValues: Any, info: Any) -> Any:  # noqa: N802, N803
-        yield (*key, info.getExpiryTimeInMs(), self.count.get())
-
-    def close(self) -> None:
-        pass
-
-
 async def slow(row: Any) -> Any:
     await asyncio.sleep(row[1] % 5 + 1)
     return (row, "done")
@@ -643,12 +623,6 @@ def cases() -> list[Case]:
         ),
         keyed(DeduplicateOperator, lambda: DeduplicateOperator(key_of)),
         keyed(MatchOperator, lambda: MatchOperator(key_of, found)),
-        keyed(
-            TransformWithStateOperator,
-            lambda: TransformWithStateOperator(
-                key_of, SparkCount(), time_mode="EventTime"
-            ),
-        ),
         two(CoMapOperator, lambda: CoMapOperator(key_of, key_of)),
         two(CoFlatMapOperator, lambda: CoFlatMapOperator(lambda row: [row], list)),
         two(CoProcessOperator, lambda: CoProcessOperator(BothWithoutKeys())),
