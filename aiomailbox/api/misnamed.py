@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Final, NoReturn
 
+from aiomailbox import errors
 from aiomailbox.signatures import no_such_name, snake_case
 
 _KEYED: Final = "key_by(...)."
@@ -334,5 +335,8 @@ def no_such_export(name: str, names: list[str]) -> str:
         return text
     if name in _MEANT_OF_LIBRARY:
         return f"{text};{_MEANT_OF_LIBRARY[name]}"
+    found = getattr(errors, name, None)
+    if isinstance(found, type) and issubclass(found, BaseException):
+        return f"{text}; write aiomailbox.errors.{name}"
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.7)
     return f"{text}; is am.{close[0]} meant?" if close else text

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 import aiomailbox as am
+from aiomailbox.errors import RecordMutatedError
 from aiomailbox.operators.core.mutations import difference, structure
 
 Env = am.StreamExecutionEnvironment
@@ -243,10 +244,10 @@ CASES: dict[str, Callable[[Stream], Any]] = {
 }
 
 
-def mutation_in(error: BaseException) -> am.RecordMutatedError:
+def mutation_in(error: BaseException) -> RecordMutatedError:
     """Return the error that names who changed what."""
     found: BaseException | None = error
-    while found is not None and not isinstance(found, am.RecordMutatedError):
+    while found is not None and not isinstance(found, RecordMutatedError):
         found = found.__cause__
     assert found is not None, repr(error)
     return found
@@ -259,7 +260,7 @@ async def test_the_operator_that_changes_a_record_is_named(case: str) -> None:
     with pytest.raises(am.JobFailedError) as caught:
         await CASES[case](stream).collect()
     error = caught.value.__cause__
-    assert isinstance(error, am.RecordMutatedError)
+    assert isinstance(error, RecordMutatedError)
     assert error.operator == "culprit"
     assert error.__cause__ is None
     assert "Make a new one instead" in str(error)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
+from aiomailbox.errors import CorruptStreamError
 from aiomailbox.metrics.catalogue import DECLARED
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 
@@ -111,9 +112,9 @@ async def test_a_snapshot_is_written_and_read_again() -> None:
     assert seen.checkpoint_metrics["number_of_completed_checkpoints"] == 1
     assert JobSnapshot.from_json(seen.to_json()) == seen
     later = seen.to_json().replace(b'"version":1', b'"version":99')
-    with pytest.raises(am.CorruptStreamError, match="version 99"):
+    with pytest.raises(CorruptStreamError, match="version 99"):
         JobSnapshot.from_json(later)
-    with pytest.raises(am.CorruptStreamError, match="not a snapshot"):
+    with pytest.raises(CorruptStreamError, match="not a snapshot"):
         JobSnapshot.from_json(b"[]")
 
 

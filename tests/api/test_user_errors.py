@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
+from aiomailbox.errors import KeyTypeError, TimestampError
 
 Env = am.StreamExecutionEnvironment
 Stream = am.DataStream[Any]
@@ -315,7 +316,7 @@ async def test_a_key_that_has_no_place_is_refused(
         await stream.name("culprit").collect()
     assert "key" in str(caught.value)
     cause: BaseException | None = caught.value
-    while cause is not None and not isinstance(cause, am.KeyTypeError):
+    while cause is not None and not isinstance(cause, KeyTypeError):
         cause = cause.__cause__
     assert cause is not None
 
@@ -339,7 +340,7 @@ async def test_an_event_time_must_be_an_int_or_an_aware_datetime(
     )
     with pytest.raises(am.JobFailedError, match=problem) as caught:
         await stream.collect()
-    assert isinstance(caught.value.__cause__, am.TimestampError), caught.value.__cause__
+    assert isinstance(caught.value.__cause__, TimestampError), caught.value.__cause__
 
 
 async def test_a_window_needs_event_times(env: Env) -> None:

@@ -11,6 +11,7 @@ import aiomailbox as am
 from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
+    PoolDestroyedError,
     UserFunctionError,
     WrongTypeError,
 )
@@ -181,7 +182,7 @@ def of_user(cause: BaseException) -> UserFunctionError:
         (of_user(type("PostgresError", (Exception,), {})()), Fault.WORLD),
         (of_user(ExceptionGroup("", [TypeError(), OSError()])), Fault.WORLD),
         # A consequence of another failure, in the family of the caller's.
-        (am.PoolDestroyedError("gone"), Fault.WORLD),
+        (PoolDestroyedError("gone"), Fault.WORLD),
         (am.RemoteTaskError("worker 1", "UserFunctionError", "no"), Fault.WORLD),
         (
             am.RemoteTaskError(

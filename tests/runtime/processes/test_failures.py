@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
+from aiomailbox.errors import NotShippableError
 from tests.runtime.processes.programs import is_alive
 
 PACKAGE = str(Path(am.__file__).parent)
@@ -92,11 +93,11 @@ async def test_a_function_that_cannot_be_sent_is_refused_before_any_process(
 
     monkeypatch.setattr(asyncio.SelectorEventLoop, "subprocess_exec", no_process)
     stream = env.from_collection(range(9)).map(locked).name("locked").uid("l")
-    with pytest.raises(am.NotShippableError) as raised:
+    with pytest.raises(NotShippableError) as raised:
         await stream.collect()
     assert (raised.value.operator, raised.value.uid) == ("locked", "l")
     assert "variable 'lock' of" in str(raised.value)
-    with pytest.raises(am.NotShippableError, match="'by lock'"):
+    with pytest.raises(NotShippableError, match="'by lock'"):
         await (
             env.from_collection(range(9))
             .key_by(locked)
@@ -109,7 +110,7 @@ async def test_a_function_that_cannot_be_sent_is_refused_before_any_process(
 async def test_records_that_cannot_be_sent_name_their_source(
     env: am.StreamExecutionEnvironment,
 ) -> None:
-    with pytest.raises(am.NotShippableError, match="'locks'"):
+    with pytest.raises(NotShippableError, match="'locks'"):
         await env.from_collection([threading.Lock()], name="locks").collect()
 
 

@@ -20,6 +20,7 @@ from aiomailbox.connectors.spark.barrier import run as barrier_run
 from aiomailbox.errors import (
     InvalidArgumentError,
     JobFailedError,
+    NotShippableError,
     RemoteTaskError,
     SparkJobError,
     TargetExistsError,
@@ -439,7 +440,7 @@ async def test_what_cannot_run_side_by_side_is_refused_before_a_job(
     for build, kind, words in (
         (wide, UsageError, "'many' has 64 subtasks, and Spark runs"),
         (sink, UsageError, "sink inside the pipeline"),
-        (unshippable, am.NotShippableError, "'map'"),
+        (unshippable, NotShippableError, "'map'"),
         (grouped, UsageError, "slot sharing groups"),
     ):
         with pytest.raises(kind, match=words):
