@@ -13,7 +13,7 @@ import math
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -49,6 +49,10 @@ class RateLimit:
         unit: The name of a unit, for display: ``"tokens"``, ``"USD"``.
         per_task: Whether each task has a limit of its own, without coordination; the
             job may then use as many times the units as there are tasks.
+        on_refusal: What a server's refusal holds back that says when to come again
+            (Retry-After, `RetryLater`): ``"all"`` calls, as the server means the account;
+            or ``"call"``: only the call that it refused, until a second one is refused
+            within a window of ``per``.
 
     Raises:
         InvalidArgumentError: If a number is not positive, or ``burst > count``.
@@ -66,6 +70,7 @@ class RateLimit:
     per_task: bool = False
     budget: float | None = None
     unit: str = "units"
+    on_refusal: Literal["all", "call"] = "all"
 
     def __post_init__(self) -> None:
         _check_positive(self.count, "count")
@@ -79,6 +84,10 @@ class RateLimit:
             raise WrongTypeError("unit", f"{self.unit!r} is not a name", "Use a str.")
         if not self.unit:
             raise InvalidArgumentError("unit", "it is empty", 'Use e.g. "tokens".')
+        if self.on_refusal not in ("all", "call"):
+            raise InvalidArgumentError(
+                "on_refusal", f"it is {self.on_refusal!r}", 'Use "all" or "call".'
+            )
         if self.budget is not None:
             _check_positive(self.budget, "budget")
         if self.burst is not None:

@@ -55,6 +55,7 @@ class RateLimiter:
         "_clock",
         "_closed",
         "_is_exhausted",
+        "_refused_s",
         "_timer",
         "_waiters",
         "_window",
@@ -69,6 +70,7 @@ class RateLimiter:
         self._waiters: deque[_Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._refused_s = -math.inf
         self._is_exhausted = False
         self.on_exhausted: Callable[[RateLimit], None] | None = None
 
@@ -103,27 +105,41 @@ class RateLimiter:
             InvalidArgumentError: If ``weight`` can never be granted.
             IllegalStateError: If the limiter has been closed.
         """
-        self.limit.check_weight(weight)
-        self._require_open()
-        self._require_budget(weight)
         now_s = self._clock.monotonic()
-        # The fast way: no waiter is ahead, and there is room. A future would cost ten
-        # times as much.
-        if not self._waiters and self._window.delay_s(weight, now_s) == 0:
-            self._window.reserve(weight, now_s)
+        if self._hold_now(weight, now_s):
             self._window.use(weight, now_s)
             return
         await self._wait(weight)
         # Counted as used now and not when it was granted: the loop may have been busy
         # in between.
+        self.use(weight)
+
+    async def hold(self, weight: float) -> None:
+        """Wait for ``weight`` units of somebody who will `use` them later.
+
+        Raises:
+            As `lease`.
+        """
+        if not self._hold_now(weight, self._clock.monotonic()):
+            await self._wait(weight)
+
+    def use(self, weight: float) -> None:
+        """Count units that were held as used now."""
         self._window.use(weight, self._clock.monotonic())
         self._grant()
 
     def pause(self, delay_s: float) -> None:
-        """Grant nothing for ``delay_s`` seconds (a server's Retry-After)."""
+        """Grant nothing for ``delay_s`` seconds (a server's Retry-After).
+
+        A first refusal holds nothing back where the limit says ``on_refusal="call"``.
+        """
         check_number(delay_s, "delay_s", minimum=0)
+        now_s = self._clock.monotonic()
+        refused_s, self._refused_s = self._refused_s, now_s
+        if self.limit.on_refusal == "call" and now_s - refused_s > self.limit.per_s:
+            return
         # The timer that is armed finds the pause when it fires, and waits on.
-        self._window.pause(self._clock.monotonic() + delay_s)
+        self._window.pause(now_s + delay_s)
 
     def close(self) -> None:
         """Refuse all leases from now on, those that wait included."""
@@ -136,6 +152,17 @@ class RateLimiter:
                 future.set_exception(_closed())
         self._waiters = leaving
 
+    def _hold_now(self, weight: float, now_s: float) -> bool:
+        """Hold units if no waiter is ahead, and there is room; say whether."""
+        self.limit.check_weight(weight)
+        self._require_open()
+        self._require_budget(weight)
+        # Without a future, which would cost ten times as much.
+        if self._waiters or self._window.delay_s(weight, now_s) != 0:
+            return False
+        self._window.reserve(weight, now_s)
+        return True
+
     async def _wait(self, weight: float) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter = (weight, future)
@@ -147,7 +174,6 @@ class RateLimiter:
             if future.cancelled():
                 self._waiters.remove(waiter)
             elif future.exception() is None:
-                # Granted and cancelled in one turn: the units were never used.
                 # Granted and cancelled in one turn of the loop: the units go to the
                 # next one.
                 self._window.release(weight)

@@ -108,6 +108,20 @@ async def test_a_pause_holds_back_all_who_share_the_limit() -> None:
     assert granted == [pytest.approx(3.0)] * 5
 
 
+async def test_one_refusal_may_hold_back_its_own_call_only() -> None:
+    limiter = new(RateLimit(10, per=2.0, on_refusal="call"))
+    limiter.pause(5.0)
+    await limiter.lease()
+    await asyncio.sleep(2.5)
+    # More than a window later: still a first one.
+    limiter.pause(5.0)
+    await asyncio.sleep(1.0)
+    assert now_s() == 3.5
+    limiter.pause(5.0)
+    await limiter.lease()
+    assert now_s() == 8.5
+
+
 async def test_a_pause_reaches_those_who_wait_already() -> None:
     limiter = new(RateLimit(1, per=1.0))
     await limiter.lease()

@@ -75,6 +75,7 @@ from aiomailbox.runtime.peers.messages import (
     TaskEnded,
     TaskRunning,
     TriggerCheckpoint,
+    Used,
     element_codec,
 )
 from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
@@ -240,6 +241,8 @@ class WorkerDesk:
                 }
             case Lease():
                 self._limits.on_lease(message, worker, _of_running(events).on_failed)
+            case Used():
+                self._limits.on_used(message, worker)
             case Pause():
                 self._limits.on_pause(message)
             case AlignmentReport():

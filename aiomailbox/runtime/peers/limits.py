@@ -3,6 +3,9 @@
 Theory of operation: the parent has the one limiter. A worker asks for as many leases as
 it has waiters and has one request per limit under way, so that what travels does not
 grow with what is called. A grant whose waiter has gone meanwhile goes to the next one.
+Units are held by the parent until the worker says that they are used, and count from
+then on: however late a grant arrives, no window sees more uses than the limit allows.
+A way that takes a second therefore slows a limit of a second down to a half.
 """
 
 from __future__ import annotations
@@ -19,10 +22,14 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators.core.context import Limiter
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.runtime.peers.messages import Granted, Lease, LimitText, Pause
+from aiomailbox.runtime.limiter import RateLimiter
+from aiomailbox.runtime.peers.messages import Granted, Lease, LimitText, Pause, Used
 from aiomailbox.runtime.services import Limiters
 
 _WEIGHTS_MAX: Final = 1024
+Send = Callable[[Lease | Used | Pause], None]
+"""Sends a message to the parent."""
+
 _Waiter = tuple[float, "asyncio.Future[None]"]
 
 
@@ -41,6 +48,7 @@ def text_of(limit: RateLimit, number: int) -> LimitText:
         limit.burst,
         limit.budget,
         limit.unit,
+        limit.on_refusal,
     )
 
 
@@ -53,6 +61,7 @@ def limit_from_text(text: LimitText) -> RateLimit:
         burst=text.burst,
         budget=text.budget,
         unit=text.unit,
+        on_refusal=text.on_refusal,
     )
 
 
@@ -73,17 +82,24 @@ class RemoteLimiter:
         send: Sends a message to the parent.
     """
 
-    __slots__ = ("_asked", "_is_closed", "_send", "_text", "_waiters", "limit")
+    __slots__ = (
+        "_asked",
+        "_is_closed",
+        "_send",
+        "_text",
+        "_used",
+        "_waiters",
+        "limit",
+    )
 
-    def __init__(
-        self, limit: RateLimit, text: LimitText, send: Callable[[Lease | Pause], None]
-    ) -> None:
+    def __init__(self, limit: RateLimit, text: LimitText, send: Send) -> None:
         self.limit: RateLimit = limit
         self._text = text
         self._send = send
         self._waiters: deque[_Waiter] = deque()
         self._asked: deque[_Waiter] = deque()
         self._is_closed = False
+        self._used = 0.0
 
     @property
     def free(self) -> None:
@@ -103,7 +119,14 @@ class RemoteLimiter:
         # Asked together with all that wait, when the answer before has come.
         self._waiters.append((weight, future))
         self._ask()
-        await future
+        try:
+            await future
+        except asyncio.CancelledError:
+            # Granted and cancelled in one turn of the loop: it has cost units.
+            if not future.cancelled() and future.exception() is None:
+                self._pass_on(weight)
+            raise
+        self._use(weight)
 
     def pause(self, delay_s: float) -> None:
         """Have nothing granted for ``delay_s`` seconds."""
@@ -158,7 +181,21 @@ class RemoteLimiter:
             self._waiters.popleft()
         # Not more than was granted, and to the first only: no waiter is overtaken.
         if self._waiters and self._waiters[0][0] <= weight:
-            self._waiters.popleft()[1].set_result(None)
+            needed, future = self._waiters.popleft()
+            future.set_result(None)
+            weight -= needed
+        self._use(weight)
+
+    def _use(self, weight: float) -> None:
+        """Tell the parent, at the end of this turn of the loop, with others."""
+        if weight and not self._used:
+            asyncio.get_running_loop().call_soon(self._tell_used)
+        self._used += weight
+
+    def _tell_used(self) -> None:
+        used, self._used = self._used, 0.0
+        if not self._is_closed:
+            self._send(Used(self._text, used))
 
 
 class RemoteLimits:
@@ -169,9 +206,7 @@ class RemoteLimits:
         send: Sends a message to the parent.
     """
 
-    def __init__(
-        self, shipped: list[RateLimit], send: Callable[[Lease | Pause], None]
-    ) -> None:
+    def __init__(self, shipped: list[RateLimit], send: Send) -> None:
         self._send = send
         self._numbers = {id(limit): number for number, limit in enumerate(shipped)}
         # Kept alive, so that ids stay unique.
@@ -237,6 +272,7 @@ class LimitDesk:
         self._limiters = limiters
         self._shipped = shipped
         self._tasks: dict[asyncio.Task[None], GrantTaker] = {}
+        self._held: dict[GrantTaker, dict[RateLimiter, float]] = {}
 
     def on_lease(
         self,
@@ -259,14 +295,27 @@ class LimitDesk:
 
     def begin_attempt(self) -> None:
         """Grant nothing of what an older attempt has asked for."""
-        for task in self._tasks:
-            task.cancel()
+        for worker in {*self._tasks.values(), *self._held}:
+            self.forget(worker)
 
     def forget(self, worker: GrantTaker) -> None:
         """Grant nothing of what a worker has asked for that is gone."""
         for task, asker in self._tasks.items():
             if asker is worker:
                 task.cancel()
+        # Nobody knows whether it has used them: if so, then not after this moment.
+        for limiter, weight in self._held.pop(worker, {}).items():
+            limiter.use(weight)
+
+    def on_used(self, message: Used, worker: GrantTaker) -> None:
+        """Count what a worker has used of its grants."""
+        held = self._held.get(worker, {})
+        limiter = self._limiter(message.limit)
+        # Not more than was granted to it in this attempt.
+        weight = min(message.weight, held.get(limiter, 0.0))
+        if weight > 0:
+            held[limiter] -= weight
+            limiter.use(weight)
 
     def on_pause(self, message: Pause) -> None:
         """Pause a limit.
@@ -295,12 +344,14 @@ class LimitDesk:
             limiter = self._limiter(message.limit)
             for place, weight in enumerate(message.weights):
                 try:
-                    await limiter.lease(weight)
+                    await limiter.hold(weight)
                 except BudgetExceededError:
                     # All that are left: a budget that refuses one refuses those after
                     # it.
                     batch.refuse(len(message.weights) - place)
                     return
+                held = self._held.setdefault(worker, {})
+                held[limiter] = held.get(limiter, 0.0) + weight
                 batch.add()
         except IllegalStateError:
             # The job ends, and with it all waiters.
@@ -308,10 +359,13 @@ class LimitDesk:
         except Exception as error:  # noqa: BLE001 -- it fails the job
             on_failed(error)
 
-    def _limiter(self, text: LimitText) -> Limiter:
+    def _limiter(self, text: LimitText) -> RateLimiter:
         if 0 <= text.number < len(self._shipped):
-            return self._limiters.get(self._shipped[text.number])
-        return self._limiters.get(limit_from_text(text))
+            found = self._limiters.get(self._shipped[text.number])
+        else:
+            found = self._limiters.get(limit_from_text(text))
+        assert isinstance(found, RateLimiter), "the parent has the real ones"
+        return found
 
 
 class _Batch:

@@ -87,6 +87,7 @@ class LimitText(msgspec.Struct, frozen=True, array_like=True):
     burst: float | None
     budget: float | None = None
     unit: str = "units"
+    on_refusal: Literal["all", "call"] = "all"
 
 
 class Begin(_Message):
@@ -241,6 +242,13 @@ class Lease(_Message):
     weights: list[float]
 
 
+class Used(_Message):
+    """Worker: so many of the units that were granted are used now."""
+
+    limit: LimitText
+    weight: float
+
+
 class Pause(_Message):
     """Worker: a server wants a limit to pause."""
 
@@ -318,6 +326,7 @@ FromWorker = (
     | Declined
     | Prepared
     | Lease
+    | Used
     | Pause
     | AlignmentReport
     | TaskEnded

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,15 +14,20 @@ from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
-from aiomailbox.runtime.peers.messages import Granted, Lease, Pause
+from aiomailbox.runtime.peers.messages import Granted, Lease, Pause, Used
 
 
 class Job:
     """A parent's limits and its workers', joined by a way that takes time."""
 
-    def __init__(self, *limits: RateLimit, delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        *limits: RateLimit,
+        delay_s: float = 0.0,
+        lag_s: Callable[[], float] | None = None,
+    ) -> None:
         self.limits = list(limits)
-        self.delay_s = delay_s
+        self.lag_s = (lambda: delay_s) if lag_s is None else lag_s
         clock = clock_of(asyncio.get_running_loop())
         self.desk = LimitDesk(LimiterService(clock), self.limits)
         self.failures: list[BaseException] = []
@@ -34,7 +41,7 @@ class Link:
     def __init__(self, job: Job) -> None:
         self.job = job
         self.limits = RemoteLimits(job.limits, self.to_parent)
-        self.open_requests = 0
+        self.arrives_s: dict[Any, float] = {}
 
     def to_parent(self, message: Any) -> None:
         self.later(self.at_parent, message)
@@ -43,11 +50,17 @@ class Link:
         self.later(self.limits.on_granted, message)
 
     def later(self, call: Any, message: Any) -> None:
-        asyncio.get_running_loop().call_later(self.job.delay_s, call, message)
+        """Deliver it after a while, behind what was sent the same way before."""
+        loop = asyncio.get_running_loop()
+        at_s = max(self.arrives_s.get(call, 0.0), loop.time() + self.job.lag_s())
+        self.arrives_s[call] = at_s
+        loop.call_at(at_s, call, message)
 
     def at_parent(self, message: Any) -> None:
         if isinstance(message, Pause):
             self.job.desk.on_pause(message)
+        elif isinstance(message, Used):
+            self.job.desk.on_used(message, self)
         else:
             self.job.requests.append(message)
             self.job.desk.on_lease(message, self, self.job.failures.append)
@@ -74,9 +87,54 @@ async def test_what_all_workers_use_keeps_to_the_limit(delay_s: float) -> None:
     times = sorted(time for used in uses for time in used)
     assert len(times) == 45
     for first, last in zip(times, times[10:], strict=False):
-        assert last - first > 1.0 - delay_s - 1e-9
+        assert last - first > 1.0
     # Nothing is wasted: five windows of ten.
     assert times[-1] - times[0] < 4.5
+    await job.desk.close()
+
+
+@pytest.mark.parametrize("lag_max_s", [0.01, 0.3, 1.0])
+@pytest.mark.parametrize("seed", range(5))
+async def test_grants_that_are_late_do_not_meet_those_of_a_later_second(
+    seed: int, lag_max_s: float
+) -> None:
+    """They are used whenever they arrive: the parent counts from then on."""
+    random_ = random.Random(seed)
+    limit = RateLimit(100, per=1.0)
+    job = Job(limit, lag_s=lambda: random_.uniform(0.0, lag_max_s))
+    workers = [job.worker() for _ in range(2)]
+    uses = await asyncio.gather(*[use(worker, limit, 400) for worker in workers])
+    times = sorted(time for used in uses for time in used)
+    for first, last in zip(times, times[100:], strict=False):
+        assert last - first > 1.0
+    # A unit comes back a window and a way there and back after it was granted.
+    assert times[-1] < 8 * (1.0 + 3 * lag_max_s)
+    await job.desk.close()
+
+
+async def test_what_a_lost_worker_held_counts_from_its_loss_on() -> None:
+    limit = RateLimit(1, per=1.0)
+    job = Job(limit, lag_s=lambda: 0.25)
+    lost = Link(job)
+    waiting = asyncio.ensure_future(use(lost.limits, limit, 1))
+    # It has been granted one, and has not said that it used it.
+    await asyncio.sleep(0.3)
+    job.desk.forget(lost)
+    (used,) = await use(job.worker(), limit, 1)
+    assert used == pytest.approx(0.3 + 1.0 + 0.25, abs=0.01)
+    waiting.cancel()
+    await job.desk.close()
+
+
+async def test_a_worker_cannot_use_what_it_was_not_granted() -> None:
+    limit = RateLimit(1, per=1.0)
+    job = Job(limit)
+    stranger = Link(job)
+    limiter: Any = stranger.limits.get(limit)
+    for weight in (1.0, 1e300, float("nan"), -5.0):
+        job.desk.on_used(Used(limiter._text, weight), stranger)
+    times = await use(job.worker(), limit, 3)
+    assert times[2] - times[0] > 2.0
     await job.desk.close()
 
 

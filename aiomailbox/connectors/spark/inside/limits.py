@@ -21,7 +21,7 @@ from aiomailbox.errors import HandshakeError, UsageError, WorldError
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
-from aiomailbox.runtime.peers.messages import Granted, Lease, Pause
+from aiomailbox.runtime.peers.messages import Granted, Lease, Pause, Used
 
 _FRAME_BYTES_MAX: Final = 1 << 20
 _JOBS_MAX: Final = 1024
@@ -133,7 +133,7 @@ class RemoteDoor:
         if self._writer is not None:
             self._writer.close()
 
-    def _send(self, message: Lease | Pause) -> None:
+    def _send(self, message: Lease | Used | Pause) -> None:
         assert self._writer is not None, "connect() comes first"
         self._writer.write(_frame(message))
 
@@ -198,12 +198,17 @@ class _Desks:
             if desk is None:
                 return
             worker = _Worker(writer)
-            while True:
-                message = _ASKED.decode(await _read_frame(reader))
-                if isinstance(message, Lease):
-                    desk.on_lease(message, worker, worker.on_failed)
-                else:
-                    desk.on_pause(message)
+            try:
+                while True:
+                    message = _ASKED.decode(await _read_frame(reader))
+                    if isinstance(message, Lease):
+                        desk.on_lease(message, worker, worker.on_failed)
+                    elif isinstance(message, Used):
+                        desk.on_used(message, worker)
+                    else:
+                        desk.on_pause(message)
+            finally:
+                desk.forget(worker)
         except (OSError, EOFError, TimeoutError, msgspec.MsgspecError, HandshakeError):
             # A worker whose task ended, or a stranger.
             return
@@ -229,7 +234,7 @@ _LOCK: Final = threading.Lock()
 _DESKS: Final[dict[str, _Desks]] = {}
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _GRANTED: Final = msgspec.msgpack.Decoder(Granted)
-_ASKED: Final[Any] = msgspec.msgpack.Decoder(Lease | Pause)
+_ASKED: Final[Any] = msgspec.msgpack.Decoder(Lease | Used | Pause)
 
 
 def _frame(message: Any) -> bytes:
