@@ -9,12 +9,18 @@ from decimal import Decimal
 from itertools import groupby
 from types import UnionType
 from typing import Any, Final, NoReturn
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.forms import RecordShape, record_shape
+from aiomailbox.columnar.forms import (
+    RecordShape,
+    field_hints,
+    is_record_type,
+    record_shape,
+)
 from aiomailbox.columnar.ipc import types_in
 from aiomailbox.columnar.types import (
     cast_plain,
@@ -38,15 +44,25 @@ _SCHEMA_ADVICE: Final = (
 )
 
 
-# What an annotation says about a column in which all values so far are None.
+# Where Spark's classes of values are that Arrow has no type for.
+_SPARK_TYPES: Final = "pyspark.sql.types"
+
+
+# What an annotation says about a column.
 _TYPES: Final[dict[Any, pa.DataType]] = {
     bool: pa.bool_(),
     bytes: pa.binary(),
     date: pa.date32(),
     datetime: pa.timestamp("us", "UTC"),
+    # As Spark takes decimals of Python that say nothing more.
+    Decimal: pa.decimal128(_DECIMAL_DIGITS, 18),
     float: pa.float64(),
     int: pa.int64(),
     str: pa.string(),
+    time: pa.time64("us"),
+    timedelta: pa.duration("us"),
+    # As Spark has it, which cannot read Parquet's own.
+    UUID: pa.string(),
 }
 
 
@@ -343,22 +359,78 @@ def _inferred(shape: RecordShape, columns: list[list[Any]]) -> pa.Schema:
     hints = shape.hints()
     fields = []
     for name, values in zip(shape.names, columns, strict=True):
-        field = _inferred_field(name, values)
-        if pa.types.is_null(field.type):
-            field = field.with_type(hinted_type(hints.get(name), field.type))
-        fields.append(field)
+        declared = declared_type(hints.get(name))
+        fields.append(_inferred_field(name, values, declared))
     return pa.schema(fields)
 
 
-def _inferred_field(name: str, values: list[Any]) -> pa.Field:
+def _inferred_field(
+    name: str, values: list[Any], declared: pa.DataType | None = None
+) -> pa.Field:
     try:
-        kind = pa.infer_type(values)
+        kind = _special_type(values) or pa.infer_type(values)
     except _UNFIT as error:
         raise _misfit(pa.field(name, pa.null()), str(error)) from error
+    if declared is not None:
+        kind = _settled(kind, declared)
     if pa.types.is_decimal(kind):
         # Later values may have more digits before the point.
         kind = pa.decimal128(_DECIMAL_DIGITS, kind.scale)
     return pa.field(name, in_micros(kind))
+
+
+def _special_type(values: list[Any]) -> pa.DataType | None:
+    """Return the type of values of which Arrow's own is not Spark's."""
+    first = next((value for value in values if value is not None), None)
+    if type(first) is UUID:
+        return _TYPES[UUID]
+    if type(first).__module__ != _SPARK_TYPES:
+        return None
+    name = type(first).__name__
+    if name == "VariantVal":
+        mark = {"variant": "true"}
+        return pa.struct(
+            [
+                pa.field("value", pa.binary(), nullable=False),
+                pa.field("metadata", pa.binary(), nullable=False, metadata=mark),
+            ]
+        )
+    if name not in {"Geometry", "Geography"}:
+        return None
+    mark = {name.lower(): "true", "srid": str(first.srid)}
+    return pa.struct(
+        [
+            pa.field("srid", pa.int32(), nullable=False),
+            pa.field("wkb", pa.binary(), nullable=False, metadata=mark),
+        ]
+    )
+
+
+def _settled(kind: pa.DataType, declared: pa.DataType) -> pa.DataType:
+    """Return the type of values, as declared where other values might give another.
+
+    There may be none, whole numbers of a float, decimals with fewer places, or some keys
+    of a map; whether moments have a zone the values say.
+    """
+    types = pa.types
+    if types.is_null(kind) or (types.is_map(declared) and types.is_struct(kind)):
+        return declared
+    if types.is_integer(kind) and types.is_floating(declared):
+        return declared
+    if types.is_decimal(kind) and types.is_decimal(declared):
+        return declared if declared.scale > kind.scale else kind
+    if types.is_list(kind) and types.is_list(declared):
+        return pa.list_(_settled(kind.value_type, declared.value_type))
+    if types.is_struct(kind) and types.is_struct(declared):
+        fields = []
+        for field in kind:
+            place = declared.get_field_index(field.name)
+            if place >= 0:
+                inner = _settled(field.type, declared.field(place).type)
+                field = field.with_type(inner)
+            fields.append(field)
+        return pa.struct(fields)
+    return kind
 
 
 def encoded_column(
@@ -384,23 +456,97 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         # A key of several fields, which was a struct as long as there were columns.
         names = [kind.field(index).name for index in range(kind.num_fields)]
-        values = [
-            dict(zip(names, value, strict=True)) if isinstance(value, list) else value
-            for value in values
-        ]
+        values = [_as_struct(value, names) for value in values]
+    elif pa.types.is_string(kind) and UUID in set(map(type, values)):
+        values = [str(value) if type(value) is UUID else value for value in values]
     check_values(values, kind)
     return pa.array(values, kind)
 
 
+def _as_struct(value: Any, names: list[str]) -> Any:
+    if isinstance(value, list):
+        return dict(zip(names, value, strict=True))
+    if type(value).__module__ == _SPARK_TYPES:
+        # Variants and geometries, whose parts are a struct in Arrow.
+        return {name: getattr(value, name) for name in names}
+    return value
+
+
 def hinted_type(hint: Any, otherwise: pa.DataType) -> pa.DataType:
     """Return the type of a column that an annotation such as ``float | None`` names."""
+    found = declared_type(hint)
+    return otherwise if found is None or pa.types.is_nested(found) else found
+
+
+def declared_type(hint: Any) -> pa.DataType | None:
+    """Return the type of a column whose values have an annotation; None if none has.
+
+    Example:
+        >>> declared_type(dict[str, list[float]])
+        MapType(map<string, list<item: double>>)
+    """
+    try:
+        return type_of_hint(hint, "")
+    except NoColumnTypeError:
+        return None
+
+
+def type_of_hint(hint: Any, where: str) -> pa.DataType:
+    """Return the type of a column whose values have an annotation.
+
+    Args:
+        hint: The annotation; a record class becomes a struct of its fields.
+        where: The field, for the error.
+
+    Raises:
+        NoColumnTypeError: If there is none for it, or for a part of it; names the part.
+    """
+    hint, _ = without_none(hint)
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in {list, set, frozenset} and len(arguments) == 1:
+        return pa.list_(_hinted_field("item", arguments[0], f"{where}[]"))
+    if origin is dict:
+        key = type_of_hint(arguments[0], f"{where} key")
+        return pa.map_(key, _hinted_field("value", arguments[1], f"{where} value"))
+    if is_record_type(hint):
+        within = where or hint.__qualname__
+        return pa.struct(
+            [
+                _hinted_field(name, each, f"{within}.{name}")
+                for name, each in field_hints(hint).items()
+            ]
+        )
+    found = _TYPES.get(hint) if isinstance(hint, type) else None
+    if found is None:
+        raise NoColumnTypeError(where, hint)
+    return found
+
+
+class NoColumnTypeError(Exception):
+    """There is no type of columns for an annotation.
+
+    Args:
+        where: The field.
+        hint: Its annotation.
+    """
+
+    def __init__(self, where: str, hint: Any) -> None:
+        super().__init__(where, hint)
+        self.where: str = where
+        self.hint: Any = hint
+
+
+def _hinted_field(name: str, hint: Any, where: str) -> pa.Field:
+    return pa.field(name, type_of_hint(hint, where), without_none(hint)[1])
+
+
+def without_none(hint: Any) -> tuple[Any, bool]:
+    """Return an annotation without ``| None``, and whether it had that."""
     if typing.get_origin(hint) in {typing.Union, UnionType}:
         kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        hint = kinds[0] if len(kinds) == 1 else None
-    try:
-        return _TYPES.get(hint, otherwise)
-    except TypeError:
-        return otherwise
+        if len(kinds) == 1:
+            return kinds[0], True
+    return hint, False
 
 
 def _misfit(

@@ -414,6 +414,13 @@ def class_hints(record_type: type | None) -> dict[str, Any]:
         return {}
 
 
+def field_hints(record_type: type) -> dict[str, Any]:
+    """Return the annotations of what a class of records is made of, in order."""
+    hints = class_hints(record_type)
+    made_of = inspect.signature(record_type).parameters
+    return {name: hints[name] for name in made_of if name in hints}
+
+
 def record_shape(record: Any) -> RecordShape:
     """Return the shape of records like this one.
 

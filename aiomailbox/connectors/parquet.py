@@ -7,15 +7,17 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from aiomailbox.columnar.encode import BatchMaker
+from aiomailbox.columnar.ipc import types_in
 from aiomailbox.connectors.directory import (
     DirectoryTarget,
     GrowingCommitter,
@@ -357,7 +359,7 @@ class ParquetWriter:
             # The one that was not written to for longest.
             self._close_file(next(iter(self._files)))
         path = self._segments.begin(folder)
-        file = _OpenFile(path, pq.ParquetWriter(path, schema))
+        file = _OpenFile(path, pq.ParquetWriter(path, _told_spark(schema)))
         self._files[folder] = file
         self._schema = schema
         return file
@@ -366,6 +368,85 @@ class ParquetWriter:
         file = self._files.pop(folder)
         file.writer.close()
         self._segments.finish(file.path)
+
+
+# Where Spark looks for its own types in a file.
+_SPARK_TYPES: Final = "org.apache.spark.sql.parquet.row.metadata"
+
+
+def _told_spark(schema: pa.Schema) -> pa.Schema:
+    """Return a schema that tells Spark's types, where Parquet's would be read as others.
+
+    Spark would take durations for numbers, and variants for structs.
+    """
+    kinds = chain(*map(types_in, schema.types))
+    if not any(pa.types.is_duration(kind) or _is_variant(kind) for kind in kinds):
+        return schema
+    told = msgspec.json.encode(_spark_type(pa.struct(list(schema))))
+    return schema.with_metadata({**(schema.metadata or {}), _SPARK_TYPES: told})
+
+
+def _is_variant(kind: pa.DataType) -> bool:
+    if not pa.types.is_struct(kind) or kind.num_fields != 2:
+        return False
+    return b"variant" in (kind.field(1).metadata or {})
+
+
+def _spark_type(kind: pa.DataType) -> Any:
+    """Return how Spark writes a type as JSON."""
+    types = pa.types
+    if types.is_struct(kind):
+        if _is_variant(kind):
+            return "variant"
+        fields = [
+            {
+                "name": field.name,
+                "type": _spark_type(field.type),
+                "nullable": field.nullable,
+                "metadata": {},
+            }
+            for field in kind
+        ]
+        return {"type": "struct", "fields": fields}
+    if types.is_map(kind):
+        return {
+            "type": "map",
+            "keyType": _spark_type(kind.key_type),
+            "valueType": _spark_type(kind.item_type),
+            "valueContainsNull": kind.item_field.nullable,
+        }
+    if types.is_list(kind) or types.is_large_list(kind):
+        return {
+            "type": "array",
+            "elementType": _spark_type(kind.value_type),
+            "containsNull": kind.value_field.nullable,
+        }
+    if types.is_decimal(kind):
+        return f"decimal({kind.precision},{kind.scale})"
+    return _SPARK_NAMES.get(str(kind), "string")
+
+
+_SPARK_NAMES: Final = {
+    "binary": "binary",
+    "bool": "boolean",
+    "date32[day]": "date",
+    "double": "double",
+    "duration[us]": "interval day to second",
+    "float": "float",
+    "int16": "short",
+    "int32": "integer",
+    "int64": "long",
+    "int8": "byte",
+    "large_binary": "binary",
+    "null": "void",
+    "time64[us]": "time(6)",
+    "timestamp[us, tz=UTC]": "timestamp",
+    "timestamp[us]": "timestamp_ntz",
+    "uint16": "integer",
+    "uint32": "long",
+    "uint64": "decimal(20,0)",
+    "uint8": "short",
+}
 
 
 @dataclass(slots=True)
@@ -405,8 +486,9 @@ class ParquetSink:
         row_group_rows: How many rows are collected before they are written.
         partition_by: Columns whose values name directories, such as ``day=2024-05-01``,
             outermost first, instead of being in files: texts, integers, bools or dates.
-            Readers that want some of the values open only these directories. An empty
-            text is read as None, as in Spark's own files.
+            Readers that want some of the values open only these directories. As in
+            Spark's own files, Spark reads an empty text as None and a bool as the text
+            ``"true"`` or ``"false"``: give the columns to ``spark.read.schema(...)``.
         follow: Whether the directory has a log of its commits, by which
             ``spark.readStream.format("aiomailbox")`` follows it, commit by commit:
             ``"keep"`` keeps all files, ``"delete"`` deletes the files of commits that all

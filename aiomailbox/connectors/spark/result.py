@@ -138,6 +138,12 @@ def _spark_type(kind: pa.DataType, where: str) -> Any:
         return spark.DecimalType(kind.precision, kind.scale)
     if pa.types.is_struct(kind):
         fields = [kind.field(index) for index in range(kind.num_fields)]
+        marks = fields[-1].metadata or {} if fields else {}
+        if b"variant" in marks:
+            return spark.VariantType()
+        for name, special in ((b"geometry", "Geometry"), (b"geography", "Geography")):
+            if name in marks:
+                return getattr(spark, f"{special}Type")(int(marks[b"srid"]))
         return spark.StructType(
             [
                 spark.StructField(
@@ -152,9 +158,11 @@ def _spark_type(kind: pa.DataType, where: str) -> Any:
         return spark.MapType(
             _spark_type(kind.key_type, f"{where}.key"),
             _spark_type(kind.item_type, f"{where}.value"),
+            kind.item_field.nullable,
         )
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return spark.ArrayType(_spark_type(kind.value_type, f"{where}.element"))
+        element = _spark_type(kind.value_type, f"{where}.element")
+        return spark.ArrayType(element, kind.value_field.nullable)
     name = _SIMPLE.get(str(kind))
     if name is None or not hasattr(spark, name):
         raise UnsupportedColumnError(

@@ -96,6 +96,7 @@ class _ResultWriter(ImmediateWriter):
         self._clock = clock
         self._convert = convert
         self._maker = BatchMaker(sink.columns, needs_columns=True)
+        self._columns = sink.columns
         self._values: list[Any] = []
         self._flushed_s = clock.monotonic()
 
@@ -132,5 +133,7 @@ class _ResultWriter(ImmediateWriter):
 
     def _offer(self, run: Run) -> None:
         for batch in self._maker.batches(run):
-            self._results.offer_result(self._output, batch)
+            # Spark takes times of day in its own unit only, which no value is in.
+            fitted = batch.cast(self._columns)
+            self._results.offer_result(self._output, fitted)
         self._flushed_s = self._clock.monotonic()

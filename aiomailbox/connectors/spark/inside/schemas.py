@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import inspect
-import types
-import typing
-from datetime import date, datetime, timedelta
-from decimal import Decimal
-from typing import Any, Final
+from typing import Any
 
-import msgspec
 import pyarrow as pa
 
+from aiomailbox.columnar.encode import NoColumnTypeError, type_of_hint
+from aiomailbox.columnar.forms import field_hints, is_record_type
 from aiomailbox.connectors.spark.jobs import explaining_loss
 from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.transformation import Origin
-
-_SIMPLE: Final[dict[Any, str]] = {
-    bool: "BooleanType",
-    bytes: "BinaryType",
-    date: "DateType",
-    datetime: "TimestampType",
-    float: "DoubleType",
-    int: "LongType",
-    str: "StringType",
-    timedelta: "DayTimeIntervalType",
-}
 
 
 def output_schema(
@@ -73,7 +57,7 @@ def _schema(given: Any, session: Any, parameter: str) -> Any:
     if isinstance(given, str):
         with explaining_loss(session, "a schema was read"):
             return session.createDataFrame([], given).schema
-    if isinstance(given, type) and _is_record(given):
+    if is_record_type(given):
         return _of_class(given, parameter)
     raise WrongTypeError(
         parameter,
@@ -84,7 +68,7 @@ def _schema(given: Any, session: Any, parameter: str) -> Any:
 
 def _check_fits(schema: Any, declared: type, parameter: str) -> None:
     """Check that records of a class have the columns of a schema, and no others."""
-    columns, fields = set(schema.fieldNames()), set(_field_names(declared))
+    columns, fields = set(schema.fieldNames()), set(field_hints(declared))
     if columns == fields:
         return
     raise InvalidArgumentError(
@@ -114,63 +98,17 @@ def _declared_by(origin: Origin) -> type | None:
         return None
     for argument in (*factory.args, *factory.keywords.values()):
         kind = getattr(argument, "record_type", None)
-        if isinstance(kind, type) and _is_record(kind):
+        if is_record_type(kind):
             return kind
     return None
 
 
-def _is_record(kind: type) -> bool:
-    return (
-        dataclasses.is_dataclass(kind)
-        or issubclass(kind, msgspec.Struct)
-        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
-    )
-
-
 def _of_class(kind: type, parameter: str) -> Any:
-    from pyspark.sql.types import StructField, StructType
-
-    hints = typing.get_type_hints(kind)
-    fields = []
-    for name in _field_names(kind):
-        hint, nullable = _without_none(hints[name])
-        where = f"{kind.__qualname__}.{name}"
-        fields.append(StructField(name, _type_of(hint, where, parameter), nullable))
-    return StructType(fields)
-
-
-def _field_names(kind: type) -> list[str]:
-    hints = typing.get_type_hints(kind)
-    return [name for name in inspect.signature(kind).parameters if name in hints]
-
-
-def _type_of(hint: Any, where: str, parameter: str) -> Any:
-    from pyspark.sql import types as spark
-
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in {list, set, frozenset} and len(arguments) == 1:
-        item, nullable = _without_none(arguments[0])
-        return spark.ArrayType(_type_of(item, f"{where}[]", parameter), nullable)
-    if origin is dict:
-        item, nullable = _without_none(arguments[1])
-        key = _type_of(arguments[0], f"{where} key", parameter)
-        return spark.MapType(key, _type_of(item, f"{where} value", parameter), nullable)
-    if hint is Decimal:
-        return spark.DecimalType(38, 18)
-    if isinstance(hint, type) and hint in _SIMPLE:
-        return getattr(spark, _SIMPLE[hint])()
-    if isinstance(hint, type) and _is_record(hint):
-        return _of_class(hint, parameter)
-    raise WrongTypeError(
-        parameter,
-        f"{where} is a {hint!r}, which has no Spark type",
-        "Give the schema as text or a StructType.",
-    )
-
-
-def _without_none(hint: Any) -> tuple[Any, bool]:
-    if typing.get_origin(hint) in {typing.Union, types.UnionType}:
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        if len(kinds) == 1:
-            return kinds[0], True
-    return hint, False
+    try:
+        return spark_schema(pa.schema(list(type_of_hint(kind, ""))))
+    except NoColumnTypeError as error:
+        raise WrongTypeError(
+            parameter,
+            f"{error.where} is a {error.hint!r}, which has no Spark type",
+            "Give the schema as text or a StructType.",
+        ) from None
