@@ -32,6 +32,7 @@ from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint.savepoint import Savepoint
 from aiomailbox.checkpoint.settings import CheckpointingMode, Retention
+from aiomailbox.collector import tune_collector
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
 from aiomailbox.connectors.inbox import Answers, Inbox, Subscription
@@ -474,6 +475,7 @@ __all__ = [
     "skip",
     "sum_",
     "top_n",
+    "tune_collector",
 ]
 
 __version__ = "0.1.0"

@@ -22,6 +22,7 @@ from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.job_progress import operator_rows
 from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.cli.output import show_json, show_table
+from aiomailbox.collector import tune_collector
 from aiomailbox.errors import (
     AioMailboxError,
     CorruptStreamError,
@@ -69,6 +70,7 @@ def run(
 ) -> None:
     """Run a pipeline to its end; progress is written to standard error."""
     env = _environment(target)
+    tune_collector()
     error: str | None = None
     code, state, duration_s = ExitCode.FINE, "finished", None
     try:

@@ -486,7 +486,7 @@ class StallLog:
     ) -> None:
         log = contexts[0].log if len(contexts) == 1 else library_log()
         if stall.is_garbage_collection:
-            remedy = "garbage was collected: keep fewer objects, or gc.freeze() them"
+            remedy = "garbage was collected: call am.tune_collector() at the start"
         elif stall.operator:
             remedy = 'give it run_in="thread", or await instead of blocking'
         else:

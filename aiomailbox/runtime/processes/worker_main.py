@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
@@ -13,6 +12,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final
 
+from aiomailbox.collector import tune_collector
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.forks import keep_from_forks
 from aiomailbox.logs import LOGGER_NAME, library_log
@@ -90,11 +90,6 @@ def plain_log() -> Any:
             del modules[_RICH]
 
 
-# Records die young, a few runs of 1,024 at a time: after Python's 700 objects, most of
-# those that are looked at still live, and for nothing.
-_YOUNG_OBJECTS: Final = 10_000
-
-
 def main(control: int, lifeline: int, parent: int) -> None:
     """Run a worker to its end.
 
@@ -125,7 +120,7 @@ def main(control: int, lifeline: int, parent: int) -> None:
             limits,
             begin,
             setup.place,
-            _spare_the_collector,
+            tune_collector,
             plain_log(),
         )
     except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
@@ -168,10 +163,3 @@ def _taken_over(descriptor: int) -> socket.socket:
     end.set_inheritable(False)
     keep_from_forks(end)
     return end
-
-
-def _spare_the_collector() -> None:
-    # What is here now stays to the end: the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(_YOUNG_OBJECTS)
