@@ -1,4 +1,4 @@
-"""The command line: ``python -m aiomailbox``; needs ``aiomailbox[cli]``.
+"""The command line: ``aiomailbox``, or ``python -m aiomailbox``; needs ``aiomailbox[cli]``.
 
 Exit codes are the same for all commands: see `ExitCode`.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from aiomailbox.cli.exit_codes import ExitCode
 from aiomailbox.errors import MissingExtraError
@@ -28,8 +29,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"{MissingExtraError('the command line', 'cli')}\n")
         return ExitCode.USAGE
     given = None if arguments is None else list(arguments)
+    is_script = Path(sys.argv[0]).stem == "aiomailbox"
     try:
-        app(args=given, prog_name="python -m aiomailbox")
+        app(args=given, prog_name="aiomailbox" if is_script else "python -m aiomailbox")
     except SystemExit as end:
         return int(end.code or 0)
     return ExitCode.FINE

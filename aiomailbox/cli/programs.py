@@ -31,6 +31,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.observe.running import run as run_work
 from aiomailbox.runtime.job_snapshot import JobSnapshot
+from aiomailbox.runtime.processes.starter import Processes
 
 _Target = Annotated[
     str,
@@ -66,6 +67,13 @@ def run(
     dashboard: Annotated[
         int | None, typer.Option(help="The local port of the job's dashboard.")
     ] = None,
+    processes: Annotated[
+        int | None, typer.Option(help="How many worker processes run it.", min=1)
+    ] = None,
+    restore: Annotated[
+        str | None,
+        typer.Option(help='Where to go on from: "latest", a savepoint, a checkpoint.'),
+    ] = None,
     as_json: _Json = False,
 ) -> None:
     """Run a pipeline to its end; progress is written to standard error."""
@@ -74,7 +82,13 @@ def run(
     error: str | None = None
     code, state, duration_s = ExitCode.FINE, "finished", None
     try:
-        result = run_work(env.execute(name, progress=not as_json), dashboard=dashboard)
+        job = env.execute(
+            name,
+            deployment=None if processes is None else Processes(processes),
+            restore_from=restore,
+            progress=not as_json,
+        )
+        result = run_work(job, dashboard=dashboard)
         duration_s = result.duration_s
     except JobFailedError as failure:
         code, state, error = ExitCode.JOB_FAILED, "failed", str(failure)

@@ -381,7 +381,7 @@ def _inferred_field(
 
 def _special_type(values: list[Any]) -> pa.DataType | None:
     """Return the type of values of which Arrow's own is not Spark's."""
-    first = next((value for value in values if value is not None), None)
+    first: Any = next((value for value in values if value is not None), None)
     if type(first) is UUID:
         return _TYPES[UUID]
     if type(first).__module__ != _SPARK_TYPES:

@@ -68,6 +68,58 @@ def test_a_pipeline_is_run_and_its_progress_told(
     assert (code, result["state"], result["error"]) == (ExitCode.FINE, "finished", None)
 
 
+RESUMED = """
+import aiomailbox as am
+
+def totals(env):
+    env.enable_checkpointing(None, directory="kept")
+    numbers = env.from_collection([1, 2, 3], name="numbers").uid("numbers")
+    numbers.sink_to(print).uid("print")
+"""
+
+
+def test_a_run_may_have_processes_and_go_on_from_a_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "shop_totals.py").write_text(RESUMED)
+    script = Path(sys.executable).with_name("aiomailbox")
+
+    def ran(*options: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [script, "run", "shop_totals:totals", *options],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    first = ran("--processes", "1")
+    assert first.returncode == ExitCode.FINE, first.stderr
+    assert sorted(first.stdout.split()) == ["1", "2", "3"]
+    refused = ran("--restore", "savepoints/none")
+    assert refused.returncode != ExitCode.FINE
+    assert "savepoints/none" in refused.stderr
+    assert ran("--restore", "latest").returncode == ExitCode.FINE
+    assert "'--processes'" in ran("--processes", "0").stderr
+
+
+def test_a_shell_completes_the_commands() -> None:
+    script = Path(sys.executable).with_name("aiomailbox")
+    completed = subprocess.run(
+        [script],
+        env={
+            **os.environ,
+            "_AIOMAILBOX_COMPLETE": "complete_bash",
+            "COMP_WORDS": "aiomailbox ",
+            "COMP_CWORD": "1",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert {"run", "explain", "graph", "top", "checkpoints"} <= {
+        *completed.stdout.split()
+    }
+
+
 def test_a_job_that_fails_has_a_code_of_its_own(
     program: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

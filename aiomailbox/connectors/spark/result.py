@@ -141,8 +141,8 @@ def _spark_type(kind: pa.DataType, where: str) -> Any:
         marks = fields[-1].metadata or {} if fields else {}
         if b"variant" in marks:
             return spark.VariantType()
-        for name, special in ((b"geometry", "Geometry"), (b"geography", "Geography")):
-            if name in marks:
+        for mark, special in ((b"geometry", "Geometry"), (b"geography", "Geography")):
+            if mark in marks:
                 return getattr(spark, f"{special}Type")(int(marks[b"srid"]))
         return spark.StructType(
             [
