@@ -18,8 +18,6 @@ from typing import Final
 from aiomailbox.barriers.machine import (
     Abort,
     Action,
-    AlignmentCompleted,
-    AlignmentFailed,
     AlignmentMachine,
     CancelAlignmentTimer,
     ChannelInfo,
@@ -101,8 +99,7 @@ class CheckpointBarrierHandler:
     """Decides what the barriers of all channels of a task mean; exactly once.
 
     Each ``on_`` method returns what is to be done, in order. The owner carries it out
-    before anything else is read. If `InitInputs` fails, it drops the actions behind it
-    and carries out those of `abort`.
+    before anything else is read.
 
     Args:
         channels: How many channels the task reads, over all its gates; at least 1.
@@ -261,21 +258,11 @@ class CheckpointBarrierHandler:
         ]
         if checkpoint_id == self._current_id:
             self._meter.reset()
-        # The task is notified before the waiter for the last barrier.
-        return [
-            *actions,
-            Abort(checkpoint_id, reason),
-            AlignmentFailed(checkpoint_id, reason),
-        ]
+        return [*actions, Abort(checkpoint_id, reason)]
 
-    def close(self) -> list[Action]:
+    def close(self) -> None:
         """Expect nothing more; timers that still fire have no effect."""
         self._is_closed = True
-        actions: list[Action] = [CancelAlignmentTimer()]
-        if self.is_pending:
-            failed = AlignmentFailed(self._current_id, DeclineReason.CLOSED)
-            actions.append(failed)
-        return actions
 
     def _is_obsolete(self, checkpoint_id: int) -> bool:
         if checkpoint_id == self._current_id:
@@ -321,7 +308,7 @@ class CheckpointBarrierHandler:
         self._arrived.clear()
         self._last_done_id = self._current_id
         self._pending = None
-        return [CancelAlignmentTimer(), AlignmentCompleted(self._current_id)]
+        return [CancelAlignmentTimer()]
 
     def _is_late(self, barrier: CheckpointBarrier) -> bool:
         return (
@@ -481,10 +468,9 @@ class CheckpointBarrierTracker:
         """Count a buffer of data that was read."""
         self._meter.add_bytes(size_bytes)
 
-    def close(self) -> list[Action]:
+    def close(self) -> None:
         """Expect nothing more."""
         self._pending.clear()
-        return []
 
     def _complete(self, count: _Count) -> list[Action]:
         # Up to and with it: they are in the order of their numbers.

@@ -52,8 +52,6 @@ class DeclineReason(Enum):
     SUBSUMED = "a newer barrier overtook it"
     CANCELLED = "a task upstream cancelled it"
     END_OF_STREAM = "an input ended during the alignment"
-    FAILED = "the inputs could not be prepared"
-    CLOSED = "the task does not read any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +72,6 @@ class Prioritize:
 
     channel: ChannelInfo
     sequence_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class InitInputs:
-    """Prepare for the channel state that the barrier's checkpoint may hold."""
-
-    barrier: CheckpointBarrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,21 +108,6 @@ class Abort:
 
 
 @dataclass(frozen=True, slots=True)
-class AlignmentCompleted:
-    """All barriers of a checkpoint have arrived: its channel state is complete."""
-
-    checkpoint_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class AlignmentFailed:
-    """Some barriers of the checkpoint, or of an older one, will never arrive."""
-
-    checkpoint_id: int
-    reason: DeclineReason
-
-
-@dataclass(frozen=True, slots=True)
 class SetAlignmentTimer:
     """Call ``on_timeout`` of the handler with this checkpoint after ``delay_ms``."""
 
@@ -146,10 +122,7 @@ class CancelAlignmentTimer:
 
 Action: TypeAlias = (
     Abort
-    | AlignmentCompleted
-    | AlignmentFailed
     | CancelAlignmentTimer
-    | InitInputs
     | Prioritize
     | ResumeChannel
     | SetAlignmentTimer
@@ -324,12 +297,11 @@ class AlignmentMachine:
     def _start_unaligned(self, barrier: CheckpointBarrier) -> list[Action]:
         self.state = AlignmentState.COLLECTING_UNALIGNED
         unaligned = barrier.as_unaligned()
-        return [InitInputs(unaligned), StartPersisting(unaligned), Trigger(unaligned)]
+        return [StartPersisting(unaligned), Trigger(unaligned)]
 
     def _complete_aligned(self, barrier: CheckpointBarrier) -> list[Action]:
-        inputs: list[Action] = [InitInputs(barrier)] if self._may_overtake else []
         # The snapshot first: what a resumed channel brings is not part of it.
-        return [*inputs, Trigger(barrier), *self._resume_all()]
+        return [Trigger(barrier), *self._resume_all()]
 
     def _complete_unaligned(self, barrier: CheckpointBarrier) -> list[Action]:
         return [StopPersisting(barrier.checkpoint_id), *self._resume_all()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.errors import IllegalStateError
 from aiomailbox.memory.buffer import (
     DataType,
     MemorySegment,
@@ -236,19 +236,6 @@ class BufferConsumer:
         start, self._reader = self._reader, max(self._reader, end)
         self._buffer.retain()
         return self._buffer.read_only_slice(start, self._reader - start)
-
-    def skip(self, size_bytes: int) -> None:
-        """Pass over published bytes without building them.
-
-        Raises:
-            InvalidArgumentError: If fewer are published.
-        """
-        unread = self._position.published - self._reader
-        if not 0 <= size_bytes <= unread:
-            raise InvalidArgumentError(
-                "size_bytes", f"{size_bytes} is not within 0 .. {unread} unread bytes"
-            )
-        self._reader += size_bytes
 
     def copy(self) -> BufferConsumer:
         """Return another consumer, which begins where this one is now."""

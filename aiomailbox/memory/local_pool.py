@@ -12,7 +12,6 @@ is changed first, listeners and availability callbacks are called afterwards.
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections import deque
 from collections.abc import Callable
@@ -21,7 +20,6 @@ from typing import Protocol
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
     BufferRecycledError,
-    BufferTimeoutError,
     InvalidArgumentError,
     OverdraftCeilingError,
     PoolDestroyedError,
@@ -80,7 +78,6 @@ class SegmentSource(Protocol):
     """Where segments come from, and where they go back to."""
 
     availability: Availability
-    request_timeout_s: float
 
     def try_take(self) -> MemorySegment | None:
         """Take a free segment, or None."""
@@ -114,108 +111,6 @@ class BufferListener(Protocol):
         ...
 
 
-class SegmentWaiter:
-    """A task that awaits a segment; a listener with a future of its own.
-
-    Args:
-        future: Completed with the segment; belongs to this waiter alone.
-        on_granted: Called when a segment is taken, before the task runs again.
-        owner: The pool's owner, for the error message.
-    """
-
-    __slots__ = ("_on_granted", "_owner", "future")
-
-    def __init__(
-        self,
-        future: asyncio.Future[MemorySegment],
-        on_granted: Callable[[], None],
-        owner: str,
-    ) -> None:
-        self.future = future
-        self._on_granted = on_granted
-        self._owner = owner
-
-    def on_buffer_available(self, segment: MemorySegment) -> bool:
-        """Take the segment unless the task was cancelled meanwhile."""
-        # Cancelled and not removed yet: the next in line gets it in the same turn.
-        if self.future.done():
-            return False
-        self._on_granted()
-        self.future.set_result(segment)
-        return True
-
-    def on_pool_destroyed(self) -> None:
-        """Fail the waiting task."""
-        if not self.future.done():
-            self.future.set_exception(
-                PoolDestroyedError(f"the buffer pool of {self._owner!r} was destroyed")
-            )
-
-
-class GatherQueue:
-    """Tasks that gather several segments while others give them back.
-
-    Each gathers synchronously at the moment of availability, oldest first, so that
-    no later request overtakes it in between.
-
-    Args:
-        availability: Turns true when there may be something to gather.
-    """
-
-    __slots__ = ("_availability", "_futures")
-
-    def __init__(self, availability: Availability) -> None:
-        self._availability = availability
-        # A dict as a set that remembers the order of waiting.
-        self._futures: dict[asyncio.Future[None], None] = {}
-
-    async def wait(
-        self, gather: Callable[[], bool], timeout_s: float, problem: str
-    ) -> None:
-        """Call ``gather`` whenever available, until it returns True.
-
-        Args:
-            gather: Takes what there is and says whether that is enough.
-            timeout_s: How long to wait, in seconds.
-            problem: What to say if that was too short.
-
-        Raises:
-            BufferTimeoutError: If the time is over.
-            PoolDestroyedError: If `fail` is called with it.
-        """
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def resume() -> None:
-            # The wait may have ended in the same turn in which something became free.
-            if done.done():
-                return
-            if gather():
-                done.set_result(None)
-            else:
-                self._availability.on_available(resume)
-
-        self._futures[done] = None
-        self._availability.on_available(resume)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await done
-        except TimeoutError as error:
-            raise BufferTimeoutError(
-                f"timeout: {problem} in {timeout_s} s. Give the network buffer pool "
-                "more segments, or raise request_timeout_s."
-            ) from error
-        finally:
-            # Or each wait that timed out would leave its callback at the pool.
-            self._availability.discard(resume)
-            del self._futures[done]
-
-    def fail(self, error: PoolDestroyedError) -> None:
-        """Fail all waiters."""
-        for future in self._futures:
-            if not future.done():
-                future.set_exception(error)
-
-
 class LocalBufferPool:
     """A share of the global pool, with overdraft, a per-channel quota and waiters.
 
@@ -240,7 +135,6 @@ class LocalBufferPool:
         "_quota",
         "_recyclers",
         "_requested",
-        "_reservations",
         "_source",
         "availability",
         "options",
@@ -266,7 +160,6 @@ class LocalBufferPool:
         self._quota = ChannelQuota(options.subpartitions, options.per_channel_max)
         self._listeners: deque[BufferListener] = deque()
         self._recyclers: dict[int | None, Callable[[MemorySegment], None]] = {}
-        self._reservations = GatherQueue(source.availability)
         self._awaiting_source = False
         self._destroyed = False
         self._settle()
@@ -371,31 +264,6 @@ class LocalBufferPool:
         self._refresh()
         return segment
 
-    async def request(self, channel: int | None = None) -> MemorySegment:
-        """Wait for a segment, in the order of asking.
-
-        Raises:
-            PoolDestroyedError: If the pool is destroyed, before or while waiting.
-        """
-        segment = self.try_request(channel)
-        if segment is not None:
-            return segment
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[MemorySegment] = loop.create_future()
-        waiter = SegmentWaiter(
-            future, functools.partial(self._quota.count_up, channel), self.owner
-        )
-        self._listeners.append(waiter)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if future.done() and not future.cancelled() and not future.exception():
-                # Granted and cancelled in one turn of the loop: hand it on.
-                self.recycle(future.result(), channel)
-            elif waiter in self._listeners:
-                self._listeners.remove(waiter)
-            raise
-
     def recycle(self, segment: MemorySegment, channel: int | None = None) -> None:
         """Take a segment back, for the next waiter.
 
@@ -467,33 +335,6 @@ class LocalBufferPool:
         if not self._destroyed:
             self._settle()
 
-    async def reserve(self, segments: int) -> None:
-        """Wait until the pool holds a number of segments, idle or lent out.
-
-        Args:
-            segments: At most what the pool requires.
-
-        Raises:
-            InvalidArgumentError: If it is more than the pool requires.
-            BufferTimeoutError: If the global pool does not free enough in time.
-            PoolDestroyedError: If the pool is destroyed meanwhile.
-        """
-        if segments > self.options.required_segments:
-            raise InvalidArgumentError(
-                "segments",
-                f"{segments} is more than the {self.options.required_segments} "
-                "segments that the pool requires",
-            )
-        if self._destroyed:
-            raise self._destroyed_error()
-        gather = functools.partial(self._reserve_now, segments)
-        if not gather():
-            await self._reservations.wait(
-                gather,
-                self._source.request_timeout_s,
-                f"the pool of {self.owner!r} could not reserve {segments} segments",
-            )
-
     def lazy_destroy(self) -> None:
         """Stop lending; what is out returns to the global pool when recycled.
 
@@ -509,7 +350,6 @@ class LocalBufferPool:
         listeners, self._listeners = self._listeners, deque()
         for listener in listeners:
             listener.on_pool_destroyed()
-        self._reservations.fail(self._destroyed_error())
         # A sleeper cannot be interrupted, as Flink's threads can.
         self.availability.set_available()
         self._on_destroyed(self)
@@ -545,12 +385,6 @@ class LocalBufferPool:
         self._requested += 1
         self._idle.append(segment)
         return True
-
-    def _reserve_now(self, segments: int) -> bool:
-        while self._requested < segments and self._prefetch():
-            pass
-        self._settle()
-        return self._requested >= segments
 
     def _refill(self) -> None:
         """Keep one segment idle while the pool is below its size."""

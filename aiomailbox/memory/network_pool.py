@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from aiomailbox.availability import Availability
@@ -19,7 +18,7 @@ from aiomailbox.memory.buffer import (
     MemoryArena,
     MemorySegment,
 )
-from aiomailbox.memory.local_pool import GatherQueue, LocalBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.options import DEFAULT_OVERDRAFT_CEILING, LocalPoolOptions
 
 # How many segments each local pool may have (pure).
@@ -35,15 +34,6 @@ class Demand(NamedTuple):
     def is_resizable(self) -> bool:
         """Whether the pool could use more than it must have."""
         return self.maximum is None or self.maximum > self.required
-
-    @property
-    def wished(self) -> int:
-        """What it counts for in the estimated usage: unbounded twice what it must have.
-
-        Concept:
-            Flink, ``NetworkBufferPool.getEstimatedSegmentsUsage``.
-        """
-        return 2 * self.required if self.maximum is None else self.maximum
 
 
 def redistribute(spare: int, demands: Sequence[Demand]) -> list[int]:
@@ -92,40 +82,6 @@ def _shares(distributable: int, headrooms: list[int]) -> Iterator[int]:
         yield share
 
 
-# When to say that the local pools could want more than there is (pure).
-
-
-class UsageWatch:
-    """Turns a changing percentage into the few messages worth reading.
-
-    Example:
-        >>> watch = UsageWatch()
-        >>> [watch.observe(percent) is not None for percent in (60, 120, 120, 80, 80)]
-        [False, True, False, True, False]
-    """
-
-    __slots__ = ("_percent",)
-
-    def __init__(self) -> None:
-        self._percent = 0
-
-    def observe(self, percent: int) -> str | None:
-        """Return what to say now, or None if there is nothing new."""
-        before, self._percent = self._percent, percent
-        if percent == before:
-            return None
-        if percent >= 100:
-            return (
-                f"the estimated usage of network buffers is {percent} %: tasks may get "
-                "fewer than they could use. Raise total_segments for more throughput."
-            )
-        if before >= 100:
-            return (
-                f"the estimated usage of network buffers is {percent} %, normal again"
-            )
-        return None
-
-
 class PoolLeak(NamedTuple):
     """Segments that a destroyed pool has not got back."""
 
@@ -143,9 +99,6 @@ class NetworkBufferPool:
     Args:
         total_segments: Number of segments, at least 1.
         segment_size_bytes: Size of each segment.
-        request_timeout_s: How long waiting requests wait, in seconds.
-        on_usage: Called with a message when the shares could want more than there is,
-            and when that is over.
 
     Raises:
         InvalidArgumentError: If a number is not positive.
@@ -169,19 +122,14 @@ class NetworkBufferPool:
         self,
         total_segments: int,
         segment_size_bytes: int = DEFAULT_SEGMENT_SIZE_BYTES,
-        request_timeout_s: float = 30.0,
-        *,
-        on_usage: Callable[[str], None] | None = None,
     ) -> None:
         for name, value in (
             ("total_segments", total_segments),
             ("segment_size_bytes", segment_size_bytes),
-            ("request_timeout_s", request_timeout_s),
         ):
             if value <= 0:
                 raise InvalidArgumentError(name, f"{value} is not positive")
         self.segment_size_bytes = segment_size_bytes
-        self.request_timeout_s = request_timeout_s
         self.availability: Availability = Availability(available=True)
         self.arena: MemoryArena = MemoryArena(total_segments, segment_size_bytes)
         self._total = total_segments
@@ -199,11 +147,7 @@ class NetworkBufferPool:
         # take seconds.
         self._unbounded = 0
         self._headroom = 0
-        self._wished = 0
         self._all_at_maximum = True
-        self._unpooled_requests = GatherQueue(self.availability)
-        self._usage_watch = UsageWatch()
-        self._on_usage = on_usage
         self._destroyed = False
 
     @property
@@ -220,11 +164,6 @@ class NetworkBufferPool:
     def used_segments(self) -> int:
         """Segments that a local pool or an unpooled request holds."""
         return self.total_segments - self.available_segments
-
-    @property
-    def usage_percent(self) -> int:
-        """Estimated usage if every share were busy, in percent; may exceed 100."""
-        return 100 * self._wished // self._total
 
     @property
     def local_pools(self) -> list[LocalBufferPool]:
@@ -276,7 +215,6 @@ class NetworkBufferPool:
         self._pools[pool] = demand = Demand(required_segments, segments_max)
         self._sum_up(demand, 1)
         self._redistribute(pool)
-        self._report_usage()
         return pool
 
     def destroy_local_pool(self, pool: LocalBufferPool) -> None:
@@ -289,7 +227,6 @@ class NetworkBufferPool:
         if pool.outstanding:
             self._keep_draining(pool)
         self._redistribute()
-        self._report_usage()
 
     def destroy_all_local_pools(self) -> None:
         """Destroy every local pool; this pool stays usable."""
@@ -327,7 +264,6 @@ class NetworkBufferPool:
             segment.free()
         self._free.clear()
         self.availability.reset()
-        self._unpooled_requests.fail(self._destroyed_error())
 
     def try_take(self) -> MemorySegment | None:
         """Take a free segment for a local pool, or None."""
@@ -370,44 +306,13 @@ class NetworkBufferPool:
             PoolDestroyedError: If this pool was destroyed.
         """
         self._charge_unpooled(count)
-        if len(self._free) >= count:
-            taken: list[MemorySegment] = []
-            self._gather(taken, count)
-            return taken
-        self._uncharge(count)
-        return None
-
-    async def request_unpooled(self, count: int) -> list[MemorySegment]:
-        """Take segments out of all sharing, waiting for local pools to shrink.
-
-        Nothing is kept if the wait fails or is cancelled.
-
-        Args:
-            count: Number of segments, at least 0.
-
-        Returns:
-            Shape ``(count,)``.
-
-        Raises:
-            InvalidArgumentError: If ``count`` is negative.
-            InsufficientBuffersError: If fewer are not yet promised to others.
-            BufferTimeoutError: If they do not become free in time.
-            PoolDestroyedError: If this pool is destroyed, before or meanwhile.
-        """
-        self._charge_unpooled(count)
-        taken: list[MemorySegment] = []
-        try:
-            if not self._gather(taken, count):
-                await self._unpooled_requests.wait(
-                    functools.partial(self._gather, taken, count),
-                    self.request_timeout_s,
-                    f"{count} unpooled segments did not become free",
-                )
-        except BaseException:
-            # Also a wait that was cancelled returns what it has.
-            self._put_back(taken)
+        if len(self._free) < count:
             self._uncharge(count)
-            raise
+            return None
+        taken: list[MemorySegment] = []
+        while len(taken) < count and (segment := self.try_take()) is not None:
+            segment.lender = self
+            taken.append(segment)
         return taken
 
     def recycle_unpooled(self, segments: list[MemorySegment]) -> None:
@@ -423,15 +328,6 @@ class NetworkBufferPool:
                 )
         self._put_back(segments)
         self._uncharge(len(segments))
-
-    def _gather(self, taken: list[MemorySegment], count: int) -> bool:
-        while len(taken) < count:
-            segment = self.try_take()
-            if segment is None:
-                return False
-            segment.lender = self
-            taken.append(segment)
-        return True
 
     def _put_back(self, segments: list[MemorySegment]) -> None:
         for segment in segments:
@@ -465,7 +361,6 @@ class NetworkBufferPool:
         self._redistribute()
 
     def _sum_up(self, demand: Demand, sign: int) -> None:
-        self._wished += sign * demand.wished
         if demand.maximum is None:
             self._unbounded += sign
         else:
@@ -502,11 +397,6 @@ class NetworkBufferPool:
         sizes = redistribute(spare, [demand for _, demand in sharing])
         for (pool, _), size in zip(sharing, sizes, strict=True):
             pool.resize(size)
-
-    def _report_usage(self) -> None:
-        message = self._usage_watch.observe(self.usage_percent)
-        if message is not None and self._on_usage is not None:
-            self._on_usage(message)
 
     def _check_alive(self) -> None:
         if self._destroyed:

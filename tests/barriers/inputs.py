@@ -12,11 +12,8 @@ from aiomailbox.barriers.handler import (
 from aiomailbox.barriers.machine import (
     Abort,
     Action,
-    AlignmentCompleted,
-    AlignmentFailed,
     CancelAlignmentTimer,
     ChannelInfo,
-    InitInputs,
     Prioritize,
     ResumeChannel,
     SetAlignmentTimer,
@@ -138,8 +135,6 @@ class Inputs:
                     self.timer = action
                 case CancelAlignmentTimer():
                     self.timer = None
-                case InitInputs() | AlignmentCompleted() | AlignmentFailed():
-                    pass
 
 
 def aligned(channels: int, *, after_end: bool = True) -> Inputs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from aiomailbox.barriers.machine import Abort, AlignmentFailed, InitInputs, Trigger
 from tests.barriers.inputs import unaligned
 
 
@@ -95,16 +94,6 @@ def test_a_newer_cancellation_drops_the_pending_checkpoint() -> None:
     assert inputs.persisted == []
 
 
-def test_the_task_hears_of_an_abort_before_the_alignment_fails() -> None:
-    """SEM-161."""
-    inputs = unaligned(2)
-    inputs.b(1, 0)
-    inputs.actions.clear()
-    inputs.x(1, 1)
-    kinds = [type(action) for action in inputs.actions]
-    assert kinds.index(Abort) < kinds.index(AlignmentFailed)
-
-
 def test_one_channel_starts_and_cancels() -> None:
     """SEM-162."""
     inputs = unaligned(1)
@@ -134,10 +123,3 @@ def test_data_of_all_channels_counts_between_first_and_last_barrier() -> None:
     statistics = inputs.handler.statistics
     assert statistics is not None
     assert statistics.processed_bytes == 600
-
-
-def test_the_inputs_are_prepared_before_the_snapshot_is_triggered() -> None:
-    inputs = unaligned(2)
-    inputs.b(1, 0)
-    kinds = [type(action) for action in inputs.actions]
-    assert kinds.index(InitInputs) < kinds.index(Trigger)

@@ -18,7 +18,6 @@ from aiomailbox.barriers.machine import (
     Abort,
     CancelAlignmentTimer,
     ChannelInfo,
-    InitInputs,
     Prioritize,
     ResumeChannel,
     SetAlignmentTimer,
@@ -148,8 +147,6 @@ class Handler:
                     log.append(["start", barrier.checkpoint_id])
                 case StopPersisting(checkpoint_id):
                     log.append(["stop", checkpoint_id])
-                case InitInputs(barrier):
-                    log.append(["init", barrier.checkpoint_id])
                 case SetAlignmentTimer(checkpoint_id, delay_ms):
                     self.timer = (self.clock.now_ms() + delay_ms, checkpoint_id)
                 case CancelAlignmentTimer():

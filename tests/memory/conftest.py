@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -50,3 +51,22 @@ def drain() -> Callable[[LocalBufferPool], list[MemorySegment]]:
         return taken
 
     return take_all
+
+
+@pytest.fixture
+def take() -> Callable[
+    [LocalBufferPool, int], Coroutine[Any, Any, list[MemorySegment]]
+]:
+    """Request as many segments, waiting for the pool wherever it has none."""
+
+    async def take_some(pool: LocalBufferPool, count: int) -> list[MemorySegment]:
+        taken: list[MemorySegment] = []
+        while len(taken) < count:
+            segment = pool.try_request()
+            if segment is None:
+                await pool.availability.wait()
+            else:
+                taken.append(segment)
+        return taken
+
+    return take_some

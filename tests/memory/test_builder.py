@@ -10,7 +10,6 @@ from hypothesis import given, strategies as st
 from aiomailbox.errors import (
     BufferRecycledError,
     IllegalStateError,
-    InvalidArgumentError,
 )
 from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
 from aiomailbox.memory.builder import BufferBuilder, BufferConsumer
@@ -172,16 +171,6 @@ def test_a_consumer_of_a_finished_buffer_reads_it_whole() -> None:
     assert consumer.is_finished
     assert consumer.data_type is DataType.EVENT_BUFFER
     assert _built(consumer) == b"event"
-
-
-def test_skip_passes_over_published_bytes_only() -> None:
-    builder, _ = _builder()
-    consumer = builder.create_consumer()
-    builder.append_and_commit(b"abc")
-    consumer.skip(2)
-    with pytest.raises(InvalidArgumentError, match="size_bytes"):
-        consumer.skip(2)
-    assert _built(consumer) == b"c"
 
 
 @given(st.lists(st.tuples(st.binary(max_size=9), st.booleans(), st.booleans())))

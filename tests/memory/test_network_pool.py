@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
 import pytest
 
 from aiomailbox.errors import (
     BufferRecycledError,
-    BufferTimeoutError,
     IllegalStateError,
     InsufficientBuffersError,
     InvalidArgumentError,
@@ -115,87 +113,6 @@ def test_shares_that_took_too_much_fall_back_and_their_excess_moves_on(
     assert needy.available
 
 
-async def test_an_unpooled_request_waits_until_shares_have_shrunk(
-    drain: Drain,
-) -> None:
-    """NET-29."""
-    network = NetworkBufferPool(10)
-    greedy = network.create_local_pool(5)
-    held = drain(greedy)
-    request = asyncio.ensure_future(network.request_unpooled(5))
-    await asyncio.sleep(0)
-    assert not request.done()
-    for segment in held[:5]:
-        greedy.recycle(segment)
-    assert len(await request) == 5
-    assert network.available_segments == 0
-
-
-async def test_an_unpooled_request_that_times_out_keeps_nothing(drain: Drain) -> None:
-    """NET-32."""
-    network = NetworkBufferPool(2, request_timeout_s=0.05)
-    pool = network.create_local_pool(1)
-    held = drain(pool)
-    with pytest.raises(BufferTimeoutError, match="timeout"):
-        await network.request_unpooled(1)
-    assert pool.size == 2
-    pool.recycle(held.pop())
-    assert pool.available
-
-
-async def test_a_cancelled_unpooled_request_gives_back_what_it_had(
-    drain: Drain,
-) -> None:
-    """NET-31."""
-    network = NetworkBufferPool(10)
-    greedy = network.create_local_pool(1)
-    held = drain(greedy)
-    request = asyncio.ensure_future(network.request_unpooled(8))
-    await asyncio.sleep(0)
-    for segment in held[:3]:
-        greedy.recycle(segment)
-    request.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await request
-    greedy.lazy_destroy()
-    for segment in held[3:]:
-        greedy.recycle(segment)
-    assert network.available_segments == 10
-    assert network.create_local_pool(10, 10).size == 10
-
-
-async def test_destroying_the_pool_fails_a_waiting_unpooled_request(
-    drain: Drain,
-) -> None:
-    """NET-30."""
-    network = NetworkBufferPool(4)
-    drain(network.create_local_pool(1))
-    request = asyncio.ensure_future(network.request_unpooled(2))
-    await asyncio.sleep(0)
-    network.destroy()
-    with pytest.raises(PoolDestroyedError):
-        await request
-
-
-async def test_unpooled_requests_are_served_in_the_order_of_waiting(
-    drain: Drain,
-) -> None:
-    """NET-34."""
-    network = NetworkBufferPool(10)
-    greedy = network.create_local_pool(1)
-    held = drain(greedy)
-    waiting = [asyncio.ensure_future(network.request_unpooled(4)) for _ in range(2)]
-    await asyncio.sleep(0)
-    for segment in held[:4]:
-        greedy.recycle(segment)
-    await asyncio.sleep(0)
-    assert [request.done() for request in waiting] == [True, False]
-    for segment in held[4:8]:
-        greedy.recycle(segment)
-    assert len(await waiting[1]) == 4
-    assert not network.availability.available
-
-
 def test_availability_follows_the_last_free_segment() -> None:
     """NET-33."""
     network = NetworkBufferPool(2)
@@ -249,7 +166,7 @@ def test_a_segment_recycled_after_the_pool_was_destroyed_is_freed() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "parameter"),
-    [((0,), "total_segments"), ((1, 0), "segment_size"), ((1, 1, 0), "timeout")],
+    [((0,), "total_segments"), ((1, 0), "segment_size")],
 )
 def test_a_pool_of_nothing_is_refused(
     arguments: tuple[int, ...], parameter: str
