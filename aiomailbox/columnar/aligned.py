@@ -7,6 +7,7 @@ its windows.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,6 @@ from aiomailbox.columnar.cell_grid import (
     ABSENT,
     CellGrid,
     DetachedRow,
-    FrozenGrid,
     KeptRow,
     Starts,
     contents_of,
@@ -28,11 +28,11 @@ from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing, rows_fir
 from aiomailbox.operators.aggregates.functions import Aggregate
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.records.events import MIN_TIMESTAMP
-from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.windowing.aggregate import (
     SlidingAggregateOperator,
     TumblingAggregateOperator,
-    WindowRows,
+    window_rows,
 )
 from aiomailbox.windowing.spec import WindowSpec
 
@@ -258,10 +258,11 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         (rows,) = super().snapshot_apart()
         frozen, keys = self._grid.frozen(), self._slots.keys
         groups = self.context.max_parallelism
-        entries = GroupedEntries(
-            [rows_of(frozen, keys, fired=fired) for fired in (False, True)], groups
-        )
-        return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
+        windows = [
+            window_rows(partial(frozen.contents, keys, fired=fired))
+            for fired in (False, True)
+        ]
+        return [rows, KeyedStateSnapshot.of_rows(groups, rows.states, windows)]
 
     def _open_columns(self) -> Pending:
         self._grid.lay_out(self._offset, self._step)
@@ -412,8 +413,3 @@ class ColumnarSlidingOperator(ColumnarTumblingOperator, SlidingAggregateOperator
 def _least(times: np.ndarray) -> int:
     """Return the least of some times; one that is over if there are none."""
     return int(times.min()) if len(times) else MIN_TIMESTAMP
-
-
-def rows_of(frozen: FrozenGrid, keys: list[Any], *, fired: bool) -> WindowRows:
-    """Return what windows hold as a snapshot has it, made when it is read."""
-    return WindowRows(lambda: frozen.contents(keys, fired=fired))

@@ -28,7 +28,7 @@ from aiomailbox.operators.core.slices import grown, values_of
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.descriptors import MapStateDescriptor
-from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
 from aiomailbox.state.store import state_meta
 
 # Columns that are kept per key and event time, and found again by both.
@@ -431,13 +431,16 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
             return captured
         names = self._left.name, self._right.name
         states = [state_meta(_buffer(name), namespaced=False) for name in names]
-        rows = [_BufferRows(segments, keys) for segments in frozen]
+        rows = [
+            SnapshotRows.of(2, partial(_buffers, segments, keys)) for segments in frozen
+        ]
         ends = [
             (name, self._kept_ms(side == 0), segments)
             for side, (name, segments) in enumerate(zip(names, frozen, strict=True))
         ]
-        apart = KeyedStateSnapshot(groups, states, GroupedEntries(rows, groups))
-        timers = event_timers(_TimerRows(ends, keys), groups)
+        apart = KeyedStateSnapshot.of_rows(groups, states, rows)
+        ended = SnapshotRows.of(3, partial(_timers, ends, keys))
+        timers = event_timers(ended, groups)
         return replace(
             captured,
             keyed=(*captured.keyed, apart),
@@ -588,61 +591,29 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
         return had
 
 
-class _BufferRows:
-    """The records of a side as the state of rows has them: by key, then by time."""
-
-    __slots__ = ("_keys", "_segments")
-    width = 2
-
-    def __init__(
-        self, segments: list[tuple[SortedRecords, int]], keys: list[Any]
-    ) -> None:
-        self._segments = segments
-        self._keys = keys
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys and contents, so many at a time."""
-        found: dict[Any, dict[int, list[Any]]] = {}
-        for segment, floor in self._segments:
-            for key, stamp, record in _records(segment, floor, self._keys):
-                found.setdefault(key, {}).setdefault(stamp, []).append(record)
-        keys = list(found)
-        for start in range(0, len(keys), count):
-            some = keys[start : start + count]
-            yield (
-                some,
-                [
-                    {stamp: (tuple(tied),) for stamp, tied in found[key].items()}
-                    for key in some
-                ],
-            )
+def _buffers(
+    segments: list[tuple[SortedRecords, int]], keys: list[Any]
+) -> Iterator[tuple[Any, dict[int, tuple[Any, ...]]]]:
+    """Yield the records of a side as the state of rows has them: by key, then by time."""
+    found: dict[Any, dict[int, list[Any]]] = {}
+    for segment, floor in segments:
+        for key, stamp, record in _records(segment, floor, keys):
+            found.setdefault(key, {}).setdefault(stamp, []).append(record)
+    for key, buffer in found.items():
+        yield key, {stamp: (tuple(tied),) for stamp, tied in buffer.items()}
 
 
-class _TimerRows:
-    """The timers that the operator of rows would have registered."""
-
-    __slots__ = ("_ends", "_keys")
-    width = 3
-
-    def __init__(
-        self,
-        ends: list[tuple[str, int, list[tuple[SortedRecords, int]]]],
-        keys: list[Any],
-    ) -> None:
-        self._ends = ends
-        self._keys = keys
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys, namespaces and timestamps, so many at a time."""
-        keys = self._keys
-        for name, lasts, segments in self._ends:
-            for segment, floor in segments:
-                there = segment.times > floor
-                slots = segment.slots[there].tolist()
-                stamps = (segment.times[there] + lasts).tolist()
-                for start in range(0, len(slots), count):
-                    some = [keys[slot] for slot in slots[start : start + count]]
-                    yield some, [name] * len(some), stamps[start : start + count]
+def _timers(
+    ends: list[tuple[str, int, list[tuple[SortedRecords, int]]]], keys: list[Any]
+) -> Iterator[tuple[Any, str, int]]:
+    """Yield the timers that the operator of rows would have registered."""
+    for name, lasts, segments in ends:
+        for segment, floor in segments:
+            there = segment.times > floor
+            slots = segment.slots[there].tolist()
+            stamps = (segment.times[there] + lasts).tolist()
+            for slot, stamp in zip(slots, stamps, strict=True):
+                yield keys[slot], name, stamp
 
 
 def _records(

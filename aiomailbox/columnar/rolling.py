@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.accumulators import Values
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cells import Cells, FrozenCells
+from aiomailbox.columnar.cells import Cells
 from aiomailbox.columnar.keys import Groups, KeySlots
 from aiomailbox.columnar.types import KeyTypes, RowsNeededError
 from aiomailbox.columnar.windows import (
@@ -23,7 +23,7 @@ from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.operator import Output, Pending
 from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
 from aiomailbox.records.run import Run
-from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
 from aiomailbox.state.store import state_meta
 
 
@@ -101,9 +101,18 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Hold on to what the arrays have, for a thread to make rows of."""
         groups, keys = self.context.max_parallelism, self._slots.keys
-        rows = _SlotRows(self._cells.frozen(len(keys)), keys)
+        # More keys may be added.
+        last = len(keys)
+        cells = self._cells.frozen(last)
+
+        def columns(count: int) -> Iterator[tuple[list[Any], ...]]:
+            for start in range(0, last, count):
+                mine = np.arange(start, min(start + count, last))
+                yield keys[start : start + len(mine)], cells.accumulators(mine)
+
         states = [state_meta(self._state, namespaced=False)]
-        return [KeyedStateSnapshot(groups, states, GroupedEntries([rows], groups))]
+        rows = [SnapshotRows(2, columns)]
+        return [KeyedStateSnapshot.of_rows(groups, states, rows)]
 
     def _rolled(self, run: Run) -> Run:
         """Return the results of a run of columns.
@@ -202,29 +211,3 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
         for key, accumulator in zip(keys, found, strict=True):
             self._table.put(key, accumulator)
         return len(keys)
-
-
-class _SlotRows:
-    """Keys with their accumulators, made of cells when they are read.
-
-    Args:
-        cells: The accumulators as they were.
-        keys: The keys, in the order of the cells; more may be added.
-    """
-
-    __slots__ = ("_cells", "_count", "_keys")
-    width = 2
-
-    def __init__(self, cells: FrozenCells, keys: list[Any]) -> None:
-        self._cells = cells
-        self._keys = keys
-        self._count = len(keys)
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys and accumulators, so many at a time."""
-        for start in range(0, self._count, count):
-            stop = min(start + count, self._count)
-            yield (
-                self._keys[start:stop],
-                self._cells.accumulators(np.arange(start, stop)),
-            )

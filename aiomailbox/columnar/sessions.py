@@ -25,7 +25,7 @@ from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing
 from aiomailbox.operators.aggregates.functions import Aggregate
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.records.run import ListRun
-from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
 from aiomailbox.windowing.session_aggregate import (
     FIRED,
     GONE,
@@ -534,10 +534,10 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Hold on to the sessions, for a thread to make rows of."""
         (rows,) = super().snapshot_apart()
-        columns = _SessionColumns(self._kept.frozen(), self._slots.keys)
+        frozen, keys = self._kept.frozen(), self._slots.keys
+        columns = SnapshotRows.of(2, lambda: _rows_of(frozen(), keys))
         groups = self.context.max_parallelism
-        entries = GroupedEntries([columns], groups)
-        return [rows, KeyedStateSnapshot(groups, rows.states, entries)]
+        return [rows, KeyedStateSnapshot.of_rows(groups, rows.states, [columns])]
 
     def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
         kept = self._kept
@@ -739,23 +739,6 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
             self._sessions.by_key[key] = own
             for session, (*_, stage) in zip(own, mine, strict=True):
                 self._sessions.schedule(key, session, stage)
-
-
-class _SessionColumns:
-    """Sessions as a snapshot has them, made when they are read."""
-
-    __slots__ = ("_kept", "_keys")
-    width = 2
-
-    def __init__(self, kept: Callable[[], KeptSessions], keys: list[Any]) -> None:
-        self._kept = kept
-        self._keys = keys
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield keys and their sessions, so many at a time."""
-        rows = _rows_of(self._kept(), self._keys)
-        while some := list(islice(rows, count)):
-            yield [key for key, _ in some], [mine for _, mine in some]
 
 
 def _rows_of(kept: KeptSessions, keys: list[Any]) -> Iterator[tuple[Any, list[Any]]]:

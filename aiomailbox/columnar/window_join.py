@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator
+from collections.abc import Awaitable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -29,7 +29,7 @@ from aiomailbox.operators.core.operator import Pending, in_turn, then
 from aiomailbox.operators.core.slices import Pieces, done_after
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.descriptors import ListStateDescriptor
-from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
 from aiomailbox.state.store import state_meta
 from aiomailbox.windowing.assigners import (
     SlidingEventTimeWindows,
@@ -388,7 +388,6 @@ class JoinedRows:
     """
 
     __slots__ = ("_keys", "_lateness", "_size", "_windows")
-    width = 3
 
     def __init__(
         self,
@@ -416,10 +415,6 @@ class JoinedRows:
             for slot, records in found.items():
                 yield self._keys[slot], window, records
 
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys, windows and records, so many at a time."""
-        return _by_columns(self.entries(), count)
-
     def timers(self) -> Iterator[tuple[Any, TimeWindow, int]]:
         """Yield keys, windows, and when they end or are over."""
         for start, parts, silent, gone in self._windows:
@@ -437,33 +432,6 @@ class JoinedRows:
             if self._lateness:
                 for slot in slots.tolist():
                     yield self._keys[slot], window, end + self._lateness
-
-
-class JoinedTimers:
-    """The timers that the operator of rows would have registered."""
-
-    __slots__ = ("_rows",)
-    width = 3
-
-    def __init__(self, rows: JoinedRows) -> None:
-        self._rows = rows
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys, windows and timestamps, so many at a time."""
-        return _by_columns(self._rows.timers(), count)
-
-
-def _by_columns(
-    entries: Iterable[tuple[Any, ...]], count: int
-) -> Iterator[tuple[list[Any], ...]]:
-    some: list[tuple[Any, ...]] = []
-    for entry in entries:
-        some.append(entry)
-        if len(some) >= count:
-            yield tuple(map(list, zip(*some, strict=True)))
-            some = []
-    if some:
-        yield tuple(map(list, zip(*some, strict=True)))
 
 
 _TIMERS: Final = "window-timers"
@@ -602,8 +570,9 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             return captured
         groups, rows = self.context.max_parallelism, self._frozen()
         states = [state_meta(_CONTENTS, namespaced=True)]
-        apart = KeyedStateSnapshot(groups, states, GroupedEntries([rows], groups))
-        timers = event_timers(JoinedTimers(rows), groups)
+        contents = [SnapshotRows.of(3, rows.entries)]
+        apart = KeyedStateSnapshot.of_rows(groups, states, contents)
+        timers = event_timers(SnapshotRows.of(3, rows.timers), groups)
         return replace(
             captured,
             keyed=(*captured.keyed, apart),

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice, repeat
+from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol
 
 from aiomailbox.errors import StateError
@@ -26,7 +26,13 @@ from aiomailbox.eventtime.processing_time import (
 )
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.records.events import MIN_TIMESTAMP
-from aiomailbox.state.layers import DictSnapshot, Layer, LayeredDict, frozen_items
+from aiomailbox.state.layers import (
+    DictSnapshot,
+    Layer,
+    Layered,
+    LayeredDict,
+    frozen_items,
+)
 from aiomailbox.state.snapshot import GroupedEntries, SnapshotRows
 
 # A set of timers that knows its earliest.
@@ -82,7 +88,7 @@ def _same(content: None) -> None:
     return content
 
 
-class TimerQueue:
+class TimerQueue(Layered):
     """Timers without repetition, taken earliest first; equal times in any order.
 
     Invariants:
@@ -105,7 +111,6 @@ class TimerQueue:
         "_buckets",
         "_draining",
         "_heap",
-        "_layers",
         "_serial",
         "_size",
         "_sorted",
@@ -113,8 +118,7 @@ class TimerQueue:
     )
 
     def __init__(self) -> None:
-        self._layers: LayeredDict[int, _Bucket] = LayeredDict(_thaw)
-        self._buckets: Any = self._layers.live
+        super().__init__(LayeredDict(_thaw))
         self._heap: list[int] = []
         self._sorted: list[int] = []
         # ``(its end, a number, a sorted list)``.
@@ -133,22 +137,12 @@ class TimerQueue:
             for key, namespace in entries:
                 yield Timer(timestamp, key, namespace)
 
-    def snapshot(self) -> TimerQueueSnapshot:
-        """Return all timers that are here now; a thread may read them."""
-        snapshot = TimerQueueSnapshot(self._layers.snapshot())
-        self._buckets = self._layers.live
-        return snapshot
+    def _bind(self) -> None:
+        self._buckets: Any = self._layers.live
 
-    @property
-    def has_snapshot(self) -> bool:
-        """Whether a snapshot makes every access cost more."""
-        return self._layers.has_snapshot
-
-    def settle(self, count: int) -> int:
-        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
-        left = self._layers.settle(count)
-        self._buckets = self._layers.live
-        return left
+    def frozen_rows(self) -> SnapshotRows:
+        """Return keys, namespaces and timestamps of now, for a thread to read."""
+        return SnapshotRows.of(3, partial(_entries_in, self.snapshot()))
 
     @property
     def head(self) -> int | None:
@@ -287,29 +281,10 @@ class TimerQueue:
             self._waiting.clear()
 
 
-class TimerQueueSnapshot:
-    """The timers of a queue at one moment.
-
-    Args:
-        snapshot: Their buckets.
-    """
-
-    __slots__ = ("_snapshot",)
-    width = 3
-
-    def __init__(self, snapshot: DictSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any], list[Any]]]:
-        """Yield keys, namespaces and timestamps, so many at a time."""
-        timers = (
-            (key, namespace, timestamp)
-            for timestamp, bucket in self._snapshot.items()
-            for key, namespace in ([bucket] if type(bucket) is tuple else bucket)
-        )
-        while some := list(islice(timers, count)):
-            keys, namespaces, timestamps = zip(*some, strict=True)
-            yield list(keys), list(namespaces), list(timestamps)
+def _entries_in(snapshot: DictSnapshot) -> Iterator[tuple[Any, Any, int]]:
+    for timestamp, bucket in snapshot.items():
+        for key, namespace in [bucket] if type(bucket) is tuple else bucket:
+            yield key, namespace, timestamp
 
 
 _Rows = list[tuple[int, Any, Any]]
@@ -562,8 +537,8 @@ class InternalTimerService:
         groups = self._max_parallelism
         return TimerSnapshot(
             groups,
-            _SnapshotTimers(self._event.snapshot(), groups),
-            _SnapshotTimers(self._processing.snapshot(), groups),
+            _SnapshotTimers(self._event.frozen_rows(), groups),
+            _SnapshotTimers(self._processing.frozen_rows(), groups),
         )
 
     @property

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from aiomailbox.clock import Clock
@@ -19,6 +20,7 @@ from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.layers import (
     DictSnapshot,
     Layer,
+    Layered,
     LayeredDict,
     frozen_items,
     most_keys,
@@ -26,12 +28,9 @@ from aiomailbox.state.layers import (
 )
 from aiomailbox.state.snapshot import (
     Entries,
-    GroupedEntries,
     KeyedStateSnapshot,
-    NamespacedRows,
     SnapshotRows,
     StateMeta,
-    TableRows,
     copy_content,
 )
 from aiomailbox.state.store import RunContents, check_max_parallelism
@@ -49,7 +48,33 @@ _SAMPLED = 64
 _DICT_ENTRY_BYTES = 100
 
 
-class HeapStateTable:
+class _HeapTable(Layered):
+    """What both kinds of tables have in common.
+
+    Attributes:
+        rows: By key.
+    """
+
+    __slots__ = ("rows",)
+
+    def _bind(self) -> None:
+        self.rows: dict[Any, Any] | Layer[Any, Any] = self._layers.live
+
+    def clear(self) -> None:
+        """Forget all contents."""
+        self._layers.clear()
+        self._bind()
+
+    def all_keys(self) -> list[Any]:
+        """Return all keys as a new list."""
+        return list(self.rows)
+
+    def keys_to_sweep(self) -> list[Any]:
+        """Return the keys as a new list, while there is a snapshot those that it has."""
+        return most_keys(self.rows)
+
+
+class HeapStateTable(_HeapTable):
     """One state of all keys: a dict, and that dict's own methods.
 
     ``get``, ``put`` and ``rows`` are others after `snapshot` and `settle`, between which
@@ -59,39 +84,20 @@ class HeapStateTable:
         rows: ``key -> content``.
     """
 
-    __slots__ = ("_layers", "get", "put", "rows")
+    __slots__ = ("get", "put")
 
     def __init__(self) -> None:
-        self._layers: LayeredDict[Any, Any] = LayeredDict(copy_content)
-        self._bind()
-
-    def snapshot(self) -> DictSnapshot:
-        """Return all that is here now, for a thread to read."""
-        snapshot = self._layers.snapshot()
-        self._bind()
-        return snapshot
-
-    @property
-    def has_snapshot(self) -> bool:
-        """Whether a layer lies over the dict."""
-        return self._layers.has_snapshot
-
-    def settle(self, count: int) -> int:
-        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
-        left = self._layers.settle(count)
-        self._bind()
-        return left
-
-    def clear(self) -> None:
-        """Forget all contents."""
-        self._layers.clear()
-        self._bind()
+        super().__init__(LayeredDict(copy_content))
 
     def _bind(self) -> None:
-        self.rows: dict[Any, Any] | Layer[Any, Any] = self._layers.live
+        super()._bind()
         # The dict's own methods: an access by a record is one call into C.
         self.get: Callable[..., Any] = self.rows.get
         self.put: Callable[[Any, Any], None] = self.rows.__setitem__
+
+    def frozen_rows(self) -> SnapshotRows:
+        """Return all that is here now, for a thread to read."""
+        return SnapshotRows(2, self.snapshot().columns)
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Do nothing: all contents are here."""
@@ -100,14 +106,6 @@ class HeapStateTable:
         """Return all rows, or those of the layer once it has these keys."""
         rows = self.rows
         return rows if isinstance(rows, dict) else rows.for_run(keys)
-
-    def all_keys(self) -> list[Any]:
-        """Return all keys as a new list."""
-        return list(self.rows)
-
-    def keys_to_sweep(self) -> list[Any]:
-        """Return the keys as a new list, while there is a snapshot those that it has."""
-        return most_keys(self.rows)
 
     def namespaces_of(self, key: Any) -> tuple[None]:
         """Return the one namespace that is none."""
@@ -146,40 +144,21 @@ class HeapStateTable:
         self.rows.pop(key, None)
 
 
-class HeapNamespacedTable:
+class HeapNamespacedTable(_HeapTable):
     """One state of all keys and namespaces.
 
     Attributes:
         rows: ``key -> {namespace: content}``; no inner dict is empty.
     """
 
-    __slots__ = ("_layers", "rows")
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._layers: LayeredDict[Any, dict[Any, Any]] = LayeredDict(_copy_row)
-        self.rows = self._layers.live
+        super().__init__(LayeredDict(_copy_row))
 
-    def snapshot(self) -> DictSnapshot:
+    def frozen_rows(self) -> SnapshotRows:
         """Return all that is here now, for a thread to read."""
-        snapshot = self._layers.snapshot()
-        self.rows = self._layers.live
-        return snapshot
-
-    @property
-    def has_snapshot(self) -> bool:
-        """Whether a layer lies over the dict."""
-        return self._layers.has_snapshot
-
-    def settle(self, count: int) -> int:
-        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
-        left = self._layers.settle(count)
-        self.rows = self._layers.live
-        return left
-
-    def clear(self) -> None:
-        """Forget all contents."""
-        self._layers.clear()
-        self.rows = self._layers.live
+        return SnapshotRows.of(3, partial(_entries_in, self.snapshot()))
 
     def __len__(self) -> int:
         return sum(len(row) for _, row in frozen_items(self.rows))
@@ -228,14 +207,6 @@ class HeapNamespacedTable:
             taken += [(key, *item) for item in row.items()]
         return taken
 
-    def all_keys(self) -> list[Any]:
-        """Return all keys as a new list."""
-        return list(self.rows)
-
-    def keys_to_sweep(self) -> list[Any]:
-        """Return the keys as a new list, while there is a snapshot those that it has."""
-        return most_keys(self.rows)
-
     read = get
     write = put
     forget = remove
@@ -254,6 +225,12 @@ def estimated_bytes(table: HeapTable) -> int:
         return 0
     sampled = sum(_size(part) for entry in sample for part in entry)
     return count * (_DICT_ENTRY_BYTES + sampled // len(sample))
+
+
+def _entries_in(snapshot: DictSnapshot) -> Iterator[tuple[Any, Any, Any]]:
+    for key, row in snapshot.items():
+        for namespace, content in frozen_items(row):
+            yield key, namespace, content
 
 
 def _copy_row(row: dict[Any, Any]) -> dict[Any, Any]:
@@ -325,16 +302,10 @@ class HeapStateStore(TableStateStore[HeapTable]):
         It is taken at once, and read in any thread; see `aiomailbox.state.layers`.
         """
         entries = self._registry.entries.values()
-        rows: list[SnapshotRows] = [
-            NamespacedRows(entry.table.snapshot())
-            if entry.meta.namespaced
-            else TableRows(entry.table.snapshot())
-            for entry in entries
-        ]
-        return KeyedStateSnapshot(
+        return KeyedStateSnapshot.of_rows(
             self._max_parallelism,
             [entry.meta for entry in entries],
-            GroupedEntries(rows, self._max_parallelism),
+            [entry.table.frozen_rows() for entry in entries],
         )
 
     @property

@@ -515,6 +515,41 @@ class LayeredDict(Generic[K, V]):
         self.live = joined
 
 
+class Layered:
+    """Contents in a `LayeredDict`, of which snapshots are taken.
+
+    Args:
+        layers: The contents.
+    """
+
+    __slots__ = ("_layers",)
+
+    def __init__(self, layers: LayeredDict[Any, Any]) -> None:
+        self._layers = layers
+        self._bind()
+
+    def snapshot(self) -> DictSnapshot:
+        """Return all there is now, for a thread to read."""
+        snapshot = self._layers.snapshot()
+        self._bind()
+        return snapshot
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether a snapshot makes every access cost more."""
+        return self._layers.has_snapshot
+
+    def settle(self, count: int) -> int:
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
+        left = self._layers.settle(count)
+        self._bind()
+        return left
+
+    def _bind(self) -> None:
+        """Take over what ``_layers.live`` is now."""
+        raise TypeError(f"{type(self).__name__} defines no _bind")
+
+
 def size_hint(mapping: dict[Any, Any] | Layer[Any, Any]) -> int:
     """Return about how many keys there are, in no time."""
     return mapping.size_hint if isinstance(mapping, Layer) else len(mapping)

@@ -19,13 +19,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.keygroups.assignment import KeyGroupRange
-from aiomailbox.state.layers import DictSnapshot, frozen_items
 from aiomailbox.state.schema import ClassSchema, StateSchema
 from aiomailbox.state.serializers import ObjectSerializer
 
@@ -101,61 +100,29 @@ class Entries(Sequence[tuple[Any, ...]]):
         return repr(list(self))
 
 
-class SnapshotRows(Protocol):
-    """What a snapshot has of one state.
+class SnapshotRows(NamedTuple):
+    """What a snapshot has of one state; it may be read in any thread, and again.
 
     Attributes:
         width: Three if there are namespaces, else two.
+        columns: Yields the columns of about so many entries at a time.
     """
 
     width: int
+    columns: Callable[[int], Iterator[tuple[list[Any], ...]]]
 
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield the columns of about so many entries at a time."""
-        ...
+    @classmethod
+    def of(
+        cls, width: int, entries: Callable[[], Iterable[tuple[Any, ...]]]
+    ) -> SnapshotRows:
+        """Return what a function returns, entry by entry, when it is read."""
 
+        def columns(count: int) -> Iterator[tuple[list[Any], ...]]:
+            rows = iter(entries())
+            while some := list(islice(rows, count)):
+                yield tuple(map(list, zip(*some, strict=True)))
 
-class TableRows:
-    """The snapshot of a table without namespaces.
-
-    Args:
-        snapshot: Holds ``key -> content``.
-    """
-
-    __slots__ = ("_snapshot",)
-    width = 2
-
-    def __init__(self, snapshot: DictSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys and contents."""
-        return self._snapshot.columns(count)
-
-
-class NamespacedRows:
-    """The snapshot of a table with namespaces.
-
-    Args:
-        snapshot: Holds ``key -> {namespace: content}``.
-    """
-
-    __slots__ = ("_snapshot",)
-    width = 3
-
-    def __init__(self, snapshot: DictSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], ...]]:
-        """Yield keys, namespaces and contents."""
-        entries = (
-            (key, namespace, content)
-            for key, row in self._snapshot.items()
-            for namespace, content in frozen_items(row)
-        )
-        while some := list(islice(entries, count)):
-            keys, namespaces, contents = zip(*some, strict=True)
-            yield list(keys), list(namespaces), list(contents)
+        return cls(width, columns)
 
 
 class GroupedEntries(Mapping[int, dict[int, Entries]]):
@@ -358,6 +325,17 @@ class KeyedStateSnapshot:
         default_factory=dict
     )
     allow_unmatched: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of_rows(
+        cls,
+        max_parallelism: int,
+        states: list[StateMeta],
+        rows: Sequence[SnapshotRows],
+    ) -> KeyedStateSnapshot:
+        """Return a snapshot of states whose rows are read when they are asked for."""
+        entries = GroupedEntries(rows, max_parallelism)
+        return cls(max_parallelism, states, entries)
 
     @property
     def files(self) -> tuple[StateFile, ...]:

@@ -16,14 +16,19 @@ from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.slices import Pieces, done_after, in_pieces
 from aiomailbox.operators.core.watched import collector_for
-from aiomailbox.operators.keyed.operators import KeyReader, Layered, StatefulOperator
+from aiomailbox.operators.keyed.operators import KeyReader, Settled, StatefulOperator
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.state.descriptors import AccumulatorDescriptor
-from aiomailbox.state.layers import DictSnapshot, Layer, LayeredDict, frozen_items
+from aiomailbox.state.layers import (
+    DictSnapshot,
+    Layer,
+    Layered,
+    LayeredDict,
+    frozen_items,
+)
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.state.snapshot import (
-    GroupedEntries,
     KeyedStateSnapshot,
     SnapshotRows,
     copy_content,
@@ -46,7 +51,7 @@ Contents = dict[Any, Any]
 _TURNED_MAX: Final = 16_384
 
 
-class ContentsByStart:
+class ContentsByStart(Layered):
     """Contents of stretches of time of one length, earliest first.
 
     Attributes:
@@ -63,29 +68,14 @@ class ContentsByStart:
         (60000, {'a': 7}, None)
     """
 
-    __slots__ = ("_heap", "_layers", "contents")
+    __slots__ = ("_heap", "contents")
 
     def __init__(self) -> None:
-        self._layers: LayeredDict[int, Contents] = LayeredDict(layer_over)
-        self.contents: Any = self._layers.live
+        super().__init__(LayeredDict(layer_over))
         self._heap: list[int] = []
 
-    def snapshot(self) -> DictSnapshot:
-        """Return all there is now, for a thread to read."""
-        snapshot = self._layers.snapshot()
-        self.contents = self._layers.live
-        return snapshot
-
-    @property
-    def has_snapshot(self) -> bool:
-        """Whether a snapshot makes every access cost more."""
-        return self._layers.has_snapshot
-
-    def settle(self, count: int) -> int:
-        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
-        left = self._layers.settle(count)
-        self.contents = self._layers.live
-        return left
+    def _bind(self) -> None:
+        self.contents: Any = self._layers.live
 
     def peek(self, start: int) -> Contents | None:
         """Return what begins there, to be read and not changed."""
@@ -221,26 +211,23 @@ class OpenWindows(ContentsByStart):
         return not entries
 
 
-class WindowRows:
-    """The contents of windows as a snapshot has them: key, window start, content.
+def window_rows(
+    windows: Callable[[], Iterable[tuple[int, Contents]]],
+) -> SnapshotRows:
+    """Return windows as a snapshot has them: key, window start, content.
 
     Args:
         windows: Yields ``(start, {key: content})``, when they are read.
     """
 
-    __slots__ = ("_windows",)
-    width = 3
-
-    def __init__(self, windows: Callable[[], Iterable[tuple[int, Contents]]]) -> None:
-        self._windows = windows
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any], list[Any]]]:
-        """Yield keys, starts and contents, so many at a time."""
-        for start, contents in self._windows():
+    def columns(count: int) -> Iterator[tuple[list[Any], ...]]:
+        for start, contents in windows():
             items = iter(frozen_items(contents))
             while some := list(islice(items, count)):
                 keys, found = zip(*some, strict=True)
                 yield list(keys), [start] * len(keys), list(found)
+
+    return SnapshotRows(3, columns)
 
 
 def layer_over(contents: Contents) -> Any:
@@ -492,20 +479,21 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
                 yield rest[0], dict(rest[1].items())
 
         return [
-            self._windows_snapshot(WindowRows(unfired), WindowRows(snapshots[1].items))
+            self._windows_snapshot(
+                window_rows(unfired), window_rows(snapshots[1].items)
+            )
         ]
 
-    def layered(self) -> list[Layered]:
+    def layered(self) -> list[Settled]:
         """Return all that a snapshot is taken of."""
         return [*super().layered(), self._open, self._fired]
 
     def _windows_snapshot(
         self, unfired: SnapshotRows, fired: SnapshotRows
     ) -> KeyedStateSnapshot:
-        groups = self.context.max_parallelism
         states = [state_meta(one, namespaced=True) for one in self._states]
-        entries = GroupedEntries([unfired, fired], groups)
-        return KeyedStateSnapshot(groups, states, entries)
+        groups = self.context.max_parallelism
+        return KeyedStateSnapshot.of_rows(groups, states, [unfired, fired])
 
     @property
     def _ended(self) -> int:

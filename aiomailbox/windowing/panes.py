@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 from aiomailbox.operators.aggregates.functions import can_merge, is_commutative
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.operators.keyed.operators import Layered
+from aiomailbox.operators.keyed.operators import Settled
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.state.layers import DictSnapshot, frozen_items
 from aiomailbox.state.snapshot import KeyedStateSnapshot
@@ -26,8 +26,8 @@ from aiomailbox.windowing.aggregate import (
     ContentsByStart,
     EndingWindow,
     TumblingAggregateOperator,
-    WindowRows,
     readable,
+    window_rows,
 )
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
 from aiomailbox.windowing.spec import WindowSpec
@@ -367,9 +367,9 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         def fired() -> Iterable[tuple[int, Contents]]:
             return unshared()[1].items()
 
-        return self._windows_snapshot(WindowRows(unfired), WindowRows(fired))
+        return self._windows_snapshot(window_rows(unfired), window_rows(fired))
 
-    def layered(self) -> list[Layered]:
+    def layered(self) -> list[Settled]:
         """Return all that a snapshot is taken of."""
         return [*super().layered(), self._panes]
 

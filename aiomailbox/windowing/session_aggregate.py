@@ -17,11 +17,11 @@ from typing import Any, Final
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.slices import in_pieces
-from aiomailbox.operators.keyed.operators import Layered
+from aiomailbox.operators.keyed.operators import Settled
 from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.state.descriptors import AccumulatorDescriptor
-from aiomailbox.state.layers import DictSnapshot, LayeredDict
-from aiomailbox.state.snapshot import GroupedEntries, KeyedStateSnapshot, copy_content
+from aiomailbox.state.layers import Layer, Layered, LayeredDict
+from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows, copy_content
 from aiomailbox.state.store import StateTable, state_meta
 from aiomailbox.windowing.aggregate import AggregateWindowsOperator
 from aiomailbox.windowing.assigners import required_timestamp
@@ -48,7 +48,7 @@ GONE: Final = 2
 start_of: itemgetter[int] = itemgetter(0)
 
 
-class OpenSessions:
+class OpenSessions(Layered):
     """The sessions that still take records.
 
     The queue holds one point in time per key: when its first session is due. A session
@@ -83,15 +83,13 @@ class OpenSessions:
         "_due",
         "_entries",
         "_lateness_ms",
-        "_layers",
         "_queue",
         "_table",
         "by_key",
     )
 
     def __init__(self, table: StateTable, lateness_ms: int) -> None:
-        self._layers: LayeredDict[Any, list[Session]] = LayeredDict(_copied)
-        self.by_key = self._layers.live
+        super().__init__(LayeredDict(_copied))
         self._queue: list[tuple[int, int, Any]] = []
         # When the entry of a key that counts comes up.
         self._due: dict[Any, int] = {}
@@ -113,22 +111,10 @@ class OpenSessions:
                 self.schedule(key, session, stage)
         return not entries
 
-    def snapshot(self) -> DictSnapshot:
-        """Return all there is now, for a thread to read."""
-        snapshot = self._layers.snapshot()
-        self.by_key = self._layers.live
-        return snapshot
-
-    @property
-    def has_snapshot(self) -> bool:
-        """Whether a snapshot makes every access cost more."""
-        return self._layers.has_snapshot
-
-    def settle(self, count: int) -> int:
-        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
-        left = self._layers.settle(count)
-        self.by_key = self._layers.live
-        return left
+    def _bind(self) -> None:
+        self.by_key: dict[Any, list[Session]] | Layer[Any, list[Session]] = (
+            self._layers.live
+        )
 
     def schedule(self, key: Any, session: Session, stage: int) -> None:
         """Let a session be in a stage, and come up when that is over."""
@@ -206,25 +192,6 @@ class OpenSessions:
         heapq.heappush(self._queue, (due, self._entries, key))
 
 
-class SessionRows:
-    """The sessions of all keys as a snapshot has them.
-
-    Args:
-        snapshot: Of `OpenSessions`.
-    """
-
-    __slots__ = ("_snapshot",)
-    width = 2
-
-    def __init__(self, snapshot: DictSnapshot) -> None:
-        self._snapshot = snapshot
-
-    def columns(self, count: int) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield keys and their sessions, so many at a time."""
-        for keys, contents in self._snapshot.columns(count):
-            yield keys, [[tuple(one) for one in sessions] for sessions in contents]
-
-
 def converted_sessions(
     sessions: list[Any], convert: Callable[[Any], Any]
 ) -> list[Any] | None:
@@ -280,12 +247,19 @@ class SessionAggregateOperator(AggregateWindowsOperator):
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Capture all sessions."""
+        snapshot = self._sessions.snapshot()
+        rows = SnapshotRows.of(
+            2,
+            lambda: (
+                (key, [tuple(one) for one in sessions])
+                for key, sessions in snapshot.items()
+            ),
+        )
         groups = self.context.max_parallelism
-        rows = GroupedEntries([SessionRows(self._sessions.snapshot())], groups)
         states = [state_meta(self._state, namespaced=False)]
-        return [KeyedStateSnapshot(groups, states, rows)]
+        return [KeyedStateSnapshot.of_rows(groups, states, [rows])]
 
-    def layered(self) -> list[Layered]:
+    def layered(self) -> list[Settled]:
         """Return all that a snapshot is taken of."""
         return [*super().layered(), self._sessions]
 

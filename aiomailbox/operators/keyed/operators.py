@@ -245,7 +245,7 @@ _SETTLE_MAX_MS: Final = 1000
 _FIRING: Final = "firing"
 
 
-class Layered(Protocol):
+class Settled(Protocol):
     """What snapshots are taken of; see `aiomailbox.state.layers`."""
 
     @property
@@ -316,7 +316,7 @@ class StatefulOperator(Operator):
         """Capture what is kept by key, but not in the store; nothing by default."""
         return ()
 
-    def layered(self) -> list[Layered]:
+    def layered(self) -> list[Settled]:
         """Return all that a snapshot is taken of."""
         return [self.context.keyed_state, *self._timer_services.values()]
 
