@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from aiomailbox.exchange.blocking.partition import (
-    BlockingOutput,
     BlockingResultPartition,
     BlockingView,
 )
@@ -14,13 +13,12 @@ from aiomailbox.exchange.core.contract import (
     ChannelStateWriter,
     ChannelStatistics,
     DataListener,
+    OutputPartition,
     PolledBuffer,
     decode_in_flight,
     encode_in_flight,
 )
-from aiomailbox.exchange.core.pipelined_output import OutputPartition
-from aiomailbox.exchange.core.subpartition import PrioritizedDeque
-from aiomailbox.exchange.frames.partition import MixedResultPartition
+from aiomailbox.exchange.core.subpartition import PrioritizedDeque, SubpartitionView
 from aiomailbox.exchange.input.gate import (
     ChannelListener,
     InputChannel,
@@ -29,11 +27,8 @@ from aiomailbox.exchange.input.gate import (
     PartitionRegistry,
     retry_delays_ms,
 )
-from aiomailbox.exchange.objects.partition import ResultPartition
-from aiomailbox.exchange.objects.subpartition import (
-    PipelinedSubpartition,
-    SubpartitionView,
-)
+from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.partitioner import (
     BroadcastPartitioner,
     CustomPartitioner,
@@ -51,7 +46,6 @@ __all__ = [
     "BUFFER_SIZE_BYTES",
     "DEFAULT_FLUSH_INTERVAL_MS",
     "SEQUENCE_MODULUS",
-    "BlockingOutput",
     "BlockingResultPartition",
     "BlockingView",
     "BroadcastPartitioner",
@@ -67,7 +61,6 @@ __all__ = [
     "InputGate",
     "KeyGroupPartitioner",
     "LocalInputChannel",
-    "MixedResultPartition",
     "ObjectBuffer",
     "OutputPartition",
     "PartitionRegistry",

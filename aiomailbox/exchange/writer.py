@@ -9,7 +9,7 @@ from typing import Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.core.pipelined_output import OutputPartition
+from aiomailbox.exchange.core.contract import OutputPartition
 from aiomailbox.exchange.partitioner import Partitioner
 from aiomailbox.records.events import (
     LatencyMarker,

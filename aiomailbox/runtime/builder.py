@@ -10,10 +10,10 @@ from typing import Protocol
 from aiomailbox.checkpoint.restored import received, sent
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
 from aiomailbox.checkpoint.writer import CheckpointWriter
-from aiomailbox.exchange.blocking.partition import BlockingOutput
-from aiomailbox.exchange.core.pipelined_output import OutputPartition
+from aiomailbox.exchange.blocking.partition import BlockingResultPartition
+from aiomailbox.exchange.core.contract import OutputPartition
 from aiomailbox.exchange.input.gate import InputChannel, InputGate, LocalInputChannel
-from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.graph.job_graph import (
     Edge,
@@ -388,7 +388,7 @@ class TaskBuilder:
             return self._wiring.new_blocking_partition(edge, partition_id, pool, count)
         codec = self._services.codec
         assert codec is not None, "a job with blocking exchanges has a codec"
-        return BlockingOutput(
+        return BlockingResultPartition(
             partition_id, pool, count, codec=codec, directory=self._directory
         )
 

@@ -21,9 +21,8 @@ from aiomailbox.errors import (
 )
 from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.exchange.core.contract import encode_in_flight
-from aiomailbox.exchange.frames.partition import MixedResultPartition
 from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox.executor import MailboxExecutor
@@ -176,11 +175,9 @@ class OutputState:
         self.writer: RecordWriter = writer
         self._states = states
         self._names = names
-        self._partition: ResultPartition | MixedResultPartition | None = None
+        self._partition: ResultPartition | None = None
         partition = writer.partition
-        if may_overtake and isinstance(
-            partition, ResultPartition | MixedResultPartition
-        ):
+        if may_overtake and isinstance(partition, ResultPartition):
             self._partition = partition
             partition.keep_in_flight(self, codec)
         self.may_overtake: bool = self._partition is not None

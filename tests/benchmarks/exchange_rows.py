@@ -13,7 +13,7 @@ from aiomailbox.exchange.input.gate import (
     LocalInputChannel,
     PartitionRegistry,
 )
-from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import MemorySegment
 from aiomailbox.memory.local_pool import LocalBufferPool

@@ -17,7 +17,7 @@ from aiomailbox.exchange.input.gate import (
     LocalInputChannel,
     PartitionRegistry,
 )
-from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.run import ListRun

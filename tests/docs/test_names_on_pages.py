@@ -9,8 +9,8 @@ import pytest
 
 import aiomailbox
 from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.objects.partition import ResultPartition
 from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.partition import ResultPartition
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)

@@ -182,11 +182,15 @@ class _Provider:
     def create_bytes_view(
         self, partition_id: PartitionId, *args: Any, **how: Any
     ) -> Any:
-        from aiomailbox.exchange.frames.subpartition import BytesSubpartition
+        from aiomailbox.exchange.partition import ResultPartition
 
         if partition_id != PARTITION:
             raise PartitionNotFoundError(f"there is no partition {partition_id}")
-        subpartition = BytesSubpartition(0)
+        pool = NetworkBufferPool(2).create_local_pool(2)
+        partition = ResultPartition(
+            partition_id, pool, 1, remote_channels=[0], codec=CODEC
+        )
+        (subpartition,) = partition.subpartitions
         subpartition.tell_again()
         return _View(subpartition)
 

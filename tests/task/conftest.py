@@ -14,7 +14,7 @@ from aiomailbox.exchange.input.gate import (
     LocalInputChannel,
     PartitionRegistry,
 )
-from aiomailbox.exchange.objects.partition import ResultPartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.partitioner import ForwardPartitioner
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId

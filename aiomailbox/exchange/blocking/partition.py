@@ -30,9 +30,9 @@ from aiomailbox.exchange.core.contract import (
     PolledBuffer,
     PolledBytes,
 )
-from aiomailbox.exchange.frames.encoder import ElementReader, FrameEncoder
-from aiomailbox.exchange.frames.partition import BytesResultPartition
-from aiomailbox.exchange.frames.subpartition import BytesSubpartition
+from aiomailbox.exchange.frames.encoder import ElementReader
+from aiomailbox.exchange.frames.subpartition import BytesSubpartition, Framed
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.buffer import (
     DataType,
@@ -55,10 +55,12 @@ from aiomailbox.threads import begin_in_thread
 # again.
 
 
-class BlockingView:
-    """A reader's end of one subpartition that was written to a file.
+# What a view reads, and how; see `_FileView`.
+_Source = tuple[BlockingFile, int, DataListener, int, Callable[[], None]]
 
-    Made by `BlockingResultPartition.create_view`.
+
+class _FileView:
+    """A reader's end of one subpartition that was written to a file.
 
     Args:
         file: Written to its end.
@@ -129,7 +131,7 @@ class BlockingView:
             return True
         return bool(self._loaded) and (has_credit or self._loaded[0].data_type.is_event)
 
-    def poll(self) -> PolledBytes | None:
+    def _next(self) -> PolledBytes | None:
         """Take the next buffer; the caller recycles it.
 
         Returns:
@@ -170,9 +172,6 @@ class BlockingView:
 
     def acknowledge_all_data_processed(self) -> None:
         """Do nothing: the producer ended long ago."""
-
-    def set_buffer_bytes(self, size_bytes: int) -> None:
-        """Do nothing: the buffers have the sizes in which they were written."""
 
     def release(self) -> None:
         """Release it: what was read and not taken is dropped. Idempotent."""
@@ -225,6 +224,72 @@ class BlockingView:
             self.failure = error
         if had_nothing and not self._is_blocked:
             self._listener.on_data_available()
+
+
+class BlockingView(_FileView):
+    """The end that a connection reads; see `BlockingResultPartition`."""
+
+    __slots__ = ()
+
+    def poll(self) -> PolledBytes | None:
+        """Take the next buffer, or None; the caller recycles it."""
+        return self._next()
+
+    def set_buffer_bytes(self, size_bytes: int) -> None:
+        """Do nothing: the buffers have the sizes in which they were written."""
+
+
+class BlockingObjectView(_FileView):
+    """A reader's end on the producer's loop: what is read is decoded here."""
+
+    __slots__ = ("_reader",)
+
+    has_priority = False
+
+    def __init__(self, reader: ElementReader, source: _Source) -> None:
+        self._reader = reader
+        super().__init__(*source)
+
+    def poll(self) -> PolledBuffer | None:
+        """Take the elements that end in the next buffer, or the next event.
+
+        Raises:
+            CorruptStreamError: If the file does not hold what was written.
+            PartitionStorageError: If it cannot be read.
+        """
+        while (polled := self._next()) is not None:
+            try:
+                taken = self._reader.read(polled.buffer)
+            finally:
+                polled.buffer.recycle()
+            if taken is not None:
+                more = polled.next_data_type is not DataType.NONE
+                return PolledBuffer(
+                    taken, polled.backlog, more, False, polled.sequence_number
+                )
+        if self.failure is not None and self.is_released:
+            raise self.failure
+        return None
+
+    def tell_again(self) -> None:
+        """Tell the listener if something can be taken now."""
+        if self.is_available():
+            self._listener.on_data_available()
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot for metrics; bytes are those of the encoded records."""
+        reader = self._reader
+        return ChannelStatistics(
+            queued_buffers=self.backlog,
+            buffers_total=reader.buffers_total,
+            records_total=reader.records_total,
+            bytes_total=reader.bytes_total,
+        )
+
+    def release(self) -> None:
+        """Release it. Idempotent."""
+        super().release()
+        self._reader.clear()
 
 
 # Writes buffers to files in a thread, in order, while the loop goes on.
@@ -335,9 +400,11 @@ DEFAULT_READ_AHEAD_BYTES: Final = 8 * 32 * 1024
 class BlockingResultPartition:
     r"""Output that is written to files, and read after its producer has finished.
 
-    It holds no checkpoint barriers: there is nothing to align with a producer that has
-    ended. Files have no name: no other process can open them, and they are gone when
-    the partition is released or the process ends.
+    What is emitted is encoded. Readers on this loop get it decoded, those on other
+    loops as bytes; any number of them, one after the other or at a time. It holds no
+    checkpoint barriers: there is nothing to align with a producer that has ended. Files
+    have no name: no other process can open them, and they are gone when the partition
+    is released or the process ends.
 
     Args:
         partition_id: Whose output, and towards which edge.
@@ -345,6 +412,7 @@ class BlockingResultPartition:
             subpartitions; the partition owns it and destroys it. All that waits for
             the disk is in these segments.
         subpartition_count: Number of consumers, at least 1.
+        codec: For the elements.
         directory: On which disk; None for the system's place for temporary files.
         read_ahead_bytes: What each reader may hold in memory.
 
@@ -366,7 +434,7 @@ class BlockingResultPartition:
         >>> import asyncio
         >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
         >>> from aiomailbox.memory import NetworkBufferPool
-        >>> from aiomailbox.records.spanning import frame_record
+        >>> from aiomailbox.records import LONG_SERIALIZER, ListRun
         >>> class Told:
         ...     def __init__(self):
         ...         self.ready = asyncio.Event()
@@ -378,24 +446,26 @@ class BlockingResultPartition:
         >>> async def twice():
         ...     pool = NetworkBufferPool(8).create_local_pool(2)
         ...     partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
-        ...     partition = BlockingResultPartition(partition_id, pool, 1)
-        ...     partition.emit_record(frame_record(b"stream"), 0)
-        ...     partition.finish()
-        ...     await partition.wait_finished()
+        ...     codec = ElementCodec(LONG_SERIALIZER)
+        ...     partition = BlockingResultPartition(partition_id, pool, 1, codec=codec)
+        ...     partition.emit_run(ListRun([7, 8]), 0)
+        ...     await partition.settle()
         ...     for _ in range(2):
         ...         told = Told()
         ...         view = partition.create_view(0, told)
         ...         await told.ready.wait()
-        ...         print(bytes(view.poll().buffer.readable()))
+        ...         print(view.poll().buffer.elements)
         ...         view.release()
         ...     partition.release()
         >>> asyncio.run(twice())
-        b'\x00\x00\x00\x06stream'
-        b'\x00\x00\x00\x06stream'
+        [ListRun([7, 8], None)]
+        [ListRun([7, 8], None)]
     """
 
     __slots__ = (
+        "_codec",
         "_data_counts",
+        "_directory",
         "_files",
         "_is_deleted",
         "_is_finished",
@@ -418,6 +488,7 @@ class BlockingResultPartition:
         pool: LocalBufferPool,
         subpartition_count: int,
         *,
+        codec: ElementCodec,
         directory: str | os.PathLike[str] | None = None,
         read_ahead_bytes: int = DEFAULT_READ_AHEAD_BYTES,
     ) -> None:
@@ -425,11 +496,21 @@ class BlockingResultPartition:
             raise InvalidArgumentError(
                 "read_ahead_bytes", f"{read_ahead_bytes} is less than 1"
             )
-        self._staging = BytesResultPartition(partition_id, pool, subpartition_count)
+        self._codec = codec
+        self._directory = directory
+        self._staging = ResultPartition(
+            partition_id,
+            pool,
+            subpartition_count,
+            remote_channels=range(subpartition_count),
+            codec=codec,
+            small_buffers_max=0,
+        )
         self._files = [BlockingFile(directory) for _ in range(subpartition_count)]
         self._data_counts = [0] * subpartition_count
         self._writer = BlockingWriter(self._files, self._on_write_failed)
         for subpartition in self._staging.subpartitions:
+            assert isinstance(subpartition, BytesSubpartition), "all are remote"
             # Its own reader: what is complete goes to the disk, as it would to a
             # consumer.
             subpartition.attach(_Drain(subpartition, self._write))
@@ -457,44 +538,69 @@ class BlockingResultPartition:
         return len(self._files)
 
     @property
-    def bytes_written(self) -> int:
-        """Bytes of records and their lengths, once per record."""
-        return self._staging.bytes_written
+    def queued_buffers(self) -> int:
+        """None: what waits for the disk is in the pool's count."""
+        return 0
+
+    @property
+    def has_unflushed_data(self) -> bool:
+        """Whether anything is queued that its consumer cannot take yet: no reader waits."""
+        return False
 
     @property
     def reader_count(self) -> int:
         """Readers that have not released it, or still read."""
         return self._readers
 
-    def emit_record(self, framed: bytes | bytearray | memoryview, channel: int) -> None:
-        """Append a record to one subpartition; belongs to a running loop.
+    def statistics(self) -> list[ChannelStatistics]:
+        """Return a snapshot per channel, in order: the records that were emitted."""
+        return [
+            ChannelStatistics(records_total=each.records_total)
+            for each in self._staging.subpartitions
+        ]
 
-        Args:
-            framed: Its length and its content; borrowed for the call.
-            channel: Index of the subpartition.
+    def emit_run(self, run: Run, channel: int) -> bool:
+        """Write records for one consumer; an empty run is ignored.
+
+        Returns:
+            False: no reader waits for a flush.
 
         Raises:
-            IllegalStateError: If the partition is finished or released.
-            OverdraftCeilingError: If one record needs more than may be lent.
+            IllegalStateError: If the partition is closed.
+            WrongTypeError: If a record cannot be serialized.
             PartitionStorageError: If the disk did not take what was emitted before.
+            OverdraftCeilingError: If the pool's ceiling is reached.
         """
-        if self.failure is not None:
-            raise self.failure
+        self._check_writing()
+        self._staging.emit_run(run, channel)
+        return False
+
+    def broadcast_run(self, run: Run) -> bool:
+        """Write records for every consumer, encoded once; as `emit_run`."""
+        self._check_writing()
+        self._staging.broadcast_run(run)
+        return False
+
+    def emit_control(self, element: Control, channel: int) -> bool:
+        """Write a control element for one consumer, in order with the records."""
+        self._check_writing()
+        self._staging.emit_control(element, channel)
+        return False
+
+    def broadcast_control(self, element: Control) -> bool:
+        """Write a control element for every consumer, each in its order."""
+        self._check_writing()
+        self._staging.broadcast_control(element)
+        return False
+
+    def emit_record(self, framed: Framed, channel: int) -> None:
+        """Write a record's frame for one consumer; raises as `emit_run`."""
+        self._check_writing()
         self._staging.emit_record(framed, channel)
 
-    def broadcast_record(self, framed: bytes | bytearray | memoryview) -> None:
-        """Append a record to all subpartitions; each writes it to its own file.
-
-        Args:
-            framed: Its length and its content; borrowed for the call.
-
-        Raises:
-            IllegalStateError: If the partition is finished or released.
-            OverdraftCeilingError: If one record needs more than may be lent.
-            PartitionStorageError: If the disk did not take what was emitted before.
-        """
-        if self.failure is not None:
-            raise self.failure
+    def broadcast_record(self, framed: Framed) -> None:
+        """Write a record's frame for every consumer; raises as `emit_run`."""
+        self._check_writing()
         self._staging.broadcast_record(framed)
 
     def broadcast_event(self, event: RuntimeEvent) -> None:
@@ -514,9 +620,12 @@ class BlockingResultPartition:
                 f"{event!r} cannot be kept: a blocking partition has no barriers",
                 "Take no checkpoints of a stage whose output is read when it is over.",
             )
-        if self.failure is not None:
-            raise self.failure
-        self._staging.broadcast_event(event, has_priority=False)
+        self._check_writing()
+        self._staging.broadcast_event(event)
+
+    async def writable(self) -> None:
+        """Suspend until another buffer fits."""
+        await self._staging.writable()
 
     def flush(self, channel: int) -> None:
         """Write what was emitted to one subpartition without waiting for more."""
@@ -528,8 +637,7 @@ class BlockingResultPartition:
 
     def notify_end_of_data(self, mode: StopMode) -> None:
         """Tell every consumer that no more records follow. Idempotent."""
-        if self.failure is not None:
-            raise self.failure
+        self._check_writing()
         self._staging.notify_end_of_data(mode)
 
     def finish(self) -> None:
@@ -543,13 +651,14 @@ class BlockingResultPartition:
         self._staging.finish()
         self._writer.when_idle(self.finished.set_available)
 
-    async def wait_finished(self) -> None:
-        """Suspend until the partition can be read.
+    async def settle(self) -> None:
+        """Write the end, and suspend until all of it can be read.
 
         Raises:
             IllegalStateError: If it was released before.
             PartitionStorageError: If the disk did not take it.
         """
+        self.finish()
         await self.finished.wait()
         if self.failure is not None:
             raise self.failure
@@ -558,39 +667,31 @@ class BlockingResultPartition:
 
     def create_view(
         self, subpartition_index: int, listener: DataListener
+    ) -> BlockingObjectView:
+        """Return a reader on this loop; raises as `create_bytes_view`."""
+        source = self._begin_reading(subpartition_index, listener)
+        reader = ElementReader(self._codec, str(self.partition_id), self._directory)
+        return BlockingObjectView(reader, source)
+
+    def create_bytes_view(
+        self,
+        subpartition_index: int,
+        listener: DataListener,
+        *,
+        receiver_exclusive_buffers: int,
     ) -> BlockingView:
         """Return a reader, one of any number, at the beginning of a subpartition.
 
         Args:
             subpartition_index: From 0.
             listener: Notified when something can be taken, also the first time.
+            receiver_exclusive_buffers: All the same.
 
         Raises:
             InvalidArgumentError: If there is no such subpartition.
             PartitionNotFoundError: If the partition is not finished, or released.
         """
-        if not 0 <= subpartition_index < len(self._files):
-            raise InvalidArgumentError(
-                "subpartition_index",
-                f"{subpartition_index} is not within 0 .. {len(self._files) - 1}",
-            )
-        if self.failure is not None or self.is_released:
-            raise PartitionNotFoundError(
-                f"partition {self.partition_id} was released"
-            ) from self.failure
-        if not (self._is_finished and self.finished.available):
-            raise PartitionNotFoundError(
-                f"partition {self.partition_id} is still being written: a blocking "
-                "partition is read when its producer has finished"
-            )
-        self._readers += 1
-        return BlockingView(
-            self._files[subpartition_index],
-            self._data_counts[subpartition_index],
-            listener,
-            self._read_ahead_bytes,
-            self._on_reader_left,
-        )
+        return BlockingView(*self._begin_reading(subpartition_index, listener))
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
         """Call back once: when it is released. Consuming it does not."""
@@ -619,6 +720,40 @@ class BlockingResultPartition:
         callback, self._on_consumed = self._on_consumed, None
         if callback is not None:
             callback()
+
+    def _check_writing(self) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if self.is_released:
+            raise IllegalStateError(
+                f"partition {self.partition_id} is released; nothing can be emitted"
+            )
+
+    def _begin_reading(
+        self, subpartition_index: int, listener: DataListener
+    ) -> _Source:
+        if not 0 <= subpartition_index < len(self._files):
+            raise InvalidArgumentError(
+                "subpartition_index",
+                f"{subpartition_index} is not within 0 .. {len(self._files) - 1}",
+            )
+        if self.failure is not None or self.is_released:
+            raise PartitionNotFoundError(
+                f"partition {self.partition_id} was released"
+            ) from self.failure
+        if not (self._is_finished and self.finished.available):
+            raise PartitionNotFoundError(
+                f"partition {self.partition_id} is still being written: a blocking "
+                "partition is read when its producer has finished"
+            )
+        self._readers += 1
+        return (
+            self._files[subpartition_index],
+            self._data_counts[subpartition_index],
+            listener,
+            self._read_ahead_bytes,
+            self._on_reader_left,
+        )
 
     def _write(self, subpartition: BytesSubpartition) -> None:
         """Take all that is complete, or flushed, to the disk's queue."""
@@ -688,284 +823,3 @@ class _Drain:
 
     def on_priority_event(self, sequence_number: int) -> None:
         self._take(self._subpartition)
-
-
-# A task's output that others read when the task has finished, as a partition of
-# objects.
-
-
-class BlockingOutput:
-    """Encodes what is emitted and keeps it in files; see `OutputPartition`.
-
-    Readers on this loop get it decoded, those on other loops as bytes; any number of
-    them, one after the other or at a time. It has no barriers.
-
-    Args:
-        partition_id: Whose output, and towards which edge.
-        pool: Where segments come from; the partition owns it.
-        subpartition_count: Number of consumers, at least 1.
-        codec: For the elements.
-        directory: On which disk; None for the system's place for temporary files.
-
-    Attributes:
-        partition_id: As given.
-        availability: True while another buffer fits: the disk is not behind.
-
-    Concept:
-        Flink, ``ResultPartitionType.BLOCKING``.
-    """
-
-    __slots__ = (
-        "_codec",
-        "_directory",
-        "_encoder",
-        "_partition",
-        "_records_emitted",
-        "availability",
-        "partition_id",
-    )
-
-    def __init__(
-        self,
-        partition_id: PartitionId,
-        pool: LocalBufferPool,
-        subpartition_count: int,
-        *,
-        codec: ElementCodec,
-        directory: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.partition_id: PartitionId = partition_id
-        self.availability: Availability = pool.availability
-        self._codec = codec
-        self._directory = directory
-        self._encoder = FrameEncoder(codec)
-        self._partition = BlockingResultPartition(
-            partition_id, pool, subpartition_count, directory=directory
-        )
-        self._records_emitted = [0] * subpartition_count
-
-    def __repr__(self) -> str:
-        return f"<BlockingOutput {self._partition!r}>"
-
-    @property
-    def is_released(self) -> bool:
-        """Whether nothing is kept for consumers any more."""
-        return self._partition.is_released
-
-    @property
-    def all_data_processed(self) -> Availability:
-        """True: nothing is acknowledged to a producer that has ended."""
-        return self._partition.all_data_processed
-
-    @property
-    def subpartition_count(self) -> int:
-        """Number of consumers."""
-        return self._partition.subpartition_count
-
-    @property
-    def queued_buffers(self) -> int:
-        """None: what waits for the disk is in the pool's count."""
-        return 0
-
-    @property
-    def has_unflushed_data(self) -> bool:
-        """Whether anything is queued that its consumer cannot take yet: no reader waits."""
-        return False
-
-    def statistics(self) -> list[ChannelStatistics]:
-        """Return a snapshot per channel, in order: the records that were emitted."""
-        return [ChannelStatistics(records_total=one) for one in self._records_emitted]
-
-    def emit_run(self, run: Run, channel: int) -> bool:
-        """Write records for one consumer; an empty run is ignored.
-
-        Returns:
-            False: no reader waits for a flush.
-
-        Raises:
-            WrongTypeError: If a record cannot be serialized.
-            PartitionStorageError: If the disk did not take what was emitted before.
-            OverdraftCeilingError: If the pool's ceiling is reached.
-        """
-        for framed, count in self._encoder.frames(run):
-            self._partition.emit_record(framed, channel)
-            self._records_emitted[channel] += count
-        return False
-
-    def broadcast_run(self, run: Run) -> bool:
-        """Write records for every consumer, encoded once; as `emit_run`."""
-        for framed, count in self._encoder.frames(run):
-            self._partition.broadcast_record(framed)
-            for channel in range(len(self._records_emitted)):
-                self._records_emitted[channel] += count
-        return False
-
-    def emit_control(self, element: Control, channel: int) -> bool:
-        """Write a control element for one consumer, in order with the records."""
-        self._partition.emit_record(self._encoder.frame(element), channel)
-        return False
-
-    def broadcast_control(self, element: Control) -> bool:
-        """Write a control element for every consumer, each in its order."""
-        framed = self._encoder.frame(element)
-        for channel in range(self.subpartition_count):
-            self._partition.emit_record(framed, channel)
-        return False
-
-    def broadcast_event(self, event: RuntimeEvent) -> None:
-        """Write an event for every consumer; refuses barriers."""
-        self._partition.broadcast_event(event)
-
-    async def writable(self) -> None:
-        """Suspend until another buffer fits."""
-        while not self.availability.available:
-            self.flush_all()
-            await self.availability.waiter()
-
-    def flush(self, channel: int) -> None:
-        """Write what there is for one consumer."""
-        self._partition.flush(channel)
-
-    def flush_all(self) -> None:
-        """Write what there is for all consumers."""
-        self._partition.flush_all()
-
-    def notify_end_of_data(self, mode: StopMode) -> None:
-        """Tell every consumer that no more records follow. Idempotent."""
-        self._partition.notify_end_of_data(mode)
-
-    def acknowledge_all_data_processed(self, channel: int) -> None:
-        """Do nothing: the producer ended long ago."""
-
-    def finish(self) -> None:
-        """Write the end. Idempotent."""
-        self._partition.finish()
-
-    async def settle(self) -> None:
-        """Write the end, and suspend until all of it can be read.
-
-        Raises:
-            PartitionStorageError: If the disk did not take it.
-        """
-        self._partition.finish()
-        await self._partition.wait_finished()
-
-    def create_view(
-        self, subpartition_index: int, listener: DataListener
-    ) -> BlockingObjectView:
-        """Return a reader for a consumer on this loop.
-
-        Raises:
-            InvalidArgumentError: If there is no such channel.
-            PartitionNotFoundError: If it is not finished, or released.
-        """
-        reader = ElementReader(self._codec, str(self.partition_id), self._directory)
-        view = self._partition.create_view(subpartition_index, listener)
-        return BlockingObjectView(view, reader, listener)
-
-    def create_bytes_view(
-        self,
-        subpartition_index: int,
-        listener: DataListener,
-        *,
-        receiver_exclusive_buffers: int,
-    ) -> BlockingView:
-        """Return a reader for a remote consumer; raises as `create_view`."""
-        return self._partition.create_view(subpartition_index, listener)
-
-    def on_consumed(self, callback: Callable[[], None]) -> None:
-        """Call back once: when it is released. Consuming it does not."""
-        self._partition.on_consumed(callback)
-
-    def close(self) -> None:
-        """End the producer's part: what is not finished then is released."""
-        self._partition.close()
-
-    def release(self, failure: BaseException | None = None) -> None:
-        """Refuse further readers; give the space back. Idempotent."""
-        self._partition.release(failure)
-
-
-class BlockingObjectView:
-    """A reader's end on the producer's loop: what is read is decoded here.
-
-    Args:
-        view: Reads the file.
-        reader: Decodes.
-        listener: Told when something can be taken.
-    """
-
-    __slots__ = ("_listener", "_reader", "_view")
-
-    has_priority = False
-
-    def __init__(
-        self, view: BlockingView, reader: ElementReader, listener: DataListener
-    ) -> None:
-        self._view = view
-        self._reader = reader
-        self._listener = listener
-
-    @property
-    def is_released(self) -> bool:
-        """Whether either side has released it."""
-        return self._view.is_released
-
-    @property
-    def failure(self) -> BaseException | None:
-        """Why nothing more comes."""
-        return self._view.failure
-
-    @property
-    def backlog(self) -> int:
-        """Data buffers that are still to be taken."""
-        return self._view.backlog
-
-    def is_available(self, *, has_credit: bool = True) -> bool:
-        """Say whether something can be taken."""
-        return self._view.is_available(has_credit=has_credit)
-
-    def poll(self) -> PolledBuffer | None:
-        """Take the elements that end in the next buffer, or the next event.
-
-        Raises:
-            CorruptStreamError: If the file does not hold what was written.
-            PartitionStorageError: If it cannot be read.
-        """
-        while (polled := self._view.poll()) is not None:
-            try:
-                taken = self._reader.read(polled.buffer)
-            finally:
-                polled.buffer.recycle()
-            if taken is not None:
-                more = polled.next_data_type is not DataType.NONE
-                return PolledBuffer(
-                    taken, polled.backlog, more, False, polled.sequence_number
-                )
-        if self._view.failure is not None and self._view.is_released:
-            raise self._view.failure
-        return None
-
-    def resume_consumption(self) -> None:
-        """Lift the block of an event; raises IllegalStateError if nothing blocks."""
-        self._view.resume_consumption()
-
-    def tell_again(self) -> None:
-        """Tell the listener if something can be taken now."""
-        if self._view.is_available():
-            self._listener.on_data_available()
-
-    def statistics(self) -> ChannelStatistics:
-        """Return a snapshot for metrics; bytes are those of the encoded records."""
-        reader = self._reader
-        return ChannelStatistics(
-            queued_buffers=self._view.backlog,
-            buffers_total=reader.buffers_total,
-            records_total=reader.records_total,
-            bytes_total=reader.bytes_total,
-        )
-
-    def release(self) -> None:
-        """Release it. Idempotent."""
-        self._view.release()
-        self._reader.clear()

@@ -136,19 +136,9 @@ class ObjectBuffer:
         )
 
     @property
-    def is_event(self) -> bool:
-        """Whether the buffer carries an event instead of data."""
-        return self.event is not None
-
-    @property
-    def blocks_upstream(self) -> bool:
-        """Whether the subpartition stops after handing this buffer out."""
-        return self.event is not None and self.event.blocks_upstream
-
-    @property
-    def is_priority(self) -> bool:
-        """Whether the buffer overtakes others."""
-        return self.event is not None and self.event.is_priority
+    def has_content(self) -> bool:
+        """Whether it carries anything."""
+        return bool(self.elements) or self.event is not None
 
     @property
     def ends_in_run(self) -> bool:

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol, cast
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import CorruptStreamError, IllegalStateError
+from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.buffer import DataType, ReadOnlySlice
-from aiomailbox.records import Element
+from aiomailbox.records import Control, Element
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.events import LatencyMarker
+from aiomailbox.records.events import LatencyMarker, RuntimeEvent, StopMode
+from aiomailbox.records.run import Run
 from aiomailbox.records.spanning import RecordDeserializer, begin_frame, end_frame
 
 # Sequence numbers are unsigned 32-bit integers, here as on the wire.
@@ -111,89 +112,210 @@ class DataListener(Protocol):
         ...
 
 
-# What still uses a partition: its producer, and each of its consumers.
+# What the two kinds of readers may do with a subpartition, without its stack.
+#
+# Theory of operation: channels, the registry and connections use a reader's end; which
+# buffers it reads, and from what kind of partition, is nothing they import.
 
 
-class PartitionUsers:
-    """Counts the releases of a partition, and the consumers that have processed it all.
-
-    Args:
-        partition_id: Used in messages.
-        consumers: How many there are.
-        producers: How many parts the partition is written in.
-
-    Attributes:
-        all_data_processed: Turns true when each consumer has acknowledged the end of
-            data.
-
-    Concept:
-        Flink, ``PipelinedResultPartition.numberOfUsers``.
-
-    Example:
-        >>> from aiomailbox.ids import PartitionId, TaskId, VertexId
-        >>> users = PartitionUsers(PartitionId(TaskId(VertexId(0), 0, 0), 0), 1)
-        >>> users.on_consumed(lambda: print("all have released it"))
-        >>> users.drop()
-        >>> users.have_left
-        False
-        >>> users.drop()
-        all have released it
-    """
-
-    __slots__ = (
-        "_acknowledged",
-        "_consumers",
-        "_on_consumed",
-        "_partition_id",
-        "_users",
-        "all_data_processed",
-    )
-
-    def __init__(
-        self, partition_id: PartitionId, consumers: int, *, producers: int = 1
-    ) -> None:
-        self.all_data_processed: Availability = Availability()
-        self._partition_id = partition_id
-        self._consumers = consumers
-        # The last one to leave drops the partition.
-        self._users = consumers + producers
-        self._acknowledged: set[int] = set()
-        self._on_consumed: Callable[[], None] | None = None
+class _View(Protocol):
+    @property
+    def is_released(self) -> bool:
+        """Whether either side has released it."""
+        ...
 
     @property
-    def have_left(self) -> bool:
-        """Whether the partition is not used any more."""
-        return not self._users
+    def failure(self) -> BaseException | None:
+        """Why the producer released it, if it failed."""
+        ...
 
-    def acknowledge(self, consumer: int) -> None:
-        """Be notified that a consumer has processed all records; repeats are ignored."""
-        self._acknowledged.add(consumer)
-        if len(self._acknowledged) == self._consumers:
-            self.all_data_processed.set_available()
+    @property
+    def backlog(self) -> int:
+        """Data buffers that can be taken."""
+        ...
 
-    def drop(self) -> None:
-        """Be notified that one consumer, or producer, has released the partition.
+    def is_available(self, *, has_credit: bool = True) -> bool:
+        """Say whether something can be taken; without credit only an event can."""
+        ...
+
+    def resume_consumption(self) -> None:
+        """Lift the block of an event; raises IllegalStateError if nothing blocks.
+
+        The caller looks for data again: the listener is notified as well.
+        """
+        ...
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Be notified that the reader has processed all records; repeats are ignored."""
+        ...
+
+    def release(self) -> None:
+        """Recycle what is queued, and drop what is still added. Idempotent."""
+        ...
+
+
+class ObjectView(_View, Protocol):
+    """The end of a subpartition that a consumer on this loop reads."""
+
+    @property
+    def has_priority(self) -> bool:
+        """Whether the next buffer is a priority event."""
+        ...
+
+    def poll(self) -> PolledBuffer | None:
+        """Take the next buffer, or None; the caller recycles it."""
+        ...
+
+    def tell_again(self) -> None:
+        """Tell the listener if something can be taken now."""
+        ...
+
+    def statistics(self) -> ChannelStatistics:
+        """Return a snapshot for metrics; counting what is queued takes a walk."""
+        ...
+
+
+class BytesView(_View, Protocol):
+    """The end of a subpartition that a connection reads, at the producer."""
+
+    def poll(self) -> PolledBytes | None:
+        """Take the next buffer, or None; the caller recycles it."""
+        ...
+
+    def set_buffer_bytes(self, size_bytes: int) -> None:
+        """Be notified of the reader's wish for the size of buffers."""
+        ...
+
+
+# What a task, its writers and the registry use of a partition, of whichever kind.
+
+
+class OutputPartition(Protocol):
+    """A task's output towards one edge: one channel per consumer.
+
+    Attributes:
+        partition_id: Whose output, and towards which edge.
+        availability: True while another buffer fits.
+    """
+
+    partition_id: PartitionId
+    availability: Availability
+
+    @property
+    def is_released(self) -> bool:
+        """Whether nothing is kept for consumers any more."""
+        ...
+
+    @property
+    def all_data_processed(self) -> Availability:
+        """Turns true when each consumer has acknowledged the end of data."""
+        ...
+
+    @property
+    def subpartition_count(self) -> int:
+        """Number of consumers."""
+        ...
+
+    @property
+    def queued_buffers(self) -> int:
+        """Buffers queued for all consumers, events included."""
+        ...
+
+    @property
+    def has_unflushed_data(self) -> bool:
+        """Whether anything is queued that its consumer cannot take yet."""
+        ...
+
+    def statistics(self) -> list[ChannelStatistics]:
+        """Return a snapshot per channel, in order."""
+        ...
+
+    def emit_run(self, run: Run, channel: int) -> bool:
+        """Queue records for one consumer; says whether something awaits a flush."""
+        ...
+
+    def broadcast_run(self, run: Run) -> bool:
+        """Queue records for every consumer; returns as `emit_run`."""
+        ...
+
+    def emit_control(self, element: Control, channel: int) -> bool:
+        """Queue a control element for one consumer; returns as `emit_run`."""
+        ...
+
+    def broadcast_control(self, element: Control) -> bool:
+        """Queue a control element for every consumer; returns as `emit_run`."""
+        ...
+
+    def broadcast_event(self, event: RuntimeEvent) -> None:
+        """Queue an event for every consumer, in a buffer of its own."""
+        ...
+
+    async def writable(self) -> None:
+        """Suspend until another buffer fits; flushes before it does."""
+        ...
+
+    def flush(self, channel: int) -> None:
+        """Let one consumer take what is queued."""
+        ...
+
+    def flush_all(self) -> None:
+        """Let every consumer take what is queued."""
+        ...
+
+    def notify_end_of_data(self, mode: StopMode) -> None:
+        """Tell every consumer that no more records follow. Idempotent."""
+        ...
+
+    def finish(self) -> None:
+        """Tell every consumer that nothing at all follows, and close. Idempotent."""
+        ...
+
+    async def settle(self) -> None:
+        """Suspend until what was emitted outlives its task, if that is its nature."""
+        ...
+
+    def create_view(
+        self, subpartition_index: int, listener: DataListener
+    ) -> ObjectView:
+        """Return the one view of a channel for a consumer on this loop.
 
         Raises:
-            IllegalStateError: If that happens more often than there are users.
+            InvalidArgumentError: If there is no such channel, or its consumer is remote.
+            IllegalStateError: If it has a view already, or was released.
         """
-        self._users -= 1
-        if self._users < 0:
-            raise IllegalStateError(
-                f"partition {self._partition_id} was released more often than it was used"
-            )
-        if not self._users:
-            self.leave()
+        ...
+
+    def create_bytes_view(
+        self,
+        subpartition_index: int,
+        listener: DataListener,
+        *,
+        receiver_exclusive_buffers: int,
+    ) -> BytesView:
+        """Return the one view of a channel for a remote consumer.
+
+        Args:
+            subpartition_index: Which channel.
+            listener: Notified from now on; not about what is queued.
+            receiver_exclusive_buffers: How many the reader has of its own.
+
+        Raises:
+            InvalidArgumentError: If there is no such channel, or it stays on this loop.
+            IllegalStateError: If it has a view already, or was released.
+        """
+        ...
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
         """Call back once: all have released it, or everything was released."""
-        self._on_consumed = callback
+        ...
 
-    def leave(self) -> None:
-        """Call back now, if that did not happen before."""
-        callback, self._on_consumed = self._on_consumed, None
-        if callback is not None:
-            callback()
+    def close(self) -> None:
+        """End the producer's part; what is queued stays. Idempotent."""
+        ...
+
+    def release(self, failure: BaseException | None = None) -> None:
+        """Recycle everything that is queued, and end what reads it. Idempotent."""
+        ...
 
 
 # What receives the data in flight that belongs to a checkpoint, and its bytes.
@@ -232,28 +354,6 @@ class ChannelStateWriter(Protocol):
     ) -> None:
         """Stop waiting: the barrier will neither be taken nor overtake."""
         ...
-
-
-class _NoChannelState:
-    """Keeps nothing: for jobs whose barriers never overtake."""
-
-    def add_output_data(
-        self, checkpoint_id: int, subpartition_index: int, data: list[bytes]
-    ) -> None:
-        pass
-
-    def expect_output_data(self, checkpoint_id: int, subpartition_index: int) -> None:
-        pass
-
-    complete_output_data = add_output_data
-
-    def fail_output_data(
-        self, checkpoint_id: int, subpartition_index: int, error: BaseException
-    ) -> None:
-        pass
-
-
-NO_CHANNEL_STATE: Final[ChannelStateWriter] = _NoChannelState()
 
 
 def encode_in_flight(codec: ElementCodec, elements: Iterable[Element]) -> bytes:

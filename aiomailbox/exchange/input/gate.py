@@ -24,18 +24,15 @@ from aiomailbox.errors import (
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import (
     SEQUENCE_MODULUS,
+    BytesView,
     ChannelCredit,
     ChannelStatistics,
     DataListener,
+    ObjectView,
+    OutputPartition,
     PolledBuffer,
 )
-from aiomailbox.exchange.core.pipelined_output import OutputPartition
-from aiomailbox.exchange.core.subpartition import (
-    BytesView,
-    ObjectView,
-    PrioritizedDeque,
-    ServesBytes,
-)
+from aiomailbox.exchange.core.subpartition import PrioritizedDeque
 from aiomailbox.ids import PartitionId, SubtaskId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.options import PoolStatistics
@@ -129,13 +126,7 @@ class PartitionRegistry:
             InvalidArgumentError: If no remote reader was declared for it.
             IllegalStateError: If the subpartition has a view already.
         """
-        partition = self.find(partition_id)
-        if not isinstance(partition, ServesBytes):
-            raise InvalidArgumentError(
-                "partition_id",
-                f"all consumers of partition {partition_id} are on its own loop",
-            )
-        return partition.create_bytes_view(
+        return self.find(partition_id).create_bytes_view(
             subpartition_index,
             listener,
             receiver_exclusive_buffers=receiver_exclusive_buffers,
@@ -369,10 +360,8 @@ class LocalInputChannel(InputChannel):
 
     def acknowledge_all_data_processed(self) -> None:
         """Tell the producer that all its records have been processed."""
-        # The partition may be gone when the last acknowledgement comes.
-        if self.partition_id in self._registry:
-            partition = self._registry.find(self.partition_id)
-            partition.acknowledge_all_data_processed(self.subpartition_index)
+        if self._view is not None:
+            self._view.acknowledge_all_data_processed()
 
     def release(self) -> None:
         """Release the producer; recycles what is queued. Idempotent."""

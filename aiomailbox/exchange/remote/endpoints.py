@@ -11,8 +11,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, Protocol
 
-from aiomailbox.exchange.core.contract import DataListener
-from aiomailbox.exchange.core.subpartition import BytesView
+from aiomailbox.exchange.core.contract import BytesView, DataListener
 from aiomailbox.exchange.remote.wire import PartitionAddress
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import NetworkBuffer

@@ -18,7 +18,7 @@ from aiomailbox.errors import (
     TransportError,
     safe_str,
 )
-from aiomailbox.exchange.core.subpartition import BytesView
+from aiomailbox.exchange.core.contract import BytesView
 from aiomailbox.exchange.remote.connection import (
     Connection,
     ConnectionOptions,

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aiomailbox.exchange.blocking.partition import BlockingOutput
+from aiomailbox.exchange.blocking.partition import BlockingResultPartition
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
-from aiomailbox.exchange.core.pipelined_output import OutputPartition
-from aiomailbox.exchange.frames.partition import MixedResultPartition
+from aiomailbox.exchange.core.contract import OutputPartition
 from aiomailbox.exchange.input.gate import InputChannel, InputGate
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.connections import Connections, DebloatingGate
 from aiomailbox.exchange.remote.endpoints import PeerAddress
@@ -122,7 +122,7 @@ class PeerNetwork:
         remote_channels: list[int],
     ) -> OutputPartition:
         """Return a partition with channels to other processes."""
-        return MixedResultPartition(
+        return ResultPartition(
             partition_id,
             pool,
             count,
@@ -136,7 +136,7 @@ class PeerNetwork:
         self, edge: Edge, partition_id: PartitionId, pool: LocalBufferPool, count: int
     ) -> OutputPartition:
         """Return a partition that is read when it is complete."""
-        return BlockingOutput(
+        return BlockingResultPartition(
             partition_id,
             pool,
             count,

@@ -29,7 +29,7 @@ from aiomailbox.records.events import (
 )
 
 FILE = "events"
-MODULE = "aiomailbox.exchange.event_buffer"
+MODULE = "aiomailbox.exchange.frames.encoder"
 
 PLAIN: dict[str, RuntimeEvent] = {
     "EndOfPartitionEvent": EndOfPartition(),

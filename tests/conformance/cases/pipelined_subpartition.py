@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange.frames.partition import BytesResultPartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.event_codec import decode_event, encode_event
 from aiomailbox.records.spanning import frame_record
 
@@ -81,12 +82,16 @@ class _Replay:
         self.told: list[list[Any]] = []
         self.kept: list[dict[str, Any]] = []
         self.network = NetworkBufferPool(512, segment_size_bytes=case["segment_size"])
-        self.partition = BytesResultPartition(
+        codec = ElementCodec(BYTES_SERIALIZER)
+        self.partition = ResultPartition(
             PartitionId(TaskId(VertexId(0), 0, 0), 0),
             self.network.create_local_pool(count + 1, subpartitions=count),
             count,
-            channel_state=_ChannelState(self.kept),
+            remote_channels=range(count),
+            codec=codec,
+            small_buffers_max=0,
         )
+        self.partition.keep_in_flight(_ChannelState(self.kept), codec)
         for index, subpartition in enumerate(self.partition.subpartitions):
             subpartition.attach(_Listener(index, self.told))
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.exchange.core.contract import PolledBytes
-from aiomailbox.exchange.frames.partition import BytesResultPartition
 from aiomailbox.exchange.frames.subpartition import BytesSubpartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.event_codec import decode_event, encode_event
 from aiomailbox.records.spanning import RecordDeserializer, frame_record
 
 FILE = "record_framing"
 
 
-def _emit(partition: BytesResultPartition, step: dict[str, Any]) -> None:
+def _emit(partition: ResultPartition, step: dict[str, Any]) -> None:
     match step["op"]:
         case "emit":
             framed = frame_record(bytes.fromhex(step["record"]))
@@ -70,7 +71,14 @@ def run_case(case: dict[str, Any]) -> None:
     count = case["num_subpartitions"]
     pool = network.create_local_pool(count + 1, subpartitions=count)
     partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
-    partition = BytesResultPartition(partition_id, pool, count)
+    partition = ResultPartition(
+        partition_id,
+        pool,
+        count,
+        remote_channels=range(count),
+        codec=ElementCodec(BYTES_SERIALIZER),
+        small_buffers_max=0,
+    )
     for step in case["ops"]:
         _emit(partition, step)
     for subpartition, expected in zip(

@@ -24,10 +24,11 @@ from aiomailbox.errors import (
 from aiomailbox.exchange.blocking import file as blocking_file
 from aiomailbox.exchange.blocking.file import FRAME_OVERHEAD_BYTES, BlockingFile
 from aiomailbox.exchange.blocking.partition import BlockingResultPartition
-from aiomailbox.exchange.core.subpartition import BytesView
+from aiomailbox.exchange.core.contract import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType
 from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.event_codec import decode_event
 from aiomailbox.records.events import (
     CancelCheckpoint,
@@ -40,6 +41,7 @@ from aiomailbox.records.events import (
 from aiomailbox.records.spanning import RecordDeserializer, frame_record
 from aiomailbox.testing import VirtualTimeLoop
 
+CODEC = ElementCodec(BYTES_SERIALIZER)
 SEGMENTS = 16
 SEGMENT_BYTES = 32
 
@@ -56,12 +58,16 @@ class Bench:
         self.network = NetworkBufferPool(SEGMENTS, segment_size_bytes=SEGMENT_BYTES)
         self.pool = self.network.create_local_pool(count + 1, owner="stage")
         self.partition = BlockingResultPartition(
-            PartitionId(TaskId(VertexId(0), 0, 0), 0), self.pool, count, **options
+            PartitionId(TaskId(VertexId(0), 0, 0), 0),
+            self.pool,
+            count,
+            codec=CODEC,
+            **options,
         )
 
     async def finish(self) -> None:
         self.partition.finish()
-        await self.partition.wait_finished()
+        await self.partition.settle()
 
     def file(self, index: int = 0) -> int:
         """The descriptor of a subpartition's file."""
@@ -81,7 +87,9 @@ class Reader:
         self.backlogs: list[int] = []
         self.numbers: list[int] = []
         # What a connection to another process asks of a view.
-        self.view: BytesView = partition.create_view(index, self)
+        self.view: BytesView = partition.create_bytes_view(
+            index, self, receiver_exclusive_buffers=2
+        )
         self._deserializer = RecordDeserializer()
 
     def on_data_available(self) -> None:
@@ -229,7 +237,7 @@ async def test_it_can_be_read_when_it_is_finished_and_until_it_is_released() -> 
     bench.partition.finish()
     with pytest.raises(PartitionNotFoundError, match="still being written"):
         Reader(bench.partition)
-    await bench.partition.wait_finished()
+    await bench.partition.settle()
     assert await read(bench.partition) == [b"a"]
     with pytest.raises(InvalidArgumentError, match="not within"):
         Reader(bench.partition, 1)
@@ -237,7 +245,7 @@ async def test_it_can_be_read_when_it_is_finished_and_until_it_is_released() -> 
     with pytest.raises(PartitionNotFoundError, match="released"):
         Reader(bench.partition)
     with pytest.raises(IllegalStateError):
-        await bench.partition.wait_finished()
+        await bench.partition.settle()
 
 
 async def test_a_full_buffer_is_written_when_the_next_one_begins_or_at_a_flush() -> (
@@ -297,7 +305,7 @@ async def test_a_full_disk_is_said_at_the_next_record_and_leaves_nothing_behind(
     with pytest.raises(PartitionStorageError):
         partition.broadcast_event(CancelCheckpoint(1))
     with pytest.raises(PartitionStorageError):
-        await partition.wait_finished()
+        await partition.settle()
     with pytest.raises(PartitionNotFoundError):
         Reader(partition)
     assert bench.network.available_segments == SEGMENTS
@@ -314,7 +322,7 @@ async def test_a_disk_that_is_full_at_the_end_fails_whoever_waits_for_it(
     bench.partition.finish()
     disk.go.set()
     with pytest.raises(PartitionStorageError):
-        await bench.partition.wait_finished()
+        await bench.partition.settle()
     assert bench.network.available_segments == SEGMENTS
 
 
@@ -444,7 +452,7 @@ async def test_a_release_while_the_disk_is_busy_waits_for_it(
     assert bench.network.available_segments < SEGMENTS
     disk.go.set()
     with pytest.raises(ValueError, match="the producer failed"):
-        await bench.partition.wait_finished()
+        await bench.partition.settle()
     while bench.partition._files[0]._file is not None:
         await asyncio.sleep(0)
     assert bench.network.available_segments == SEGMENTS
@@ -546,8 +554,8 @@ async def test_the_end_of_data_is_kept_once_and_acknowledged_by_nobody() -> None
 async def test_a_cancelled_waiter_harms_no_other() -> None:
     bench = Bench()
     loop = asyncio.get_running_loop()
-    one = loop.create_task(bench.partition.wait_finished())
-    other = loop.create_task(bench.partition.wait_finished())
+    one = loop.create_task(bench.partition.settle())
+    other = loop.create_task(bench.partition.settle())
     await asyncio.sleep(0)
     one.cancel()
     bench.partition.finish()
@@ -570,7 +578,7 @@ async def test_without_threads_nobody_takes_what_is_missing_for_written() -> Non
     asyncio.get_running_loop().set_default_executor(EndedThreads())
     bench.partition.finish()
     with pytest.raises(PartitionStorageError, match="shut down"):
-        await asyncio.wait_for(bench.partition.wait_finished(), 5)
+        await asyncio.wait_for(bench.partition.settle(), 5)
     with pytest.raises(PartitionNotFoundError):
         bench.partition.create_view(0, None)
 
@@ -591,7 +599,7 @@ async def test_a_write_that_cannot_be_started_fails_the_partition_and_frees_memo
     bench.partition.emit_record(frame_record(b"lost" * SEGMENT_BYTES), 0)
     bench.partition.finish()
     with pytest.raises(RuntimeError, match="can't start new thread"):
-        await asyncio.wait_for(bench.partition.wait_finished(), 5)
+        await asyncio.wait_for(bench.partition.settle(), 5)
     assert bench.partition.is_released
     assert bench.partition._writer.waiting_bytes == 0
     assert bench.pool.outstanding == 0

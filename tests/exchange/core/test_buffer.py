@@ -39,7 +39,8 @@ def test_an_events_buffer_holds_no_permit_and_is_recycled_once(
     pool: LocalBufferPool,
 ) -> None:
     buffer = ObjectBuffer.for_event(EndOfPartition())
-    assert (buffer.is_event, buffer.is_sealed, pool.outstanding) == (True, True, 0)
+    assert (buffer.event, buffer.is_sealed) == (EndOfPartition(), True)
+    assert pool.outstanding == 0
     buffer.recycle()
     with pytest.raises(BufferRecycledError):
         buffer.recycle()
@@ -102,8 +103,8 @@ def test_a_long_run_is_handed_over_as_it_is(data: Data) -> None:
 
 def test_barriers_that_align_block_and_unaligned_ones_overtake() -> None:
     def kind(alignment: Alignment) -> tuple[bool, bool]:
-        buffer = ObjectBuffer.for_event(CheckpointBarrier(1, 0, alignment))
-        return buffer.blocks_upstream, buffer.is_priority
+        barrier = CheckpointBarrier(1, 0, alignment)
+        return barrier.blocks_upstream, barrier.is_priority
 
     assert kind(Alignment.ALIGNED) == (True, False)
     assert kind(Alignment.FORCED_ALIGNED) == (True, False)

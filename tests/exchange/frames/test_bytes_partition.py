@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.exchange.frames.encoder import event_consumer
-from aiomailbox.exchange.frames.partition import BytesResultPartition
-from aiomailbox.exchange.frames.subpartition import BytesSubpartition
+from aiomailbox.exchange.frames.subpartition import BytesSubpartition, QueuedBuffer
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType, MemorySegment
 from aiomailbox.memory.builder import BufferBuilder
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,
@@ -28,6 +28,21 @@ from aiomailbox.records.spanning import RecordDeserializer, frame_record
 ALIGNED = CheckpointBarrier(1, 0)
 TIMEOUTABLE = CheckpointBarrier(1, 0, aligned_timeout_ms=500)
 UNALIGNED = CheckpointBarrier(2, 0, Alignment.UNALIGNED)
+CODEC = ElementCodec(BYTES_SERIALIZER)
+
+
+def partition_of(
+    count: int, pool: LocalBufferPool, small_buffers_max: int = 0
+) -> ResultPartition:
+    """A partition whose channels are all remote."""
+    return ResultPartition(
+        PartitionId(TaskId(VertexId(0), 0, 0), 0),
+        pool,
+        count,
+        remote_channels=range(count),
+        codec=CODEC,
+        small_buffers_max=small_buffers_max,
+    )
 
 
 class Told:
@@ -77,16 +92,23 @@ class Harness:
         self.kept = Kept()
         self.returned = 0
         self.made = 0
-        self.subpartition = BytesSubpartition(0, self.kept, **options)
+        pool = NetworkBufferPool(2).create_local_pool(2)
+        partition = partition_of(1, pool)
+        partition.keep_in_flight(self.kept, CODEC)
+        (subpartition,) = partition.subpartitions
+        assert isinstance(subpartition, BytesSubpartition)
+        self.subpartition = subpartition
+        for name, value in options.items():
+            setattr(subpartition, name, value)
         self.subpartition.attach(self.told)
 
     def _recycle(self, segment: MemorySegment) -> None:
         self.returned += 1
 
-    def add(self, size_bytes: int, *, finished: bool = True) -> int | None:
+    def add(self, size_bytes: int, *, finished: bool = True) -> bool:
         self.made += 1
         builder = BufferBuilder(MemorySegment(2048), self._recycle)
-        answer = self.subpartition.add(builder.create_consumer())
+        answer = self.subpartition.add(QueuedBuffer(builder.create_consumer()))
         builder.append_and_commit(bytes(size_bytes))
         if finished:
             builder.finish()
@@ -103,7 +125,13 @@ class Harness:
         return size_bytes, polled.backlog, polled.next_data_type is not DataType.NONE
 
     def event(self, event: Any) -> None:
-        self.subpartition.add(event_consumer(event, has_priority=event.is_priority))
+        overtaken = self.subpartition.in_flight() if event.is_priority else ()
+        self.subpartition.add_event(event, overtaken=overtaken)
+
+    def time_out(self, checkpoint_id: int) -> None:
+        overtaken = self.subpartition.before_barrier(checkpoint_id)
+        if overtaken is not None:
+            self.subpartition.time_out_barrier(checkpoint_id, overtaken)
 
 
 def test_an_empty_unfinished_buffer_is_nothing() -> None:
@@ -131,7 +159,7 @@ def test_unfinished_bytes_can_be_taken_without_being_told() -> None:
 def test_a_buffer_that_was_read_from_is_written_on() -> None:
     queue = Harness()
     builder = BufferBuilder(MemorySegment(64), lambda segment: None)
-    queue.subpartition.add(builder.create_consumer())
+    queue.subpartition.add(QueuedBuffer(builder.create_consumer()))
     for size_bytes in (1, 2, 3):
         builder.append_and_commit(bytes(size_bytes))
         assert queue.poll() == (size_bytes, 0, False)
@@ -249,8 +277,9 @@ def test_release_returns_every_segment_and_is_idempotent() -> None:
     queue.add(2, finished=False)
     queue.subpartition.release()
     queue.subpartition.release()
-    assert (queue.returned, queue.subpartition.buffers_total) == (2, 2)
-    assert queue.subpartition.add(event_consumer(ALIGNED)) is None
+    assert (queue.returned, queue.subpartition.buffers_total) == (2, 0)
+    queue.event(ALIGNED)
+    assert queue.subpartition.queued_buffers == 0
     with pytest.raises(IllegalStateError, match="released"):
         queue.subpartition.attach(queue.told)
 
@@ -259,15 +288,15 @@ def test_what_comes_after_the_end_is_closed() -> None:
     queue = Harness()
     queue.subpartition.finish()
     assert queue.told.data == 1
-    assert queue.add(3) is None
+    assert not queue.add(3)
     assert queue.returned == 1
 
 
-def test_the_wished_size_is_the_answer_to_the_next_buffer() -> None:
+def test_a_wished_size_is_at_least_a_byte() -> None:
     """NET-106."""
     queue = Harness()
     queue.subpartition.set_buffer_bytes(42)
-    assert queue.add(1) == 42
+    assert queue.subpartition.buffer_bytes == 42
     with pytest.raises(InvalidArgumentError):
         queue.subpartition.set_buffer_bytes(0)
 
@@ -282,7 +311,7 @@ def test_a_barrier_that_is_taken_in_time_has_overtaken_nothing(count: int) -> No
         assert queue.poll() is not None
     assert queue.kept.log == [("expect", 1), ("done", 1, [])]
     assert queue.subpartition.is_blocked
-    queue.subpartition.time_out_barrier(1)
+    queue.time_out(1)
     assert len(queue.kept.log) == 2
 
 
@@ -292,7 +321,7 @@ def test_a_barrier_that_times_out_overtakes(count: int) -> None:
     for _ in range(count):
         queue.add(5)
     queue.event(TIMEOUTABLE)
-    queue.subpartition.time_out_barrier(1)
+    queue.time_out(1)
     assert queue.kept.log == [("expect", 1), ("done", 1, [5] * count)]
     assert queue.told.priority == [0]
     polled = queue.subpartition.poll()
@@ -338,11 +367,10 @@ def test_a_reader_without_own_buffers_gets_an_empty_finished_buffer() -> None:
 
 def make(
     count: int = 2, segments: int = 16, **options: Any
-) -> tuple[BytesResultPartition, LocalBufferPool, NetworkBufferPool]:
+) -> tuple[ResultPartition, LocalBufferPool, NetworkBufferPool]:
     network = NetworkBufferPool(segments, segment_size_bytes=32)
     pool = network.create_local_pool(count + 1, subpartitions=count, **options)
-    partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
-    return BytesResultPartition(partition_id, pool, count), pool, network
+    return partition_of(count, pool), pool, network
 
 
 def drain(
@@ -461,16 +489,16 @@ def test_what_one_record_needs_is_lent_beyond_the_pool() -> None:
 def test_a_pool_that_unfinished_buffers_could_use_up_is_refused() -> None:
     pool = NetworkBufferPool(4).create_local_pool(2, subpartitions=2)
     with pytest.raises(InvalidArgumentError, match="required_segments=3"):
-        BytesResultPartition(PartitionId(TaskId(VertexId(0), 0, 0), 0), pool, 2)
+        partition_of(2, pool)
 
 
 def test_nothing_is_emitted_after_the_end() -> None:
     partition, _, _ = make(1)
     partition.finish()
     partition.finish()
-    with pytest.raises(IllegalStateError, match="finished"):
+    with pytest.raises(IllegalStateError, match="closed"):
         partition.emit_record(frame_record(b""), 0)
-    with pytest.raises(IllegalStateError, match="finished"):
+    with pytest.raises(IllegalStateError, match="closed"):
         partition.broadcast_event(EndOfData())
 
 
@@ -509,9 +537,8 @@ def test_a_failed_producer_leaves_nothing_behind() -> None:
 
 
 def test_a_bounded_number_of_small_buffers_goes_beyond_the_pool() -> None:
-    partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
     pool = NetworkBufferPool(8, segment_size_bytes=64).create_local_pool(2, 3)
-    partition = BytesResultPartition(partition_id, pool, 1, small_buffers_max=2)
+    partition = partition_of(1, pool, small_buffers_max=2)
     [channel] = partition.subpartitions
     channel.set_buffer_bytes(8)
     for _ in range(6):

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from aiomailbox.exchange.frames.partition import BytesResultPartition
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.events import CancelCheckpoint
 from aiomailbox.records.spanning import frame_record
 
 EVENT = CancelCheckpoint(1)
 
 
-def make(
-    count: int, segments: int = 64
-) -> tuple[BytesResultPartition, NetworkBufferPool]:
+def make(count: int, segments: int = 64) -> tuple[ResultPartition, NetworkBufferPool]:
     network = NetworkBufferPool(segments, segment_size_bytes=32)
     pool = network.create_local_pool(count + 1, subpartitions=count)
     partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
-    return BytesResultPartition(partition_id, pool, count), network
+    partition = ResultPartition(
+        partition_id,
+        pool,
+        count,
+        remote_channels=range(count),
+        codec=ElementCodec(BYTES_SERIALIZER),
+    )
+    return partition, network
 
 
-def queues(partition: BytesResultPartition) -> list[int]:
+def queues(partition: ResultPartition) -> list[int]:
     return [subpartition.queued_buffers for subpartition in partition.subpartitions]
 
 
@@ -63,10 +69,10 @@ def test_a_broadcast_buffer_is_released_when_the_last_consumer_has_read_it() -> 
         polled = subpartition.poll()
         assert polled is not None
         contents.append(bytes(polled.buffer.readable()))
-        held = partition._pool.outstanding
+        held = partition._producer.pool.outstanding
         polled.buffer.recycle()
         assert held == 1
-        assert partition._pool.outstanding == (1 if index < 2 else 0)
+        assert partition._producer.pool.outstanding == (1 if index < 2 else 0)
     assert contents == [frame_record(bytes(28))] * 3
     assert network.available_segments >= before
     partition.release()
@@ -82,8 +88,8 @@ def test_broadcasting_takes_the_memory_of_one_channel() -> None:
         shared.broadcast_record(record)
         for channel in range(4):
             apart.emit_record(record, channel)
-    assert shared._pool.outstanding == 2
-    assert apart._pool.outstanding == 8
+    assert shared._producer.pool.outstanding == 2
+    assert apart._producer.pool.outstanding == 8
     for partition in (shared, apart):
         partition.flush_all()
         for subpartition in partition.subpartitions:
@@ -99,6 +105,6 @@ def test_buffers_that_go_on_with_a_record_say_how_much_of_it_they_hold() -> None
     """NET-80: 90 bytes over buffers of 32."""
     partition, _ = make(1)
     partition.emit_record(frame_record(bytes(86)), 0)
-    queued = [item.partial_record_bytes for item in partition.subpartitions[0]._queue]
+    queued = [item.partial_record_bytes for item in partition.subpartitions[0]._buffers]
     assert queued == [0, 32, 26]
     partition.release()

@@ -8,12 +8,13 @@ import pytest
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
 from aiomailbox.exchange.frames.encoder import FrameEncoder
-from aiomailbox.exchange.frames.partition import MixedResultPartition
+from aiomailbox.exchange.frames.subpartition import BytesSubpartition
 from aiomailbox.exchange.input.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,
 )
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.partitioner import BroadcastPartitioner, RescalePartitioner
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId
@@ -50,7 +51,7 @@ class Output:
             count + 1, segments, owner="producer", subpartitions=count
         )
         self.codec = ElementCodec(PythonSerializer())
-        self.partition = MixedResultPartition(
+        self.partition = ResultPartition(
             PARTITION_ID, self.pool, count, remote_channels=remote, codec=self.codec
         )
         self.registry = PartitionRegistry()
@@ -258,7 +259,8 @@ async def test_a_channel_is_read_on_its_own_side_only(
             PARTITION_ID, 1, listener, receiver_exclusive_buffers=0
         )
     # Whoever was refused has changed nothing for the one who reads.
-    (subpartition, _) = output.partition._remote.subpartitions
+    subpartition = output.partition.subpartitions[1]
+    assert isinstance(subpartition, BytesSubpartition)
     assert subpartition.receiver_exclusive_buffers == 2
     output.partition.release()
 
@@ -273,7 +275,7 @@ async def test_a_failure_is_known_to_every_view(output: Output) -> None:
     assert output.memory.available_segments == 16
 
 
-@pytest.mark.parametrize("remote", [(), (3,), (-1, 0)])
+@pytest.mark.parametrize("remote", [(3,), (-1, 0)])
 def test_channels_elsewhere_have_to_be_there(
     listener: Any, remote: tuple[int, ...]
 ) -> None:

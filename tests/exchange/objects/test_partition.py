@@ -56,8 +56,8 @@ def test_net_70_an_event_comes_last_in_a_buffer_of_its_own(wire: Wire) -> None:
     assert (queued, wiring.permits_out) == ([2, 3, 2, 1], 4)
     for channel in range(4):
         taken = buffers(wiring.partition, channel)
-        assert [buffer.is_event for buffer in taken[-2:]][-1]
-        assert not any(buffer.is_event for buffer in taken[:-1])
+        assert [buffer.event is not None for buffer in taken[-2:]][-1]
+        assert not any(buffer.event is not None for buffer in taken[:-1])
 
 
 def test_short_runs_and_controls_share_the_unfinished_buffer_in_order(
@@ -153,7 +153,7 @@ def test_no_control_goes_before_an_event_that_came_first(wire: Wire) -> None:
     assert partition.broadcast_control(Watermark(7))
     partition.flush_all()
     data, barrier, control = buffers(partition)
-    assert (data.elements, barrier.is_event) == ([run], True)
+    assert (data.elements, barrier.event is None) == ([run], False)
     assert control.elements == [Watermark(7)]
 
 
@@ -283,9 +283,10 @@ def test_finishing_leaves_what_is_queued_to_the_consumers(wire: Wire) -> None:
 def test_a_priority_event_seals_and_overtakes(wire: Wire) -> None:
     partition = wire().partition
     partition.emit_run(ListRun([1]), 0)
-    partition.broadcast_event(CheckpointBarrier(1, 0, Alignment.UNALIGNED))
+    event = CheckpointBarrier(1, 0, Alignment.UNALIGNED)
+    partition.broadcast_event(event)
     barrier, data = buffers(partition)
-    assert (barrier.is_priority, data.record_count) == (True, 1)
+    assert (barrier.event, data.record_count) == (event, 1)
 
 
 async def test_writable_flushes_all_channels_that_hold_permits_and_wakes_each_waiter(
@@ -371,7 +372,7 @@ def test_nothing_is_lost_reordered_or_leaked(
         held = sum(
             buffer.event is None
             for each in partition.subpartitions
-            for buffer in each._queue
+            for buffer in each._buffers
         )
         assert wiring.permits_out == held
     if ending == "drain":

@@ -9,38 +9,101 @@ import pytest
 
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.exchange.objects.subpartition import (
-    PipelinedSubpartition,
-    SubpartitionView,
-)
+from aiomailbox.exchange.core.contract import decode_in_flight
+from aiomailbox.exchange.core.subpartition import Producer, SubpartitionView
+from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.local_pool import LocalBufferPool
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import (
+    NO_ALIGNED_TIMEOUT,
     Alignment,
     CancelCheckpoint,
     CheckpointBarrier,
-    EndOfPartition,
     SnapshotType,
 )
 from aiomailbox.records.run import ListRun
+from aiomailbox.records.run_columns import PythonSerializer
 
 Data = Callable[..., ObjectBuffer]
 
 
-def event(checkpoint_id: int = 1) -> ObjectBuffer:
-    return ObjectBuffer.for_event(CancelCheckpoint(checkpoint_id))
+EVENT = CancelCheckpoint(1)
+CODEC = ElementCodec(PythonSerializer())
 
 
 def barrier(
     alignment: Alignment = Alignment.ALIGNED, checkpoint_id: int = 1
-) -> ObjectBuffer:
-    return ObjectBuffer.for_event(CheckpointBarrier(checkpoint_id, 0, alignment))
+) -> CheckpointBarrier:
+    may_wait = alignment is Alignment.ALIGNED
+    timeout_ms = 100 if may_wait else NO_ALIGNED_TIMEOUT
+    return CheckpointBarrier(checkpoint_id, 0, alignment, aligned_timeout_ms=timeout_ms)
+
+
+class Kept:
+    """Remembers what was kept, per call."""
+
+    def __init__(self) -> None:
+        self.log: list[Any] = []
+
+    def add_output_data(self, checkpoint_id: int, index: int, data: Any) -> None:
+        self.log.append(("add", checkpoint_id, lengths(data)))
+
+    def expect_output_data(self, checkpoint_id: int, index: int) -> None:
+        self.log.append(("expect", checkpoint_id))
+
+    def complete_output_data(self, checkpoint_id: int, index: int, data: Any) -> None:
+        self.log.append(("done", checkpoint_id, lengths(data)))
+
+    def fail_output_data(
+        self, checkpoint_id: int, index: int, error: BaseException
+    ) -> None:
+        self.log.append(("fail", checkpoint_id, type(error)))
+
+
+def lengths(data: list[bytes]) -> list[int]:
+    """The lengths of the runs that were kept."""
+    runs = decode_in_flight(CODEC, data)
+    return [len(run) for run in runs if isinstance(run, ListRun)]
 
 
 @pytest.fixture
-def subpartition(listener: Any) -> PipelinedSubpartition:
-    subpartition = PipelinedSubpartition(0)
-    subpartition.attach(listener)
+def kept() -> Kept:
+    return Kept()
+
+
+@pytest.fixture
+def unread(pool: LocalBufferPool, kept: Kept) -> PipelinedSubpartition:
+    """A subpartition without a reader."""
+    partition_id = PartitionId(TaskId(VertexId(0), 0, 0), 0)
+    subpartition = PipelinedSubpartition(0, Producer(partition_id, pool))
+    subpartition.keep_in_flight(kept, CODEC)
     return subpartition
+
+
+@pytest.fixture
+def subpartition(unread: PipelinedSubpartition, listener: Any) -> PipelinedSubpartition:
+    unread.attach(listener)
+    return unread
+
+
+def view_of(
+    subpartition: PipelinedSubpartition,
+    listener: Any,
+    let_go: Callable[[], None] = lambda: None,
+) -> SubpartitionView[Any]:
+    return SubpartitionView(
+        subpartition, listener, on_acknowledged=lambda: None, on_released=let_go
+    )
+
+
+def time_out(subpartition: PipelinedSubpartition, checkpoint_id: int) -> bool:
+    """Let a barrier overtake, and say whether it could."""
+    overtaken = subpartition.before_barrier(checkpoint_id)
+    if overtaken is None:
+        return False
+    subpartition.time_out_barrier(checkpoint_id, overtaken)
+    return True
 
 
 def poll_count(subpartition: PipelinedSubpartition) -> int | None:
@@ -164,7 +227,7 @@ def test_net_99_an_event_can_be_taken_without_credit_and_totals_grow_by_polling(
     subpartition: PipelinedSubpartition, data: Data
 ) -> None:
     subpartition.add(data(2))
-    subpartition.add(event())
+    subpartition.add_event(EVENT)
     subpartition.add(data(3, sealed=False))
     assert subpartition.bytes_total == 0
     polled = subpartition.poll()
@@ -176,16 +239,17 @@ def test_net_99_an_event_can_be_taken_without_credit_and_totals_grow_by_polling(
 
 
 def test_net_100_an_unaligned_barrier_overtakes_and_finds_what_is_in_flight(
-    subpartition: PipelinedSubpartition, listener: Any, data: Data
+    subpartition: PipelinedSubpartition, listener: Any, data: Data, kept: Kept
 ) -> None:
     subpartition.add(data(1))
     subpartition.add(data(2))
-    subpartition.add(event())
+    subpartition.add_event(EVENT)
     subpartition.add(data(4))
-    subpartition.add(barrier(Alignment.UNALIGNED))
+    in_flight = subpartition.in_flight()
+    assert lengths(in_flight) == [1, 2, 4]
+    subpartition.add_event(barrier(Alignment.UNALIGNED), overtaken=in_flight)
     assert listener.priority == [0]
-    in_flight = subpartition.in_flight_elements()
-    assert [len(run) for run in in_flight if isinstance(run, ListRun)] == [1, 2, 4]
+    assert kept.log == [("add", 1, [1, 2, 4])]
     first = subpartition.poll()
     assert first is not None
     assert isinstance(first.buffer.event, CheckpointBarrier)
@@ -196,7 +260,7 @@ def test_net_100_an_unaligned_barrier_overtakes_and_finds_what_is_in_flight(
 def test_net_101_a_barrier_then_data_are_told_separately(
     subpartition: PipelinedSubpartition, listener: Any, data: Data
 ) -> None:
-    subpartition.add(barrier(Alignment.UNALIGNED))
+    subpartition.add_event(barrier(Alignment.UNALIGNED))
     assert (listener.data, listener.priority) == (0, [0])
     subpartition.poll()
     subpartition.add(data(1))
@@ -206,8 +270,8 @@ def test_net_101_a_barrier_then_data_are_told_separately(
 def test_a_second_priority_event_is_not_told_while_the_first_one_waits(
     subpartition: PipelinedSubpartition, listener: Any
 ) -> None:
-    subpartition.add(barrier(Alignment.UNALIGNED, 1))
-    subpartition.add(barrier(Alignment.UNALIGNED, 2))
+    subpartition.add_event(barrier(Alignment.UNALIGNED, 1))
+    subpartition.add_event(barrier(Alignment.UNALIGNED, 2))
     assert listener.priority == [0]
     polled = subpartition.poll()
     assert polled is not None
@@ -237,7 +301,7 @@ def test_net_102_the_backlog_is_what_can_be_polled(
     if flushed:
         subpartition.flush()
     if finished:
-        subpartition.finish(EndOfPartition())
+        subpartition.finish()
     assert subpartition.backlog == backlog
 
 
@@ -245,13 +309,13 @@ def test_net_102_the_backlog_is_what_can_be_polled(
 def test_net_103_a_blocked_queue_tells_nobody_and_resuming_finds_what_came(
     subpartition: PipelinedSubpartition, listener: Any, data: Data, what: str
 ) -> None:
-    subpartition.add(barrier())
+    subpartition.add_event(barrier())
     polled = subpartition.poll()
     assert polled is not None
     assert (polled.backlog, polled.more_available) == (0, False)
     told = listener.data
     if what == "event":
-        subpartition.add(event())
+        subpartition.add_event(EVENT)
     elif what == "flushed":
         subpartition.add(data(1, sealed=False))
         subpartition.flush()
@@ -275,16 +339,15 @@ def test_resuming_what_is_not_blocked_is_refused(
 
 
 def test_net_104_a_release_recycles_what_is_queued_and_ends_the_view(
-    listener: Any, data: Data, pool: LocalBufferPool
+    unread: PipelinedSubpartition, listener: Any, data: Data, pool: LocalBufferPool
 ) -> None:
-    subpartition = PipelinedSubpartition(0)
-    view = SubpartitionView(subpartition, listener)
+    subpartition, view = unread, view_of(unread, listener)
     subpartition.add(data(1))
     subpartition.add(data(1, sealed=False))
     subpartition.release()
     subpartition.release()
     assert (pool.outstanding, subpartition.queued_buffers) == (0, 0)
-    assert (subpartition.queued_bytes, view.is_released) == (0, True)
+    assert (subpartition.statistics().queued_bytes, view.is_released) == (0, True)
     assert subpartition.poll() is None
 
 
@@ -296,7 +359,7 @@ def test_net_105_a_buffer_added_after_the_end_is_recycled(
     ending: str,
 ) -> None:
     if ending == "finish":
-        subpartition.finish(EndOfPartition())
+        subpartition.finish()
     else:
         subpartition.release()
     assert not subpartition.add(data(1))
@@ -305,31 +368,33 @@ def test_net_105_a_buffer_added_after_the_end_is_recycled(
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_net_107_a_barrier_that_was_polled_in_time_cannot_time_out_any_more(
-    subpartition: PipelinedSubpartition, data: Data, ahead: int
+    subpartition: PipelinedSubpartition, data: Data, kept: Kept, ahead: int
 ) -> None:
     for _ in range(ahead):
         subpartition.add(data(1))
-    subpartition.add(barrier())
+    subpartition.add_event(barrier())
     for _ in range(ahead + 1):
         subpartition.poll()
-    assert subpartition.before_barrier(1) is None
-    subpartition.time_out_barrier(1)
+    assert not time_out(subpartition, 1)
     assert subpartition.is_blocked
+    assert kept.log == [("expect", 1), ("done", 1, [])]
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 2])
 def test_net_108_a_barrier_that_times_out_overtakes_and_does_not_block(
-    subpartition: PipelinedSubpartition, listener: Any, data: Data, ahead: int
+    subpartition: PipelinedSubpartition,
+    listener: Any,
+    data: Data,
+    kept: Kept,
+    ahead: int,
 ) -> None:
-    queued = [data(1) for _ in range(ahead)]
-    for buffer in queued:
-        subpartition.add(buffer)
-    subpartition.add(barrier())
+    for _ in range(ahead):
+        subpartition.add(data(1))
+    subpartition.add_event(barrier())
     subpartition.add(data(7))
-    overtaken = [element for buffer in queued for element in buffer.elements]
-    assert subpartition.before_barrier(1) == overtaken
-    subpartition.time_out_barrier(1)
+    assert time_out(subpartition, 1)
     assert listener.priority == [0]
+    assert kept.log == [("expect", 1), ("done", 1, [1] * ahead)]
     polled = subpartition.poll()
     assert polled is not None
     assert polled.buffer.event == CheckpointBarrier(1, 0, Alignment.UNALIGNED)
@@ -340,12 +405,10 @@ def test_net_108_a_barrier_that_times_out_overtakes_and_does_not_block(
 def test_net_110_only_the_barrier_of_that_checkpoint_times_out(
     subpartition: PipelinedSubpartition,
 ) -> None:
-    subpartition.add(barrier(checkpoint_id=2))
-    assert subpartition.before_barrier(1) is None
-    subpartition.time_out_barrier(1)
-    assert subpartition.before_barrier(2) == []
-    subpartition.time_out_barrier(2)
-    assert subpartition.before_barrier(2) is None
+    subpartition.add_event(barrier(checkpoint_id=2))
+    assert not time_out(subpartition, 1)
+    assert time_out(subpartition, 2)
+    assert not time_out(subpartition, 2)
 
 
 def test_a_barrier_that_times_out_keeps_its_type_and_its_place(
@@ -358,9 +421,8 @@ def test_a_barrier_that_times_out_keeps_its_type_and_its_place(
         aligned_timeout_ms=100,
         location=b"there",
     )
-    subpartition.add(ObjectBuffer.for_event(full))
-    assert subpartition.before_barrier(3) == []
-    subpartition.time_out_barrier(3)
+    subpartition.add_event(full)
+    assert time_out(subpartition, 3)
     polled = subpartition.poll()
     assert polled is not None
     assert polled.buffer.event == full.as_unaligned()
@@ -370,8 +432,8 @@ def test_a_barrier_that_times_out_keeps_its_type_and_its_place(
 @pytest.mark.parametrize(
     "waits",
     [
-        CheckpointBarrier(1, 0, snapshot_type=SnapshotType.SAVEPOINT_NATIVE),
-        CheckpointBarrier(1, 0, Alignment.FORCED_ALIGNED),
+        CheckpointBarrier(1, 0, Alignment.ALIGNED, SnapshotType.SAVEPOINT_NATIVE, 100),
+        CheckpointBarrier(1, 0, Alignment.FORCED_ALIGNED, aligned_timeout_ms=100),
         CheckpointBarrier(1, 0, Alignment.AT_LEAST_ONCE),
     ],
 )
@@ -379,16 +441,15 @@ def test_a_barrier_that_must_not_overtake_stays_where_it_is(
     subpartition: PipelinedSubpartition, data: Data, waits: CheckpointBarrier
 ) -> None:
     subpartition.add(data(1))
-    subpartition.add(ObjectBuffer.for_event(waits))
-    assert subpartition.before_barrier(1) is None
-    subpartition.time_out_barrier(1)
+    subpartition.add_event(waits)
+    assert not time_out(subpartition, 1)
     assert poll_count(subpartition) == 1
 
 
 def test_a_barrier_of_at_least_once_stops_nobody(
     subpartition: PipelinedSubpartition, data: Data
 ) -> None:
-    subpartition.add(barrier(Alignment.AT_LEAST_ONCE))
+    subpartition.add_event(barrier(Alignment.AT_LEAST_ONCE))
     subpartition.add(data(2))
     assert poll_count(subpartition) == 0
     assert not subpartition.is_blocked
@@ -399,10 +460,10 @@ def test_net_111_a_second_view_is_refused(
     subpartition: PipelinedSubpartition, listener: Any
 ) -> None:
     with pytest.raises(IllegalStateError, match="view already"):
-        SubpartitionView(subpartition, listener)
+        view_of(subpartition, listener)
     subpartition.release()
     with pytest.raises(IllegalStateError, match="released"):
-        SubpartitionView(subpartition, listener)
+        view_of(subpartition, listener)
 
 
 def test_net_113_sealing_the_last_buffer_tells_the_consumer(
@@ -420,8 +481,8 @@ def test_finishing_always_tells_the_consumer(
     subpartition: PipelinedSubpartition, listener: Any, data: Data
 ) -> None:
     subpartition.add(data(1))
-    subpartition.finish(EndOfPartition())
-    subpartition.finish(EndOfPartition())
+    subpartition.finish()
+    subpartition.finish()
     assert (listener.data, subpartition.queued_buffers) == (2, 2)
 
 
@@ -451,17 +512,17 @@ def test_sequence_numbers_count_every_polled_buffer_and_wrap(
 ) -> None:
     subpartition._sequence_number = 2**32 - 1
     subpartition.add(data(1))
-    subpartition.add(event())
+    subpartition.add_event(EVENT)
     numbers = [subpartition.poll(), subpartition.poll()]
     assert [polled and polled.sequence_number for polled in numbers] == [2**32 - 1, 0]
 
 
 def test_a_view_lets_go_once_and_is_told_nothing_more(
-    data: Data, pool: LocalBufferPool, listener: Any
+    unread: PipelinedSubpartition, data: Data, pool: LocalBufferPool, listener: Any
 ) -> None:
     let_go: list[None] = []
-    subpartition = PipelinedSubpartition(0)
-    view = SubpartitionView(subpartition, listener, lambda: let_go.append(None))
+    subpartition = unread
+    view = view_of(unread, listener, lambda: let_go.append(None))
     subpartition.add(data(1))
     told = listener.data
     view.release()
@@ -471,29 +532,23 @@ def test_a_view_lets_go_once_and_is_told_nothing_more(
     assert pool.outstanding == 0
 
 
-def test_whoever_expects_a_barrier_hears_once_how_it_leaves(
-    subpartition: PipelinedSubpartition, data: Data
+def test_the_channel_state_hears_once_how_a_barrier_ends(
+    subpartition: PipelinedSubpartition, kept: Kept
 ) -> None:
-    heard: list[Any] = []
-    subpartition.add(data(1))
-    subpartition.add(barrier())
-    subpartition.expect_barrier(1, heard.append)
+    subpartition.add_event(barrier())
+    subpartition.add_event(barrier(checkpoint_id=2))
+    assert kept.log[1:] == [("fail", 1, IllegalStateError), ("expect", 2)]
     subpartition.poll()
-    assert heard == []
-    subpartition.poll()
-    assert heard == [None]
     subpartition.resume_consumption()
-    subpartition.add(barrier(checkpoint_id=2))
-    subpartition.expect_barrier(2, heard.append)
-    subpartition.time_out_barrier(2)
     subpartition.poll()
-    assert heard == [None], "who lets it time out knows"
-    for ends in (
-        lambda: subpartition.abort_checkpoint(3, RuntimeError("aborted")),
-        lambda: subpartition.release(RuntimeError("released")),
+    subpartition.resume_consumption()
+    assert kept.log[3:] == [("done", 2, [])]
+    for number, ends in (
+        (3, lambda: subpartition.abort_checkpoint(3, RuntimeError("aborted"))),
+        (4, lambda: subpartition.release(RuntimeError("released"))),
     ):
-        heard.clear()
-        subpartition.add(barrier(checkpoint_id=3))
-        subpartition.expect_barrier(3, heard.append)
+        kept.log.clear()
+        subpartition.add_event(barrier(checkpoint_id=number))
         ends()
-        assert [type(one) for one in heard] == [RuntimeError]
+        ends()
+        assert kept.log == [("expect", number), ("fail", number, RuntimeError)]

@@ -12,8 +12,13 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import PartitionNotFoundError
-from aiomailbox.exchange.frames.encoder import event_consumer
-from aiomailbox.exchange.frames.subpartition import BytesSubpartition
+from aiomailbox.exchange.core.subpartition import Producer as Lender
+from aiomailbox.exchange.frames.encoder import FrameEncoder
+from aiomailbox.exchange.frames.subpartition import (
+    BytesSubpartition,
+    FrameWriter,
+    QueuedBuffer,
+)
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.credit import ChannelBuffers
@@ -23,6 +28,8 @@ from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import MemorySegment, NetworkBuffer
 from aiomailbox.memory.builder import BufferConsumer
+from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.testing import RecordingLog
 
 SEGMENT_BYTES = 32 * 1024
@@ -126,8 +133,12 @@ class Producer:
 
     def partition(self, number: int, exclusive: int = 2) -> BytesSubpartition:
         partition_id = partition_number(number)
+        pool = NetworkBufferPool(2).create_local_pool(2)
+        encoder = FrameEncoder(ElementCodec(BYTES_SERIALIZER))
         self.partitions[partition_id] = BytesSubpartition(
-            0, receiver_exclusive_buffers=exclusive
+            0,
+            FrameWriter(Lender(partition_id, pool), encoder),
+            receiver_exclusive_buffers=exclusive,
         )
         return self.partitions[partition_id]
 
@@ -150,11 +161,11 @@ class Producer:
         segment = self.store.take()
         segment.view[: len(content)] = content
         buffer = NetworkBuffer(segment, self.store.recycle, size_bytes=len(content))
-        subpartition.add(BufferConsumer.of_finished(buffer))
+        subpartition.add(QueuedBuffer(BufferConsumer.of_finished(buffer)))
         subpartition.flush()
 
     def emit_event(self, subpartition: BytesSubpartition, event: Any) -> None:
-        subpartition.add(event_consumer(event))
+        subpartition.add_event(event)
         subpartition.flush()
 
     def finish(self, subpartition: BytesSubpartition) -> None:

@@ -322,7 +322,7 @@ async def test_wishes_of_the_reader_reach_the_view(world: Any) -> None:
     world.producer.emit(partition, b"after")
     await reader.until(lambda: reader.numbers == [0])
     await world.until(lambda: view.acknowledged)
-    assert partition._buffer_bytes == 333
+    assert partition.buffer_bytes == 333
     assert partition.is_blocked
     reader.link.resume_consumption()
     await reader.until(lambda: reader.received == [b"after"])

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import PartitionNotFoundError, RemoteFailureError
-from aiomailbox.exchange.core.subpartition import BytesView
-from aiomailbox.exchange.frames.partition import MixedResultPartition
+from aiomailbox.exchange.core.contract import BytesView
 from aiomailbox.exchange.input.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,
 )
+from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
@@ -235,13 +235,13 @@ class Job:
             floating=floating,
             owner="reader",
         )
-        self.partitions: list[MixedResultPartition] = []
+        self.partitions: list[ResultPartition] = []
         channels: list[Any] = []
         for producer in range(producers):
             partition_id = PartitionId(TaskId(VertexId(producer), 0, 0), 0)
             # The other consumer of each producer is only there to make it mixed.
             index = 1 if producer in remote else 0
-            partition = MixedResultPartition(
+            partition = ResultPartition(
                 partition_id,
                 self.upstream_memory.create_local_pool(
                     3, 32, overdraft_ceiling=100_000
@@ -286,7 +286,7 @@ class Job:
         return link
 
     @property
-    def partition(self) -> MixedResultPartition:
+    def partition(self) -> ResultPartition:
         return self.partitions[0]
 
     @property

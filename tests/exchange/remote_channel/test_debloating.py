@@ -33,8 +33,8 @@ async def test_the_size_follows_the_throughput_while_there_is_something_to_read(
     # 64 bytes with their envelope in 100 ms, for a second; it at most doubles at once.
     assert job.link.announced_sizes[1:4] == [128, 256, 512]
     job.pump()
-    subpartition = job.partition._remote.subpartitions[0]
-    assert subpartition._buffer_bytes == job.link.announced_sizes[-1]
+    subpartition = job.partition.subpartitions[1]
+    assert subpartition.buffer_bytes == job.link.announced_sizes[-1]
     job.gate.close()
     announced = list(job.link.announced_sizes)
     await asyncio.sleep(5)

@@ -336,7 +336,7 @@ async def test_a_lost_buffer_is_an_error_at_the_next_poll(job: Any) -> None:
 
 async def test_bytes_that_are_no_element_fail_the_channel_for_good(job: Any) -> None:
     job.connect()
-    job.partition._remote.emit_record(b"\0\0\0\1\x7f", 0)
+    job.partition.emit_record(b"\0\0\0\1\x7f", 1)
     job.emit("fine")
     job.pump()
     for _ in range(2):
@@ -351,7 +351,7 @@ async def test_bytes_that_are_no_element_fail_the_channel_for_good(job: Any) -> 
 
 async def test_an_end_within_a_record_is_an_error(job: Any) -> None:
     job.connect()
-    job.partition._remote.emit_record(b"\0\0\0\x09abc", 0)
+    job.partition.emit_record(b"\0\0\0\x09abc", 1)
     finish(job)
     job.pump()
     with pytest.raises(CorruptStreamError, match="middle of a record"):

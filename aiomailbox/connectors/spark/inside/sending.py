@@ -17,8 +17,12 @@ from aiomailbox.connectors.spark.inside.wire import (
     wire_batch,
 )
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange.core.contract import ChannelStatistics, DataListener
-from aiomailbox.exchange.core.subpartition import ObjectView
+from aiomailbox.exchange.core.contract import (
+    BytesView,
+    ChannelStatistics,
+    DataListener,
+    ObjectView,
+)
 from aiomailbox.exchange.frames.encoder import FrameEncoder
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.local_pool import LocalBufferPool
@@ -243,9 +247,6 @@ class ShuffleOutput:
     def notify_end_of_data(self, mode: StopMode) -> None:
         """Nothing: a stage always ends its data well, or fails."""
 
-    def acknowledge_all_data_processed(self, channel: int) -> None:
-        """Nothing: no task waits for it."""
-
     def finish(self) -> None:
         """Send all that waits, and the end. Idempotent."""
         if self._is_finished or self._is_released:
@@ -265,6 +266,16 @@ class ShuffleOutput:
         Raises:
             IllegalStateError: Always.
         """
+        self._refuse_reading()
+
+    def create_bytes_view(
+        self,
+        subpartition_index: int,
+        listener: DataListener,
+        *,
+        receiver_exclusive_buffers: int,
+    ) -> BytesView:
+        """Refuse; as `create_view`."""
         self._refuse_reading()
 
     def on_consumed(self, callback: Callable[[], None]) -> None:

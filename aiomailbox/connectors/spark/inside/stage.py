@@ -43,7 +43,7 @@ from aiomailbox.connectors.spark.inside.wire import (
     rows_of_batch,
 )
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.exchange.core.pipelined_output import OutputPartition
+from aiomailbox.exchange.core.contract import OutputPartition
 from aiomailbox.exchange.input.gate import InputChannel, InputGate, PartitionRegistry
 from aiomailbox.graph.job_graph import Edge
 from aiomailbox.graph.transformation import OperatorFactory

@@ -1,3 +1,0 @@
-"""Partitions of bytes, under the name that recorded cases run through."""
-
-from __future__ import annotations

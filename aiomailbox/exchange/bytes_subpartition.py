@@ -1,3 +1,0 @@
-"""A channel's queue of bytes, under the name that recorded cases run through."""
-
-from __future__ import annotations

@@ -1,3 +1,0 @@
-"""Events in buffers, under the name that recorded cases run through."""
-
-from __future__ import annotations
