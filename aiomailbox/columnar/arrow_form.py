@@ -31,7 +31,7 @@ from aiomailbox.errors import AioMailboxError, CorruptStreamError, WrongTypeErro
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.record_classes import RecordClass, RecordClasses
 from aiomailbox.records.run import ListRun, Run
-from aiomailbox.records.run_columns import ListRunForm, ValueSerializer
+from aiomailbox.records.run_columns import ListRunForm, PythonSerializer
 from aiomailbox.records.serializers import INT_SERIALIZER
 
 _ROWS, _NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES, _KEYED = range(6)
@@ -77,7 +77,7 @@ class ArrowForm:
     tag: Final = 65
     kind: Final = ArrowRun
 
-    def __init__(self, serializer: ValueSerializer, classes: RecordClasses) -> None:
+    def __init__(self, serializer: PythonSerializer, classes: RecordClasses) -> None:
         self._rows = ListRunForm(serializer)
         self._classes = classes
         self._writer = BatchWriter()

@@ -20,7 +20,6 @@ from aiomailbox.exchange.core.contract import (
 )
 from aiomailbox.exchange.core.subpartition import PrioritizedDeque, SubpartitionView
 from aiomailbox.exchange.input.gate import (
-    ChannelListener,
     InputChannel,
     InputGate,
     LocalInputChannel,
@@ -50,7 +49,6 @@ __all__ = [
     "BlockingView",
     "BroadcastPartitioner",
     "ChannelCredit",
-    "ChannelListener",
     "ChannelStateWriter",
     "ChannelStatistics",
     "CustomPartitioner",

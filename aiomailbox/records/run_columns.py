@@ -14,7 +14,7 @@ from array import array
 from collections.abc import Sequence
 from itertools import chain
 from operator import countOf
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
@@ -238,37 +238,6 @@ _FORMS_OF_COLUMNS: Final = frozenset({TUPLES, RECORDS}) | _PLAIN_FORMS
 
 
 _PLAIN_COLUMNS: Final = msgspec.msgpack.Decoder(list[list[Any]])
-
-
-class ValueSerializer(TypeSerializer[Any], Protocol):
-    """A `TypeSerializer` that can be named, and that does many values at once.
-
-    Attributes:
-        serializer_id: What kind it is, and of which type; both ends compare it.
-        schema_version: Raised by the user when the type's meaning changes.
-    """
-
-    @property
-    def serializer_id(self) -> str:
-        """What kind it is, and of which type."""
-        ...
-
-    @property
-    def schema_version(self) -> int:
-        """Which version of the type it writes."""
-        ...
-
-    def write_many(self, values: list[Any], output: bytearray) -> None:
-        """Append many values."""
-        ...
-
-    def read_many(self, source: ByteReader, count: int) -> list[Any]:
-        """Read so many values.
-
-        Raises:
-            CorruptStreamError: If the bytes are not what `write_many` makes.
-        """
-        ...
 
 
 class PythonSerializer:

@@ -160,18 +160,6 @@ class PartitionRegistry:
 # Input channels: one per subpartition that a gate reads.
 
 
-class ChannelListener(Protocol):
-    """The gate, as its channels see it."""
-
-    def on_channel_data(self, channel: InputChannel) -> None:
-        """Be notified that a channel has something to take, an error included."""
-        ...
-
-    def on_channel_priority(self, channel: InputChannel, sequence_number: int) -> None:
-        """Be notified that a channel's next buffer, of that number, has priority."""
-        ...
-
-
 class InputChannel:
     """Base of channels: their place in the gate, and their first error.
 
@@ -182,14 +170,14 @@ class InputChannel:
     index: int
     error: BaseException | None
     is_released: bool
-    _gate: ChannelListener
+    _gate: InputGate
 
     def __init__(self) -> None:
         self.index = 0
         self.error = None
         self.is_released = False
 
-    def attach(self, gate: ChannelListener, index: int) -> None:
+    def attach(self, gate: InputGate, index: int) -> None:
         """Take a place in a gate; called once, by the gate."""
         self._gate = gate
         self.index = index

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
@@ -50,24 +50,6 @@ from aiomailbox.memory.buffer import MemorySegment, NetworkBuffer
 _LINK_KINDS = (AddCredit, ResumeConsumption, AckAllUserRecordsProcessed, NewBufferSize)
 
 
-class ChannelHost(Protocol):
-    """What a link asks of its connection."""
-
-    def queue(
-        self, kind: type, receiver: bytes, build: Callable[[], Message | None]
-    ) -> None:
-        """Say something soon, once; it is built when it is written."""
-        ...
-
-    def drop(self, kind: type, receiver: bytes) -> bool:
-        """Unsay what was not written yet; say whether there was anything."""
-        ...
-
-    def forget(self, channel: Channel) -> None:
-        """Release a channel that was closed."""
-        ...
-
-
 class Channel:
     """One channel of a connection; what its owner holds of it is a `ChannelLink`.
 
@@ -92,7 +74,7 @@ class Channel:
     )
 
     def __init__(
-        self, host: ChannelHost, receiver: Receiver, request: PartitionRequest
+        self, host: ClientConnection, receiver: Receiver, request: PartitionRequest
     ) -> None:
         self._host = host
         self._is_requested = False

@@ -17,7 +17,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import Any, Final, NamedTuple, cast
 
 from aiomailbox.errors import (
     CorruptStreamError,
@@ -214,22 +214,6 @@ _JOIN_BYTES_MAX: Final = 16 * 1024
 _HAS_VECTORS: Final = sys.version_info >= (3, 12)
 
 
-class WriteTransport(Protocol):
-    """What is asked of a transport; `asyncio.Transport` is one."""
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes, or keep them until they can be sent."""
-        ...
-
-    def writelines(self, list_of_data: list[bytes | memoryview]) -> None:
-        """Send several pieces in one go."""
-        ...
-
-    def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait."""
-        ...
-
-
 class OutgoingBatch:
     """What goes out in one turn.
 
@@ -296,7 +280,7 @@ class Outgoing:
 
     __slots__ = ("_is_writing", "_pinned", "_transport", "written_bytes")
 
-    def __init__(self, transport: WriteTransport) -> None:
+    def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._pinned: deque[tuple[int, list[Buffer]]] = deque()
         self._is_writing = False

@@ -11,27 +11,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
-from aiomailbox.memory.local_pool import BufferListener
-
-
-class FloatingPool(Protocol):
-    """Where floating buffers come from; `LocalBufferPool` without overdraft is one."""
-
-    def try_request(self) -> MemorySegment | None:
-        """Return a segment if there is one now."""
-        ...
-
-    def add_listener(self, listener: BufferListener) -> bool:
-        """Offer the next segment that comes back, once; False if one is there now."""
-        ...
-
-    def recycle(self, segment: MemorySegment) -> None:
-        """Take a segment back."""
-        ...
+from aiomailbox.memory.local_pool import LocalBufferPool
 
 
 class ChannelBuffers:
@@ -88,7 +71,7 @@ class ChannelBuffers:
 
     def __init__(
         self,
-        pool: FloatingPool,
+        pool: LocalBufferPool,
         exclusive: Iterable[MemorySegment],
         *,
         on_credit: Callable[[], None],
@@ -250,8 +233,9 @@ class SenderCredit:
     Example:
         >>> credit = SenderCredit(1)
         >>> credit.on_sent(DataType.DATA_BUFFER)
-        >>> credit.may_send(DataType.DATA_BUFFER), credit.may_send(DataType.END_OF_DATA)
-        (False, True)
+        >>> credit.on_sent(DataType.END_OF_DATA)
+        >>> credit.available
+        0
     """
 
     __slots__ = ("available", "initial_credit")
@@ -264,12 +248,6 @@ class SenderCredit:
         """Be notified of announced credit."""
         self.available += credit
 
-    def may_send(self, next_data_type: DataType) -> bool:
-        """Say whether a buffer of this kind, if there is one, may be sent."""
-        return next_data_type.is_event or (
-            next_data_type.is_buffer and self.available > 0
-        )
-
     def on_sent(self, data_type: DataType) -> None:
         """Use up a credit for a data buffer.
 
@@ -279,9 +257,7 @@ class SenderCredit:
         if not data_type.is_buffer:
             return
         if not self.available:
-            raise IllegalStateError(
-                "a data buffer was sent without credit: ask may_send() first"
-            )
+            raise IllegalStateError("a data buffer was sent without credit")
         self.available -= 1
 
     def announces_backlog(self, backlog: int) -> bool:

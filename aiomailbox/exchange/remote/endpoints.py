@@ -2,7 +2,7 @@
 
 Theory of operation: connections know neither tasks nor partitions. On the reader's side
 a channel hands in a `Receiver` and gets a `ChannelLink` back; on the producer's side a
-`ViewProvider` turns a partition request into a `BytesView`. Everything here is called
+`PartitionRegistry` turns a partition request into a `BytesView`. Everything here is called
 on the loop that owns the connection, and returns at once.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, Protocol
 
-from aiomailbox.exchange.core.contract import BytesView, DataListener
 from aiomailbox.exchange.remote.wire import PartitionAddress
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import NetworkBuffer
@@ -110,29 +109,6 @@ class ChannelLink(Protocol):
 
     def close(self) -> None:
         """Release it: the producer sends nothing more; the last one closes. Idempotent."""
-        ...
-
-
-class ViewProvider(Protocol):
-    """Where a server finds what is asked for."""
-
-    def create_bytes_view(
-        self,
-        partition_id: PartitionId,
-        subpartition_index: int,
-        listener: DataListener,
-        *,
-        receiver_exclusive_buffers: int,
-    ) -> BytesView:
-        """Return the one view of a subpartition; the listener is notified from now on.
-
-        What was queued before is not notified again: ask `BytesView.is_available`.
-
-        Raises:
-            PartitionNotFoundError: If the partition is not there (yet).
-            InvalidArgumentError: If it has no such subpartition.
-            IllegalStateError: If the subpartition has a view already.
-        """
         ...
 
 

@@ -19,13 +19,14 @@ from aiomailbox.errors import (
     safe_str,
 )
 from aiomailbox.exchange.core.contract import BytesView
+from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.exchange.remote.connection import (
     Connection,
     ConnectionOptions,
     OutgoingBatch,
 )
 from aiomailbox.exchange.remote.credit import SenderCredit
-from aiomailbox.exchange.remote.endpoints import ViewProvider, partition_id_of
+from aiomailbox.exchange.remote.endpoints import partition_id_of
 from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
 from aiomailbox.exchange.remote.wire import (
     PARTITION_NOT_FOUND,
@@ -222,7 +223,7 @@ class ProducerConnection(Connection):
     def __init__(
         self,
         identity: WorkerIdentity,
-        provider: ViewProvider,
+        provider: PartitionRegistry,
         handshake: Handshake,
         *,
         options: ConnectionOptions,

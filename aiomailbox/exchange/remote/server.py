@@ -13,8 +13,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.exchange.remote.connection import ConnectionOptions, close_all
-from aiomailbox.exchange.remote.endpoints import PeerAddress, ViewProvider
+from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.handshake import (
     Handshake,
     Security,
@@ -240,7 +241,7 @@ class DataServer:
     def __init__(
         self,
         identity: WorkerIdentity,
-        provider: ViewProvider,
+        provider: PartitionRegistry,
         *,
         security: Security | None = None,
         options: ConnectionOptions | None = None,

@@ -389,7 +389,7 @@ def encode_buffer_header(message: BufferResponse) -> bytes:
     try:
         # The third field counts partial buffers of a merged one: there are none.
         return header + _BUFFER_HEADER.pack(
-            _checked_id(message.receiver),
+            _check_id(message.receiver),
             message.subpartition,
             0,
             message.sequence_number,
@@ -465,14 +465,6 @@ def decode_body(number: int, body: bytes | bytearray | memoryview) -> Message:
     return message
 
 
-def _checked_id(identity: bytes) -> bytes:
-    if len(identity) != ID_BYTES:
-        raise InvalidArgumentError(
-            "receiver", f"{identity!r} has {len(identity)} bytes", "An id has 16."
-        )
-    return identity
-
-
 def _positive(message: str, value: int) -> int:
     if value < 1:
         raise CorruptStreamError(f"{message} of {value}: it has to be positive")
@@ -492,7 +484,7 @@ def _receiver_only(kind: Callable[[bytes], Message]) -> FrameLayout:
         return kind(bytes(source.take(ID_BYTES)))
 
     def write(message: Any, body: bytearray) -> None:
-        body += _checked_id(message.receiver)
+        body += _check_id(message.receiver)
 
     return FrameLayout(ID_BYTES, ID_BYTES, read, write)
 
@@ -509,7 +501,7 @@ def _number_and_receiver(kind: Any) -> FrameLayout:
         value, receiver = message
         if value < 1:
             raise InvalidArgumentError(kind._fields[0], f"{value} is less than 1")
-        body += form.pack(value, _checked_id(receiver))
+        body += form.pack(value, _check_id(receiver))
 
     return FrameLayout(form.size, form.size, read, write)
 
@@ -525,7 +517,7 @@ def _read_segment_id(source: ByteReader) -> Message:
 
 
 def _write_segment_id(message: SegmentId, body: bytearray) -> None:
-    body += _SEGMENT_ID.pack(*message[:2], _checked_id(message.receiver))
+    body += _SEGMENT_ID.pack(*message[:2], _check_id(message.receiver))
 
 
 _PROOF_BYTES: Final = 32

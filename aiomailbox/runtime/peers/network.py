@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -22,7 +23,6 @@ from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES
 from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.records.codec import CodecTable
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.runtime.builder import ChannelFactory
 from aiomailbox.runtime.config import JobConfig
@@ -38,6 +38,7 @@ _SEGMENT_BYTES: Final = BUFFER_SIZE_BYTES
 _FLOATING_SHARE: Final = _SEGMENT_BYTES // DEFAULT_SEGMENT_SIZE_BYTES
 # A buffer costs Python more than it costs Flink, whose least has 256 bytes.
 _DEBLOATED_BYTES_MIN: Final = 1024
+_DIGEST_BYTES: Final = 16
 
 
 class PeerNetwork:
@@ -64,10 +65,10 @@ class PeerNetwork:
         self._config = shipment.config
         self._services = services
         self._place = place
-        self._codecs, self._names = _codecs(shipment)
         self._addresses: list[PeerAddress] = []
         name = "parent" if peer == PARENT else str(peer)
-        self.codec_digest: bytes = self._codecs.digest()
+        self.codec_digest: bytes
+        self._codec, self.codec_digest = _codec_and_digest(shipment)
         identity = WorkerIdentity(shipment.job_id, name, self.codec_digest)
         security = place.security
         options = place.options._replace(segment_bytes_max=_SEGMENT_BYTES)
@@ -127,7 +128,7 @@ class PeerNetwork:
             pool,
             count,
             remote_channels=remote_channels,
-            codec=self._codec(edge),
+            codec=self._codec,
             buffer_size_bytes=self._config.buffer_size_bytes,
             frame_bytes_wished=_SEGMENT_BYTES,
         )
@@ -140,7 +141,7 @@ class PeerNetwork:
             partition_id,
             pool,
             count,
-            codec=self._codec(edge),
+            codec=self._codec,
             directory=self._place.directory(""),
         )
 
@@ -163,7 +164,7 @@ class PeerNetwork:
                 partition_id,
                 index,
                 buffers,
-                self._codec(edge),
+                self._codec,
                 spill_directory=self._place.directory(""),
                 is_kept=edge.is_blocking,
             )
@@ -180,9 +181,6 @@ class PeerNetwork:
             size_bytes_max=_SEGMENT_BYTES,
         )
         return DebloatingGate(channels, options, name=name)
-
-    def _codec(self, edge: Edge) -> ElementCodec:
-        return self._codecs[self._names[id(edge)]].elements
 
 
 def segments_at(shipment: Shipment, peer: int) -> int:
@@ -238,21 +236,12 @@ def _is_of_every_job(method: str, fields: Mapping[str, Any]) -> bool:
     return method != "error" and fields.get("was_open") is not False
 
 
-def edge_codecs(shipment: Shipment) -> dict[int, ElementCodec]:
-    """Return the codecs of all edges, by the ``id`` of each."""
-    table, names = _codecs(shipment)
-    return {identity: table[name].elements for identity, name in names.items()}
-
-
-def _codecs(shipment: Shipment) -> tuple[CodecTable, dict[int, str]]:
-    """Return the codecs of all edges, and what each edge is called there."""
+def _codec_and_digest(shipment: Shipment) -> tuple[ElementCodec, bytes]:
+    """Return the codec of all edges, and 16 bytes that are equal where it is the same."""
     serializer, forms = serializer_and_forms(
         shipment.record_types, has_arrow=shipment.has_arrow
     )
-    table = CodecTable(forms=forms)
-    names = {}
-    for vertex in shipment.graph.vertices:
-        for number, edge in enumerate(vertex.out_edges):
-            names[id(edge)] = name = f"{vertex.id}.{number}"
-            table.enter(name, serializer)
-    return table, names
+    tags = sorted(form.tag for form in forms)
+    described = repr((serializer.serializer_id, serializer.schema_version, tags))
+    digest = hashlib.blake2b(described.encode(), digest_size=_DIGEST_BYTES).digest()
+    return ElementCodec(serializer, forms=forms), digest

@@ -176,9 +176,6 @@ def test_an_offer_that_nobody_waits_for_is_a_mistake() -> None:
 
 def test_without_credit_only_events_may_be_sent() -> None:
     sender = SenderCredit(0)
-    assert sender.may_send(DataType.END_OF_PARTITION)
-    assert not sender.may_send(DataType.DATA_BUFFER)
-    assert not sender.may_send(DataType.NONE)
     sender.on_sent(DataType.END_OF_PARTITION)
     with pytest.raises(IllegalStateError, match="without credit"):
         sender.on_sent(DataType.DATA_BUFFER)
@@ -210,11 +207,7 @@ class Link:
         manager = self.channel.manager
         if step == "produce":
             self.queued += 1
-        elif (
-            step == "send"
-            and self.queued
-            and self.sender.may_send(DataType.DATA_BUFFER)
-        ):
+        elif step == "send" and self.queued and self.sender.available:
             self.queued -= 1
             self.sender.on_sent(DataType.DATA_BUFFER)
             self.data.append(self.queued)

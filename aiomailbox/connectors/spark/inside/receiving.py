@@ -95,18 +95,18 @@ class Demultiplexer:
     """Gives rows to the channels of a task, one after the other.
 
     Args:
-        codec_of: Gives the codec of an edge.
+        codec: Of all edges.
         forward: Takes the rows that are not for this stage.
         on_drained: Called when every row was dealt with, so that more may be read.
     """
 
     def __init__(
         self,
-        codec_of: Callable[[int], ElementCodec],
+        codec: ElementCodec,
         forward: Callable[[WireRow], None],
         on_drained: Callable[[], None],
     ) -> None:
-        self._codec_of = codec_of
+        self._codec = codec
         self._forward = forward
         self._on_drained = on_drained
         self._channels: dict[ChannelKey, ShuffleChannel] = {}
@@ -177,7 +177,7 @@ class Demultiplexer:
             channel.has_ended = True
         elif row.kind == RowKind.DATA:
             try:
-                elements = elements_of(row.payload, self._codec_of(row.edge))
+                elements = elements_of(row.payload, self._codec)
             except Exception as error:  # noqa: BLE001 -- the task trips over it
                 channel.set_error(error)
                 return

@@ -63,13 +63,12 @@ from aiomailbox.operators.sources.source import (
     StaticEnumerator,
 )
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
 from aiomailbox.runtime.builder import ChannelFactory, TaskBuilder
 from aiomailbox.runtime.exchange_plan import AttemptPlan, total_segments
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.local_tasks import LocalTasks
-from aiomailbox.runtime.peers.network import edge_codecs
+from aiomailbox.runtime.peers.messages import element_codec
 from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.responder import NoCheckpointEvents
@@ -226,10 +225,7 @@ class _StageTask(NoCheckpointEvents):
         is_last = part.level == len(self._levels) - 1
         self._gives_batches = is_last and part.want is not None
         self._place = self._find_place()
-        self._codecs: dict[int, ElementCodec] = {
-            self._levels.targets[identity].number: codec
-            for identity, codec in edge_codecs(shipment).items()
-        }
+        self._codec = element_codec(shipment.record_types, has_arrow=shipment.has_arrow)
         producer = (self._place.vertex.id << 32) + partition
         self._writer = RowWriter(outlet, self._levels, part.level, producer)
         self._united: list[list[Edge]] = []
@@ -327,8 +323,9 @@ class _StageTask(NoCheckpointEvents):
         """Return an output towards the shuffle."""
         target = self._levels.targets[id(edge)]
         subtasks = target.subtasks[self._place.subtask_index]
-        codec = self._codecs[target.number]
-        return ShuffleOutput(partition_id, pool, target, subtasks, self._writer, codec)
+        return ShuffleOutput(
+            partition_id, pool, target, subtasks, self._writer, self._codec
+        )
 
     def new_blocking_partition(
         self, edge: Edge, partition_id: PartitionId, pool: LocalBufferPool, count: int
@@ -384,7 +381,7 @@ class _StageTask(NoCheckpointEvents):
     async def _begin_input(self, feed: _Feed, group: anyio.abc.TaskGroup) -> None:
         """Read who produces, which comes first, and leave the rest for later."""
         self._input = Demultiplexer(
-            self._codecs.__getitem__, self._forward, self._drained.set_available
+            self._codec, self._forward, self._drained.set_available
         )
         vertex = self._place.vertex
         mine = {

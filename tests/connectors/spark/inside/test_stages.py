@@ -65,7 +65,7 @@ def row(producer: int, seq: int, order: int, kind: RowKind, *elements: Any) -> W
 def read(rows: list[WireRow]) -> list[Any]:
     """Return what a task would read of rows, in its order."""
     forwarded: list[WireRow] = []
-    demultiplexer = Demultiplexer(lambda edge: CODEC, forwarded.append, lambda: None)
+    demultiplexer = Demultiplexer(CODEC, forwarded.append, lambda: None)
     keys = [ChannelKey(row.edge, row.producer) for row in rows if row.kind == 0]
     gate = InputGate(demultiplexer.channels(keys))
     seen: list[Any] = []
