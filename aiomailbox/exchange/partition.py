@@ -243,12 +243,12 @@ class ResultPartition:
         found = self.subpartitions[channel]
         assert self._remote is not None, "only remote channels take frames"
         assert isinstance(found, BytesSubpartition), "only they take frames"
-        self._remote.emit_record(framed, found)
+        self._remote.write(framed, found.own)
 
     def broadcast_record(self, framed: Framed) -> None:
         """Append a record's frame to all remote channels; see `FrameWriter`."""
         assert self._remote is not None, "only remote channels take frames"
-        self._remote.broadcast_record(framed)
+        self._remote.write(framed, self._remote.shared)
 
     def broadcast_event(self, event: RuntimeEvent) -> None:
         """Queue an event for every consumer, in a buffer of its own.

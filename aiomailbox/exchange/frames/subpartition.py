@@ -83,6 +83,43 @@ class QueuedBuffer:
             unread.recycle()
 
 
+class Stretch:
+    """What is written to one channel, or to all of them together.
+
+    Attributes:
+        channels: Which of them read it.
+        builder: Of its unfinished buffer.
+    """
+
+    __slots__ = ("builder", "channels")
+
+    def __init__(self, channels: list[BytesSubpartition]) -> None:
+        self.channels = channels
+        self.builder: BufferBuilder | None = None
+
+    def queue(self, builder: BufferBuilder, partial: int, needed: int) -> None:
+        """Queue a builder's reading end at each channel, and heed their wished sizes."""
+        consumer = builder.create_consumer_from_beginning()
+        try:
+            wished = [
+                channel.buffer_bytes
+                for channel in self.channels
+                if channel.add(QueuedBuffer(consumer.copy(), partial))
+            ]
+        finally:
+            consumer.close()
+        if wished:
+            # Debloating never makes it smaller than what has to go in.
+            builder.trim(max(needed, min(wished)))
+
+    def finish(self) -> None:
+        """Finish the unfinished buffer, if there is one."""
+        builder, self.builder = self.builder, None
+        if builder is not None:
+            builder.finish()
+            builder.close()
+
+
 class FrameWriter:
     """Frames what goes to the remote channels of one output, together or to one.
 
@@ -94,6 +131,7 @@ class FrameWriter:
 
     Attributes:
         channels: The channels; each enters itself.
+        shared: What all channels read, while records go to all of them.
 
     Concept:
         Flink, ``BufferWritingResultPartition``.
@@ -103,34 +141,33 @@ class FrameWriter:
         "_encoder",
         "_frame_bytes_max",
         "_producer",
-        "_shared",
         "_small_buffers_max",
         "channels",
+        "shared",
     )
 
     def __init__(
         self, producer: Producer, encoder: FrameEncoder, *, small_buffers_max: int = 0
     ) -> None:
         self.channels: list[BytesSubpartition] = []
+        self.shared: Stretch = Stretch(self.channels)
         self._producer = producer
         self._encoder = encoder
         self._frame_bytes_max = encoder.frame_bytes_wished
         self._small_buffers_max = small_buffers_max
-        # What all channels read, while records go to all of them.
-        self._shared: BufferBuilder | None = None
 
     def emit_run(self, run: Run, channel: BytesSubpartition) -> None:
-        """Append a run's frames to one channel; see `emit_record`."""
+        """Append a run's frames to one channel; see `write`."""
         # A buffer is never smaller than what it holds whole.
         wished = min(self._frame_bytes_max, channel.buffer_bytes)
         self._encoder.frame_bytes_wished = wished
         for framed, count in self._encoder.frames(run):
-            self.emit_record(framed, channel)
+            self.write(framed, channel.own)
             channel.records_total += count
 
     def emit_control(self, element: Control, channel: BytesSubpartition) -> None:
-        """Append a control element's frame to one channel; see `emit_record`."""
-        self.emit_record(self._encoder.frame(element), channel)
+        """Append a control element's frame to one channel; see `write`."""
+        self.write(self._encoder.frame(element), channel.own)
 
     def broadcast_run(self, run: Run) -> None:
         """Append a run's frames to all channels; it is encoded once."""
@@ -138,7 +175,7 @@ class FrameWriter:
         least = min(each.buffer_bytes for each in self.channels)
         self._encoder.frame_bytes_wished = min(self._frame_bytes_max, least)
         for framed, count in self._encoder.frames(run):
-            self.broadcast_record(framed)
+            self.write(framed, self.shared)
             for channel in self.channels:
                 channel.records_total += count
 
@@ -149,12 +186,12 @@ class FrameWriter:
         else to each channel's own, so that none is finished early.
         """
         framed = self._encoder.frame(element)
-        if self._shared is not None:
-            self.broadcast_record(framed)
+        if self.shared.builder is not None:
+            self.write(framed, self.shared)
             return
         for channel in self.channels:
             if not channel.is_released:
-                self.emit_record(framed, channel)
+                self.write(framed, channel.own)
 
     def broadcast_event(
         self, event: RuntimeEvent, overtaken: Sequence[Sequence[bytes]]
@@ -177,68 +214,45 @@ class FrameWriter:
         finally:
             consumer.close()
 
-    def emit_record(self, framed: Framed, channel: BytesSubpartition) -> None:
-        """Append a record to one channel.
+    def write(self, framed: Framed, target: Stretch) -> None:
+        """Append a record.
 
         Args:
             framed: Its length and its content; borrowed for the call.
-            channel: Of this output.
+            target: A channel's own stretch, or the one that all share.
 
         Raises:
             IllegalStateError: If the partition is closed.
             OverdraftCeilingError: If one record needs more than may be lent.
         """
-        builder = channel.builder
+        builder = target.builder
         # The hot path: less than what fits, so it is neither full nor continued.
         if builder is not None and len(framed) < builder.writable_bytes:
             builder.append_and_commit(framed)
             return
         rest = memoryview(framed)
         if builder is None:
-            builder = self._open_own(channel)
+            builder = self._open(target)
             # Queued while it is empty, so that its reader can take a part of it when it
             # is flushed.
-            _queue([channel], builder, 0, len(rest))
+            target.queue(builder, 0, len(rest))
         rest = rest[self._append(builder, rest) :]
         while rest:
-            channel.finish_builder()
-            builder = self._open_own(channel)
+            target.finish()
+            builder = self._open(target)
             written = self._append(builder, rest)
             # The other way round than above: written first, so that it is known where
             # the first whole record begins.
-            _queue([channel], builder, written, written)
+            target.queue(builder, written, written)
             rest = rest[written:]
         if builder.is_full:
-            channel.finish_builder()
-
-    def broadcast_record(self, framed: Framed) -> None:
-        """Append a record to all channels, through one shared buffer.
-
-        Args and errors are those of `emit_record`.
-        """
-        builder = self._shared
-        if builder is not None and len(framed) < builder.writable_bytes:
-            builder.append_and_commit(framed)
-            return
-        rest = memoryview(framed)
-        if builder is None:
-            builder = self._open_shared()
-            _queue(self.channels, builder, 0, len(rest))
-        rest = rest[self._append(builder, rest) :]
-        while rest:
-            self._finish_shared()
-            builder = self._open_shared()
-            written = self._append(builder, rest)
-            _queue(self.channels, builder, written, written)
-            rest = rest[written:]
-        if builder.is_full:
-            self._finish_shared()
+            target.finish()
 
     def finish_all(self) -> None:
         """Finish the buffers that are written to."""
-        self._finish_shared()
+        self.shared.finish()
         for channel in self.channels:
-            channel.finish_builder()
+            channel.own.finish()
 
     def _append(self, builder: BufferBuilder, record: memoryview) -> int:
         missing = len(record) - builder.writable_bytes
@@ -252,50 +266,18 @@ class FrameWriter:
         pool, most = self._producer.pool, self._small_buffers_max
         return not pool.available and (not most or pool.outstanding - pool.size >= most)
 
-    def _open_own(self, channel: BytesSubpartition) -> BufferBuilder:
+    def _open(self, target: Stretch) -> BufferBuilder:
         self._producer.check_open()
-        self._finish_shared()
-        builder = channel.builder = self._new_builder(channel)
-        return builder
-
-    def _open_shared(self) -> BufferBuilder:
-        self._producer.check_open()
-        self.finish_all()
-        # All channels hold it; the quota of the first one counts it.
-        builder = self._shared = self._new_builder(self.channels[0])
-        return builder
-
-    def _new_builder(self, channel: BytesSubpartition) -> BufferBuilder:
+        if target is self.shared:
+            self.finish_all()
+        else:
+            self.shared.finish()
         pool = self._producer.pool
-        charged = self._producer.charged(channel.index)
-        return BufferBuilder(pool.request_elastic(charged), pool.recycler(charged))
-
-    def _finish_shared(self) -> None:
-        builder, self._shared = self._shared, None
-        if builder is not None:
-            builder.finish()
-            builder.close()
-
-
-def _queue(
-    channels: Sequence[BytesSubpartition],
-    builder: BufferBuilder,
-    partial: int,
-    needed: int,
-) -> None:
-    """Queue a builder's reading end at each channel, and heed their wished sizes."""
-    consumer = builder.create_consumer_from_beginning()
-    try:
-        wished = [
-            channel.buffer_bytes
-            for channel in channels
-            if channel.add(QueuedBuffer(consumer.copy(), partial))
-        ]
-    finally:
-        consumer.close()
-    if wished:
-        # Debloating never makes it smaller than what has to go in.
-        builder.trim(max(needed, min(wished)))
+        # All channels hold a shared one; the quota of the first one counts it.
+        charged = self._producer.charged(target.channels[0].index)
+        segment = pool.request_elastic(charged)
+        builder = target.builder = BufferBuilder(segment, pool.recycler(charged))
+        return builder
 
 
 class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
@@ -309,17 +291,17 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
             credit that was given for it comes back.
 
     Attributes:
-        builder: Of the unfinished buffer that only this channel reads.
+        own: What only this channel reads.
         receiver_exclusive_buffers: As given, or as a partition request says.
     """
 
-    __slots__ = ("_writer", "builder", "receiver_exclusive_buffers")
+    __slots__ = ("_writer", "own", "receiver_exclusive_buffers")
 
     def __init__(
         self, index: int, writer: FrameWriter, *, receiver_exclusive_buffers: int = 2
     ) -> None:
         super().__init__(index)
-        self.builder: BufferBuilder | None = None
+        self.own: Stretch = Stretch([self])
         self.receiver_exclusive_buffers: int = receiver_exclusive_buffers
         self._writer = writer
         writer.channels.append(self)
@@ -350,13 +332,6 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
             return False
         self._add(buffer)
         return True
-
-    def finish_builder(self) -> None:
-        """Finish the buffer that only this channel reads, if there is one."""
-        builder, self.builder = self.builder, None
-        if builder is not None:
-            builder.finish()
-            builder.close()
 
     def poll(self) -> PolledBytes | None:
         """Take what is ready of the next buffer.

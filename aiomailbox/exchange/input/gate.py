@@ -234,6 +234,14 @@ class InputChannel:
         """Return the pool that the channel borrows from with others of its gate."""
         return None
 
+    def on_data_available(self) -> None:
+        """Pass on to the gate that something can be taken."""
+        self._gate.on_channel_data(self)
+
+    def on_priority_event(self, sequence_number: int) -> None:
+        """Pass on to the gate that the next buffer has priority."""
+        self._gate.on_channel_priority(self, sequence_number)
+
     def set_error(self, error: BaseException) -> None:
         """Let the task trip over an error at its next poll; the first one wins."""
         # The first is the cause; what follows is usually its echo.
@@ -365,14 +373,6 @@ class LocalInputChannel(InputChannel):
         if self._view is None:
             return ChannelStatistics()
         return self._view.statistics()
-
-    def on_data_available(self) -> None:
-        """Pass on to the gate that something can be taken."""
-        self._gate.on_channel_data(self)
-
-    def on_priority_event(self, sequence_number: int) -> None:
-        """Pass on to the gate that the next buffer has priority."""
-        self._gate.on_channel_priority(self, sequence_number)
 
 
 def retry_delays_ms(initial_ms: int, maximum_ms: int) -> Iterator[int]:

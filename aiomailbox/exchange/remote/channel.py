@@ -36,10 +36,11 @@ from aiomailbox.exchange.core.contract import (
 from aiomailbox.exchange.core.subpartition import PrioritizedDeque
 from aiomailbox.exchange.frames.encoder import ElementReader, event_buffer
 from aiomailbox.exchange.input.gate import InputChannel, retry_delays_ms
+from aiomailbox.exchange.remote.client import Channel
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.exchange.remote.endpoints import ChannelLink, PeerAddress, Receiver
+from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory.buffer import Buffer, MemorySegment, NetworkBuffer
+from aiomailbox.memory.buffer import Buffer
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec
@@ -140,7 +141,7 @@ class GateBuffers:
             self.pool,
             exclusive,
             on_credit=on_credit,
-            return_exclusive=self._return_exclusive,
+            return_exclusive=self._memory.recycle_unpooled,
         )
 
     def release(self) -> None:
@@ -153,11 +154,8 @@ class GateBuffers:
         """Lend nothing more, and return what no channel has. Idempotent."""
         unclaimed, self._unclaimed = self._unclaimed, []
         if unclaimed:
-            self._return_exclusive(unclaimed)
+            self._memory.recycle_unpooled(unclaimed)
         self.pool.lazy_destroy()
-
-    def _return_exclusive(self, segments: list[MemorySegment]) -> None:
-        self._memory.recycle_unpooled(segments)
 
 
 # What has arrived on a remote channel and was not read yet.
@@ -476,7 +474,7 @@ class ChannelConnector(Protocol):
         subpartition_index: int,
         receiver: Receiver,
         credit: int,
-    ) -> ChannelLink:
+    ) -> Channel:
         """Request a subpartition, and return at once; what fails fails the receiver."""
         ...
 
@@ -529,10 +527,16 @@ class RemoteInputChannel(InputChannel):
         self._connector = connector
         self._delays_ms = retry_delays_ms(retry_initial_ms, retry_max_ms)
         self._retry: asyncio.TimerHandle | None = None
-        self._link: ChannelLink | None = None
+        self._link: Channel | None = None
         self._gate_buffers = buffers
         self._buffers = buffers.claim(self._on_credit)
         self._received = ReceivedBuffers(self._buffers, self)
+        # What a connection says goes where it belongs; see `Receiver`.
+        self.request_buffer = self._buffers.request_buffer
+        self.on_sender_backlog = self._buffers.on_sender_backlog
+        self.take_credit = self._buffers.take_credit
+        self.on_buffer = self._received.on_buffer
+        self.on_empty_buffer = self._received.on_empty_buffer
         self._reader = ElementReader(codec, str(partition_id), spill_directory)
         # The buffer that is read in parts.
         self._begun: ReceivedBuffer | None = None
@@ -693,28 +697,6 @@ class RemoteInputChannel(InputChannel):
         """Return the pool that the channels of the gate borrow from."""
         return self._gate_buffers.pool
 
-    def request_buffer(self) -> NetworkBuffer | None:
-        """Return a buffer for data that arrives; None if it was sent without credit."""
-        return self._buffers.request_buffer()
-
-    def on_buffer(
-        self, buffer: NetworkBuffer, sequence_number: int, backlog: int
-    ) -> None:
-        """Take a buffer with its content; it is recycled here in any case."""
-        self._received.on_buffer(buffer, sequence_number, backlog)
-
-    def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
-        """Be notified of a data buffer without content."""
-        self._received.on_empty_buffer(sequence_number, backlog)
-
-    def on_sender_backlog(self, backlog: int) -> None:
-        """Be notified of how many buffers wait at the producer."""
-        self._buffers.on_sender_backlog(backlog)
-
-    def take_credit(self) -> int:
-        """Return the credit to announce now, and count it as announced."""
-        return self._buffers.take_credit()
-
     def on_partition_not_found(self) -> None:
         """Request the partition again after a while, or fail if it was long enough.
 
@@ -742,14 +724,6 @@ class RemoteInputChannel(InputChannel):
         if not self.is_released:
             self._cancel_retry()
             self.set_error(error)
-
-    def on_data_available(self) -> None:
-        """Pass on to the gate that something has arrived."""
-        self._gate.on_channel_data(self)
-
-    def on_priority_event(self, sequence_number: int) -> None:
-        """Pass on to the gate that the next buffer has priority."""
-        self._gate.on_channel_priority(self, sequence_number)
 
     def _next_buffer(self) -> ReceivedBuffer | None:
         """Return what was begun; before it only an event that overtakes."""
@@ -804,7 +778,7 @@ class RemoteInputChannel(InputChannel):
             ) from error
         raise error
 
-    def _connected(self, purpose: str) -> ChannelLink:
+    def _connected(self, purpose: str) -> Channel:
         if self.is_released or self._link is None:
             state = "released" if self.is_released else "not connected"
             raise IllegalStateError(f"{self!r} is {state}: it cannot {purpose}")

@@ -51,7 +51,7 @@ _LINK_KINDS = (AddCredit, ResumeConsumption, AckAllUserRecordsProcessed, NewBuff
 
 
 class Channel:
-    """One channel of a connection; what its owner holds of it is a `ChannelLink`.
+    """One channel of a connection, as its owner holds it.
 
     Args:
         host: The connection.

@@ -11,14 +11,13 @@ from aiomailbox.clock import Clock, clock_of
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.input.gate import InputChannel, InputGate
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
-from aiomailbox.exchange.remote.client import ClientConnection
+from aiomailbox.exchange.remote.client import Channel, ClientConnection
 from aiomailbox.exchange.remote.connection import (
     ConnectionOptions,
     ConnectionState,
     close_all,
 )
 from aiomailbox.exchange.remote.endpoints import (
-    ChannelLink,
     PeerAddress,
     Receiver,
     partition_address,
@@ -75,7 +74,7 @@ class Connections:
         subpartition_index: int,
         receiver: Receiver,
         credit: int,
-    ) -> ChannelLink:
+    ) -> Channel:
         """Request a subpartition for a channel; connects in the background.
 
         Args:

@@ -1,9 +1,9 @@
 """What a connection asks of its two ends: the reader's channel, the producer's view.
 
-Theory of operation: connections know neither tasks nor partitions. On the reader's side
-a channel hands in a `Receiver` and gets a `ChannelLink` back; on the producer's side a
-`PartitionRegistry` turns a partition request into a `BytesView`. Everything here is called
-on the loop that owns the connection, and returns at once.
+Theory of operation: connections know no tasks. On the reader's side a channel hands in a
+`Receiver` and gets a `Channel` of its connection back; on the producer's side the
+`PartitionRegistry` turns a partition request into a `BytesView`. Everything here is
+called on the loop that owns the connection, and returns at once.
 """
 
 from __future__ import annotations
@@ -81,34 +81,6 @@ class Receiver(Protocol):
 
     def fail(self, error: BaseException) -> None:
         """Let the task that reads trip over an error; the first one stays."""
-        ...
-
-
-class ChannelLink(Protocol):
-    """What a channel may ask of its connection; a no-op once that is gone."""
-
-    def announce_credit(self) -> None:
-        """Announce credit soon: `Receiver.take_credit` is asked when it is written."""
-        ...
-
-    def request_again(self) -> None:
-        """Send the partition request once more, after it was not found."""
-        ...
-
-    def resume_consumption(self) -> None:
-        """Let the producer go on after an event that blocked it."""
-        ...
-
-    def acknowledge_all_data_processed(self) -> None:
-        """Tell the producer that all its records have been processed."""
-        ...
-
-    def announce_buffer_size(self, size_bytes: int) -> None:
-        """Tell the producer how large its buffers should be."""
-        ...
-
-    def close(self) -> None:
-        """Release it: the producer sends nothing more; the last one closes. Idempotent."""
         ...
 
 
