@@ -95,7 +95,39 @@ class AlignmentMeter:
         self._started_s = None
 
 
-class CheckpointBarrierHandler:
+class _BarrierHandler:
+    """What both kinds of handlers have in common.
+
+    Args:
+        channels: How many channels the task reads, over all its gates; at least 1.
+        clock: For the statistics.
+        after_end: Whether there are checkpoints once some channels have ended.
+
+    Attributes:
+        latest_checkpoint_id: The newest checkpoint that was heard of, -1 before the
+            first.
+        open_channels: How many channels have not come to their end.
+    """
+
+    __slots__ = ("_after_end", "_meter", "latest_checkpoint_id", "open_channels")
+
+    def __init__(self, channels: int, clock: Clock, *, after_end: bool) -> None:
+        self.latest_checkpoint_id: int = -1
+        self.open_channels: int = channels
+        self._after_end = after_end
+        self._meter = AlignmentMeter(clock)
+
+    @property
+    def statistics(self) -> AlignmentStatistics | None:
+        """Of the checkpoint that began last."""
+        return self._meter.latest
+
+    def on_data(self, size_bytes: int) -> None:
+        """Count a buffer of data that was read."""
+        self._meter.add_bytes(size_bytes)
+
+
+class CheckpointBarrierHandler(_BarrierHandler):
     """Decides what the barriers of all channels of a task mean; exactly once.
 
     Each ``on_`` method returns what is to be done, in order. The owner carries it out
@@ -109,19 +141,15 @@ class CheckpointBarrierHandler:
             the end of a channel aborts the pending one.
 
     Invariants:
-        A checkpoint is pending exactly while ``current != last_done``.
+        A checkpoint is pending exactly while ``latest_checkpoint_id != last done``.
     """
 
     __slots__ = (
-        "_after_end",
         "_arrived",
         "_clock",
-        "_current_id",
         "_is_closed",
         "_last_done_id",
         "_machine",
-        "_meter",
-        "_open_channels",
         "_pending",
         "_target",
     )
@@ -134,12 +162,9 @@ class CheckpointBarrierHandler:
         may_overtake: bool = False,
         after_end: bool = True,
     ) -> None:
+        super().__init__(channels, clock, after_end=after_end)
         self._machine = AlignmentMachine(may_overtake=may_overtake)
-        self._meter = AlignmentMeter(clock)
         self._clock = clock
-        self._after_end = after_end
-        self._open_channels = channels
-        self._current_id = -1
         self._last_done_id = -1
         self._pending: CheckpointBarrier | None = None
         self._arrived: set[ChannelInfo] = set()
@@ -147,29 +172,14 @@ class CheckpointBarrierHandler:
         self._is_closed = False
 
     @property
-    def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint that was heard of, -1 before the first."""
-        return self._current_id
-
-    @property
     def is_pending(self) -> bool:
         """Whether a checkpoint has begun here and was neither completed nor aborted."""
-        return self._current_id != self._last_done_id
-
-    @property
-    def open_channels(self) -> int:
-        """How many channels have not come to their end."""
-        return self._open_channels
+        return self.latest_checkpoint_id != self._last_done_id
 
     @property
     def blocked_channels(self) -> list[ChannelInfo]:
         """The channels that are not read because their barrier has arrived."""
         return self._machine.blocked_channels
-
-    @property
-    def statistics(self) -> AlignmentStatistics | None:
-        """Of the alignment that began last."""
-        return self._meter.latest
 
     def on_barrier(
         self, channel: ChannelInfo, barrier: CheckpointBarrier, *, is_rpc: bool = False
@@ -211,14 +221,14 @@ class CheckpointBarrierHandler:
 
     def on_cancel(self, channel: ChannelInfo, checkpoint_id: int) -> list[Action]:
         """Take an event that says that a checkpoint will not happen upstream."""
-        is_newer = checkpoint_id > self._current_id
-        if is_newer or (checkpoint_id == self._current_id and self._arrived):
+        is_newer = checkpoint_id > self.latest_checkpoint_id
+        if is_newer or (checkpoint_id == self.latest_checkpoint_id and self._arrived):
             return self.abort(checkpoint_id, DeclineReason.CANCELLED)
         return []
 
     def on_end_of_partition(self, channel: ChannelInfo) -> list[Action]:
         """Take the end of a channel."""
-        self._open_channels -= 1
+        self.open_channels -= 1
         barrier = self._pending
         # No checkpoint is pending: the end of the channel counts for none.
         if barrier is None:
@@ -226,7 +236,7 @@ class CheckpointBarrierHandler:
             return []
         if not self._after_end:
             self._machine.forget(channel)
-            return self.abort(self._current_id, DeclineReason.END_OF_STREAM)
+            return self.abort(self.latest_checkpoint_id, DeclineReason.END_OF_STREAM)
         is_last = self._arrive(channel)
         actions = self._machine.on_end_of_partition(
             channel, barrier, is_last=is_last, is_late=self._is_late(barrier)
@@ -236,18 +246,18 @@ class CheckpointBarrierHandler:
     def on_timeout(self, checkpoint_id: int) -> list[Action]:
         """Take the end of the time for alignment; harmless when it comes too late."""
         barrier = self._pending
-        if barrier is None or checkpoint_id != self._current_id or self._is_closed:
+        if (
+            barrier is None
+            or checkpoint_id != self.latest_checkpoint_id
+            or self._is_closed
+        ):
             return []
         return self._machine.on_timeout(barrier)
-
-    def on_data(self, size_bytes: int) -> None:
-        """Count a buffer of data that was read."""
-        self._meter.add_bytes(size_bytes)
 
     def abort(self, checkpoint_id: int, reason: DeclineReason) -> list[Action]:
         """Give up a checkpoint, and the pending one if that is older."""
         # A cancel may be newer than what is pending: that one goes with it, in silence.
-        self._current_id = max(self._current_id, checkpoint_id)
+        self.latest_checkpoint_id = max(self.latest_checkpoint_id, checkpoint_id)
         self._last_done_id = max(self._last_done_id, checkpoint_id)
         self._pending = None
         self._arrived.clear()
@@ -256,7 +266,7 @@ class CheckpointBarrierHandler:
             CancelAlignmentTimer(),
             *self._machine.abort(checkpoint_id),
         ]
-        if checkpoint_id == self._current_id:
+        if checkpoint_id == self.latest_checkpoint_id:
             self._meter.reset()
         return [*actions, Abort(checkpoint_id, reason)]
 
@@ -265,22 +275,22 @@ class CheckpointBarrierHandler:
         self._is_closed = True
 
     def _is_obsolete(self, checkpoint_id: int) -> bool:
-        if checkpoint_id == self._current_id:
+        if checkpoint_id == self.latest_checkpoint_id:
             return not self.is_pending
-        return checkpoint_id < self._current_id
+        return checkpoint_id < self.latest_checkpoint_id
 
     def _begin(self, barrier: CheckpointBarrier) -> list[Action]:
         """Make a checkpoint the pending one, if it is not yet."""
         checkpoint_id = barrier.checkpoint_id
-        if self._current_id >= checkpoint_id:
+        if self.latest_checkpoint_id >= checkpoint_id:
             return []
         actions: list[Action] = []
         if self.is_pending:
-            actions += self.abort(self._current_id, DeclineReason.SUBSUMED)
-        self._current_id = checkpoint_id
+            actions += self.abort(self.latest_checkpoint_id, DeclineReason.SUBSUMED)
+        self.latest_checkpoint_id = checkpoint_id
         self._pending = barrier
         # Fixed now: a channel that ends later is counted by its end.
-        self._target = self._open_channels
+        self._target = self.open_channels
         if barrier.is_timeoutable:
             due_ms = barrier.timestamp_ms + barrier.aligned_timeout_ms
             delay_ms = max(0, due_ms - self._clock.now_ms())
@@ -296,7 +306,7 @@ class CheckpointBarrierHandler:
         if count > before:
             if count == 1:
                 assert self._pending is not None
-                self._meter.start(self._current_id, self._pending.timestamp_ms)
+                self._meter.start(self.latest_checkpoint_id, self._pending.timestamp_ms)
             if count == self._target:
                 # Before the transition: a snapshot it triggers sees the final figures.
                 self._meter.stop()
@@ -306,7 +316,7 @@ class CheckpointBarrierHandler:
         if not is_last:
             return []
         self._arrived.clear()
-        self._last_done_id = self._current_id
+        self._last_done_id = self.latest_checkpoint_id
         self._pending = None
         return [CancelAlignmentTimer()]
 
@@ -344,7 +354,7 @@ class _Count:
         return len(self.arrived) == self.target
 
 
-class CheckpointBarrierTracker:
+class CheckpointBarrierTracker(_BarrierHandler):
     """Triggers a snapshot when the barriers of all channels have been seen.
 
     Several checkpoints may be pending at once; the one that is complete first drops the
@@ -356,20 +366,12 @@ class CheckpointBarrierTracker:
         after_end: Whether there are checkpoints once some channels have ended.
     """
 
-    __slots__ = ("_after_end", "_latest_id", "_meter", "_open_channels", "_pending")
+    __slots__ = ("_pending",)
 
     def __init__(self, channels: int, clock: Clock, *, after_end: bool = True) -> None:
-        self._meter = AlignmentMeter(clock)
-        self._after_end = after_end
-        self._open_channels = channels
-        self._latest_id = -1
+        super().__init__(channels, clock, after_end=after_end)
         # In the order of their numbers.
         self._pending: deque[_Count] = deque()
-
-    @property
-    def latest_checkpoint_id(self) -> int:
-        """The newest checkpoint that was heard of, -1 before the first."""
-        return self._latest_id
 
     @property
     def pending_checkpoint_ids(self) -> list[int]:
@@ -382,37 +384,27 @@ class CheckpointBarrierTracker:
         return bool(self._pending)
 
     @property
-    def open_channels(self) -> int:
-        """How many channels have not come to their end."""
-        return self._open_channels
-
-    @property
     def blocked_channels(self) -> list[ChannelInfo]:
         """None, ever."""
         return []
-
-    @property
-    def statistics(self) -> AlignmentStatistics | None:
-        """Of the checkpoint that began last."""
-        return self._meter.latest
 
     def on_barrier(
         self, channel: ChannelInfo, barrier: CheckpointBarrier, *, is_rpc: bool = False
     ) -> list[Action]:
         """Take a barrier; see `CheckpointBarrierHandler.on_barrier`."""
         checkpoint_id = barrier.checkpoint_id
-        is_new = checkpoint_id > self._latest_id
+        is_new = checkpoint_id > self.latest_checkpoint_id
         # Only for a new one: one that began with two channels waits for both.
-        if is_new and self._open_channels == 1:
-            self._latest_id = checkpoint_id
+        if is_new and self.open_channels == 1:
+            self.latest_checkpoint_id = checkpoint_id
             self._pending.clear()
             self._meter.start(checkpoint_id, barrier.timestamp_ms)
             self._meter.stop()
             return [Trigger(barrier)]
         if is_new:
-            self._latest_id = checkpoint_id
+            self.latest_checkpoint_id = checkpoint_id
             self._meter.start(checkpoint_id, barrier.timestamp_ms)
-            count = _Count(checkpoint_id, self._open_channels, barrier)
+            count = _Count(checkpoint_id, self.open_channels, barrier)
             count.add(channel)
             self._pending.append(count)
             if len(self._pending) > _TRACKED_MAX:
@@ -440,9 +432,9 @@ class CheckpointBarrierTracker:
             actions += _abort(count, DeclineReason.CANCELLED)
             if count.add(channel):
                 self._pending.popleft()
-        elif checkpoint_id > self._latest_id:
-            self._latest_id = checkpoint_id
-            count = _Count(checkpoint_id, self._open_channels, None)
+        elif checkpoint_id > self.latest_checkpoint_id:
+            self.latest_checkpoint_id = checkpoint_id
+            count = _Count(checkpoint_id, self.open_channels, None)
             actions += _abort(count, DeclineReason.CANCELLED)
             # Barriers that still come are counted, so that they do not revive it.
             if not count.add(channel):
@@ -451,7 +443,7 @@ class CheckpointBarrierTracker:
 
     def on_end_of_partition(self, channel: ChannelInfo) -> list[Action]:
         """Take the end of a channel: it counts for every pending checkpoint."""
-        self._open_channels -= 1
+        self.open_channels -= 1
         if not self._after_end:
             actions: list[Action] = []
             while self._pending:
@@ -464,10 +456,6 @@ class CheckpointBarrierTracker:
         """Ignore what only barriers that may overtake have."""
         return []
 
-    def on_data(self, size_bytes: int) -> None:
-        """Count a buffer of data that was read."""
-        self._meter.add_bytes(size_bytes)
-
     def close(self) -> None:
         """Expect nothing more."""
         self._pending.clear()
@@ -479,7 +467,7 @@ class CheckpointBarrierTracker:
             pass
         if count.is_aborted or count.barrier is None:
             return []
-        if count.checkpoint_id == self._latest_id:
+        if count.checkpoint_id == self.latest_checkpoint_id:
             self._meter.stop()
         return [Trigger(count.barrier)]
 

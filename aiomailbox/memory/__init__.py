@@ -18,17 +18,18 @@ from aiomailbox.memory.debloat import (
     DebloatOptions,
     ThroughputMeter,
 )
-from aiomailbox.memory.local_pool import BufferListener, LocalBufferPool
+from aiomailbox.memory.local_pool import (
+    DEFAULT_OVERDRAFT_CEILING,
+    BufferListener,
+    LocalBufferPool,
+    LocalPoolOptions,
+    PoolStatistics,
+)
 from aiomailbox.memory.network_pool import (
     Demand,
     NetworkBufferPool,
     PoolLeak,
     redistribute,
-)
-from aiomailbox.memory.options import (
-    DEFAULT_OVERDRAFT_CEILING,
-    LocalPoolOptions,
-    PoolStatistics,
 )
 
 __all__ = [

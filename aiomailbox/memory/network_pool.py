@@ -18,8 +18,11 @@ from aiomailbox.memory.buffer import (
     MemoryArena,
     MemorySegment,
 )
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.options import DEFAULT_OVERDRAFT_CEILING, LocalPoolOptions
+from aiomailbox.memory.local_pool import (
+    DEFAULT_OVERDRAFT_CEILING,
+    LocalBufferPool,
+    LocalPoolOptions,
+)
 
 # How many segments each local pool may have (pure).
 

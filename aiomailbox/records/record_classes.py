@@ -26,7 +26,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import CorruptStreamError, InvalidArgumentError, WrongTypeError
 
 Family = Callable[[tuple[str, ...]], type]
 
@@ -438,3 +438,46 @@ def record_of(names: tuple[str, ...], values: tuple[Any, ...]) -> tuple[Any, ...
 
 def _reduce(record: Any) -> tuple[Any, ...]:
     return record_of, (record._fields, tuple(record))
+
+
+# Spark's Row as a record: a tuple whose objects each know the names of their fields.
+
+
+_ROW_MODULE: Final = "pyspark.sql.types"
+
+
+def is_spark_row(kind: object) -> bool:
+    """Say whether a class is `pyspark.sql.Row`; imports nothing.
+
+    Example:
+        >>> is_spark_row(tuple)
+        False
+    """
+    return (
+        isinstance(kind, type)
+        and issubclass(kind, tuple)
+        and (kind.__module__, kind.__qualname__) == (_ROW_MODULE, "Row")
+    )
+
+
+def row_class(kind: type) -> RecordClass:
+    """Return how Rows are taken apart: the names, None without any, and the values."""
+
+    def split(row: Any) -> tuple[Any, ...]:
+        names = getattr(row, "__fields__", None)
+        return None if names is None else tuple(names), tuple(row)
+
+    def build(parts: Any) -> Any:
+        names, values = parts
+        if not isinstance(values, tuple) or not isinstance(names, tuple | None):
+            raise CorruptStreamError("a Row is made of names and values")
+        row: Any = tuple.__new__(kind, values)
+        if names is not None:
+            if not all(isinstance(name, str) for name in names):
+                raise CorruptStreamError("the names of a Row are texts")
+            row.__fields__ = list(names)
+        return row
+
+    return RecordClass.taken_apart(
+        kind, ("names", "values"), split, build, names_fields=True
+    )

@@ -31,10 +31,10 @@ from aiomailbox.records.record_classes import (
     present_name,
     record_class,
     record_of,
+    row_class,
     saved_names,
 )
 from aiomailbox.records.run import map_all
-from aiomailbox.records.spark_rows import row_class
 from aiomailbox.state.schema import (
     ClassSchema,
     check_fields,

@@ -14,7 +14,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.exchange.core.contract import ChannelCredit, ChannelStatistics
 from aiomailbox.mailbox.control import PeriodTimer
 from aiomailbox.mailbox.metrics import MailboxMetrics
-from aiomailbox.memory.options import PoolStatistics
+from aiomailbox.memory.local_pool import PoolStatistics
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.task.environment import TaskPlan
 

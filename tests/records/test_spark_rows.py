@@ -12,8 +12,8 @@ from aiomailbox.errors import CorruptStreamError
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.records.record_classes import is_spark_row, row_class
 from aiomailbox.records.run_columns import PythonSerializer
-from aiomailbox.records.spark_rows import is_spark_row, row_class
 from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
 from aiomailbox.state.rescale import OperatorStateSnapshot
 

@@ -264,9 +264,7 @@ class BlockingObjectView(_FileView):
                 polled.buffer.recycle()
             if taken is not None:
                 more = polled.next_data_type is not DataType.NONE
-                return PolledBuffer(
-                    taken, polled.backlog, more, False, polled.sequence_number
-                )
+                return PolledBuffer(taken, more, False, polled.sequence_number)
         if self.failure is not None and self.is_released:
             raise self.failure
         return None

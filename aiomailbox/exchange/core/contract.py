@@ -26,7 +26,6 @@ class PolledBuffer(NamedTuple):
 
     Attributes:
         buffer: The buffer; its consumer recycles it.
-        backlog: Data buffers that could be taken after this one.
         more_available: Whether another one can be taken now.
         next_is_priority: Whether that one overtook others.
         sequence_number: Number of this buffer on its channel, modulo 2**32.
@@ -36,7 +35,6 @@ class PolledBuffer(NamedTuple):
     """
 
     buffer: ObjectBuffer
-    backlog: int
     more_available: bool
     next_is_priority: bool
     sequence_number: int

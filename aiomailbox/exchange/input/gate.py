@@ -34,8 +34,7 @@ from aiomailbox.exchange.core.contract import (
 )
 from aiomailbox.exchange.core.subpartition import PrioritizedDeque
 from aiomailbox.ids import PartitionId, SubtaskId
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.options import PoolStatistics
+from aiomailbox.memory.local_pool import LocalBufferPool, PoolStatistics
 from aiomailbox.records.events import EndOfData, EndOfPartition, RuntimeEvent, StopMode
 
 # Where consumers find the partitions of this process.

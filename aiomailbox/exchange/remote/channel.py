@@ -599,11 +599,9 @@ class RemoteInputChannel(InputChannel):
         while not self.is_released and (item := self._next_buffer()) is not None:
             taken = self._read(item)
             if taken is not None:
-                waiting = len(self._received)
                 return PolledBuffer(
                     taken,
-                    waiting,
-                    self._begun is not None or waiting > 0,
+                    self._begun is not None or len(self._received) > 0,
                     self._received.has_priority,
                     item.sequence_number,
                 )

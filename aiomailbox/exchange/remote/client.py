@@ -280,7 +280,7 @@ class ClientConnection(Connection):
     _tries_again = True
 
     def _begin_again(self) -> None:
-        self._life.advance(ConnectionState.CONNECTING)
+        self._advance(ConnectionState.CONNECTING)
         self._transport = self._outgoing = None
         self._may_write = True
         self._handshake = self._handshake.again()

@@ -80,7 +80,9 @@ def means_gone(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in _GONE
 
 
-# The life of a connection: a table of states and the moves between them.
+# The life of a connection: a table of states and the moves between them. The connecting
+# peer may begin again if it lost its transport while greeting: nothing was said yet, and
+# the peer may have needed the place for another one.
 
 
 class ConnectionState(enum.Enum):
@@ -116,41 +118,6 @@ _NEXT: Final = {
 
 
 _ENDING: Final = frozenset({_State.CLOSING, _State.CLOSED})
-
-
-class ConnectionLifecycle:
-    """The state of one connection; it only moves along the table.
-
-    The connecting peer may begin again if it lost its transport while greeting: nothing was
-    said yet, and the peer may have needed the place for another one.
-
-    Example:
-        >>> life = ConnectionLifecycle()
-        >>> life.advance(ConnectionState.OPEN), life.advance(ConnectionState.GREETING)
-        (False, True)
-        >>> life.is_ending
-        False
-    """
-
-    __slots__ = ("state",)
-
-    def __init__(self) -> None:
-        self.state: ConnectionState = ConnectionState.CONNECTING
-
-    def __repr__(self) -> str:
-        return f"<{self.state.value}>"
-
-    def advance(self, target: ConnectionState) -> bool:
-        """Move to ``target`` if the table allows it; say whether it did."""
-        if target not in _NEXT[self.state]:
-            return False
-        self.state = target
-        return True
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether nothing more is read or said."""
-        return self.state in _ENDING
 
 
 # The limits of connections, and where they write what happened to them.
@@ -362,6 +329,12 @@ class Connection(asyncio.BufferedProtocol):
         options: Limits.
         log: A structlog logger.
 
+    Attributes:
+        state: How far it is; it only moves along the table.
+        local: As given.
+        peer: As given, until the peer has said who it is.
+        closed: Done when the transport is gone.
+
     Invariants:
         At most one message of a kind per receiver waits to be written.
         `_on_lost` is called once, after which nothing is pinned.
@@ -383,7 +356,7 @@ class Connection(asyncio.BufferedProtocol):
         self._handshake = handshake
         self._options = options
         self._log = log
-        self._life = ConnectionLifecycle()
+        self.state: ConnectionState = ConnectionState.CONNECTING
         self._transport: asyncio.Transport | None = None
         self._outgoing: Outgoing | None = None
         self._decoder = self._new_decoder()
@@ -404,12 +377,9 @@ class Connection(asyncio.BufferedProtocol):
         self.closed: asyncio.Future[None] = self._loop.create_future()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.local} to {self.peer}: {self._life!r}>"
-
-    @property
-    def state(self) -> ConnectionState:
-        """How far it is."""
-        return self._life.state
+        return (
+            f"<{type(self).__name__} {self.local} to {self.peer}: {self.state.value}>"
+        )
 
     @property
     def is_introduced(self) -> bool:
@@ -419,7 +389,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def is_ending(self) -> bool:
         """Whether nothing more is read or said."""
-        return self._life.is_ending
+        return self.state in _ENDING
 
     def fileno(self) -> int:
         """Return the descriptor of its socket, -1 if there is none."""
@@ -480,7 +450,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outgoing = Outgoing(made)
         keep_from_forks(self)
         self._cancel_timers()
-        if not self._life.advance(ConnectionState.GREETING):
+        if not self._advance(ConnectionState.GREETING):
             made.abort()
             return
         keep_alive(made, self._options.stall_timeout)
@@ -541,7 +511,7 @@ class Connection(asyncio.BufferedProtocol):
         if self._outgoing is not None:
             self._outgoing.recycle_all()
         # A server that was full turned us away before anything was said: try again.
-        if self._life.state is ConnectionState.GREETING and self._tries_again:
+        if self.state is ConnectionState.GREETING and self._tries_again:
             self._begin_again()
             self._cancel_timers()
             return
@@ -566,7 +536,7 @@ class Connection(asyncio.BufferedProtocol):
         if (
             self._may_write
             and not self._is_woken
-            and self._life.state is ConnectionState.OPEN
+            and self.state is ConnectionState.OPEN
         ):
             self._is_woken = True
             self._loop.call_soon(self._write_turn)
@@ -584,7 +554,7 @@ class Connection(asyncio.BufferedProtocol):
         self._control.clear()
         self._cancel_timers()
         # A peer that does not read would keep the socket, and with it what is pinned.
-        if self._life.advance(ConnectionState.CLOSING):
+        if self._advance(ConnectionState.CLOSING):
             assert self._transport is not None
             self._deadline = self._loop.call_later(
                 self._options.linger, self._transport.abort
@@ -605,12 +575,12 @@ class Connection(asyncio.BufferedProtocol):
         if self.is_ending:
             return
         if isinstance(message, ErrorResponse) and message.receiver is None:
-            is_known = self._life.state is ConnectionState.OPEN
+            is_known = self.state is ConnectionState.OPEN
             reason = f"it reports {message.cause.kind}: {message.cause.text}"
             reason = reason if is_known else reason[:_STRANGERS_TEXT_MAX]
             self.end(reason, self._remote_error(reason))
             return
-        if self._life.state is ConnectionState.OPEN:
+        if self.state is ConnectionState.OPEN:
             self._on_open_message(message)
             return
         self._say(self._handshake.on_message(message))
@@ -618,6 +588,13 @@ class Connection(asyncio.BufferedProtocol):
             self.peer = f"worker {self._handshake.peer!r} at {self._address()}"
         if self._handshake.is_complete:
             self._open()
+
+    def _advance(self, target: ConnectionState) -> bool:
+        """Move to a state if the table allows it; say whether it did."""
+        if target not in _NEXT[self.state]:
+            return False
+        self.state = target
+        return True
 
     def _new_decoder(self) -> WireDecoder:
         return WireDecoder(self, segment_bytes_max=self._options.segment_bytes_max)
@@ -627,7 +604,7 @@ class Connection(asyncio.BufferedProtocol):
         return self.peer
 
     def _open(self) -> None:
-        self._was_open = self._life.advance(ConnectionState.OPEN)
+        self._was_open = self._advance(ConnectionState.OPEN)
         self._cancel_timers()
         self._scratch = memoryview(bytearray(_SCRATCH_BYTES))
         self._log.debug("connection open", local=self.local, peer=self.peer)
@@ -644,7 +621,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _write_turn(self) -> None:
         self._is_woken = False
-        if not self._may_write or self._life.state is not ConnectionState.OPEN:
+        if not self._may_write or self.state is not ConnectionState.OPEN:
             return
         assert self._outgoing is not None
         batch = OutgoingBatch()
@@ -676,7 +653,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _fail(self, error: TransportError) -> None:
         """Close because of an error, and tell the peer that there was one."""
-        state = self._life.state
+        state = self.state
         if state in {ConnectionState.GREETING, ConnectionState.OPEN}:
             # What went wrong is not for strangers to know.
             is_known = state is ConnectionState.OPEN
@@ -685,11 +662,11 @@ class Connection(asyncio.BufferedProtocol):
         self.end(error.reason, error)
 
     def _on_eof(self) -> None:
-        if self._life.state is ConnectionState.GREETING and self._tries_again:
+        if self.state is ConnectionState.GREETING and self._tries_again:
             # Losing the transport comes next.
             return
         reason = "the peer closed it"
-        if self._life.state is ConnectionState.GREETING:
+        if self.state is ConnectionState.GREETING:
             reason = "the peer closed it during the handshake"
         is_expected = self._is_expected_end() and self._decoder.is_between_frames
         self.end(
@@ -708,7 +685,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _finish(self) -> None:
         self._cancel_timers()
-        if not self._life.advance(ConnectionState.CLOSED):
+        if not self._advance(ConnectionState.CLOSED):
             return
         self._report_end(self._log.info if self._error is None else self._log.warning)
         if not self.closed.done():

@@ -7,7 +7,7 @@ from types import CoroutineType, GeneratorType
 from typing import Any, Final, Generic
 
 from aiomailbox.errors import OverdraftCeilingError
-from aiomailbox.memory.options import DEFAULT_OVERDRAFT_CEILING
+from aiomailbox.memory.local_pool import DEFAULT_OVERDRAFT_CEILING
 from aiomailbox.operators.core.operator import Output, Pending, in_turn, then
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun

@@ -26,10 +26,11 @@ from aiomailbox.records.record_classes import (
     RecordClass,
     RecordClasses,
     class_name,
+    is_spark_row,
     record_class,
+    row_class,
     saved_names,
 )
-from aiomailbox.records.spark_rows import is_spark_row, row_class
 from aiomailbox.state.descriptors import StateDescriptor
 from aiomailbox.windowing.operator import FailedWindow
 from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow

@@ -48,7 +48,7 @@ class ScriptedChannel(InputChannel):
         buffer = self.queue.pop(0)
         number, self.sequence_number = self.sequence_number, self.sequence_number + 1
         next_is_priority = bool(self.queue) and overtakes(self.queue[0])
-        return PolledBuffer(buffer, 0, bool(self.queue), next_is_priority, number)
+        return PolledBuffer(buffer, bool(self.queue), next_is_priority, number)
 
     def give(self, *buffers: ObjectBuffer) -> None:
         for buffer in buffers:

@@ -165,7 +165,7 @@ def test_net_95_a_flush_behind_a_finished_buffer_makes_more_without_telling_agai
     assert (subpartition.backlog, listener.data) == (2, 1)
     polled = subpartition.poll()
     assert polled is not None
-    assert (polled.more_available, polled.backlog) == (True, 1)
+    assert (polled.more_available, subpartition.backlog) == (True, 1)
 
 
 def test_net_96_flushing_twice_tells_once(
@@ -232,7 +232,7 @@ def test_net_99_an_event_can_be_taken_without_credit_and_totals_grow_by_polling(
     assert subpartition.bytes_total == 0
     polled = subpartition.poll()
     assert polled is not None
-    assert polled.backlog == 0
+    assert subpartition.backlog == 0
     assert subpartition.is_available(has_credit=False)
     assert subpartition.records_total == 2
     assert subpartition.bytes_total == polled.buffer.size_bytes > 0
@@ -312,7 +312,7 @@ def test_net_103_a_blocked_queue_tells_nobody_and_resuming_finds_what_came(
     subpartition.add_event(barrier())
     polled = subpartition.poll()
     assert polled is not None
-    assert (polled.backlog, polled.more_available) == (0, False)
+    assert (subpartition.backlog, polled.more_available) == (0, False)
     told = listener.data
     if what == "event":
         subpartition.add_event(EVENT)

@@ -66,7 +66,7 @@ class ShuffleChannel(InputChannel):
         if buffer is None:
             return None
         self._polled += 1
-        return PolledBuffer(buffer, 0, False, False, self._polled)
+        return PolledBuffer(buffer, False, False, self._polled)
 
     def resume_consumption(self) -> None:
         """Nothing blocks upstream."""
