@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from random import Random
 from typing import Final
 
@@ -29,14 +28,14 @@ class RecordWriter:
 
     What is left in unfinished buffers is flushed: at once if the interval is 0; never
     by time if it is None or -1; else by a timer that is armed only while something
-    waits for it. A task also calls `flush_all` before it suspends.
+    waits for it. A task also calls `flush_all` before it suspends. What the timer's flush
+    fails with, the next call here raises.
 
     Args:
         partition: Where to; the writer does not own it.
         partitioner: A description; the writer takes a fresh one.
         flush_interval_ms: See above.
         random: For the start of a rebalance, a shuffle, and latency markers.
-        on_failure: Called if the timer's flush fails; else the next call here raises.
 
     Attributes:
         availability: True while another buffer fits. What one record emits always
@@ -54,7 +53,6 @@ class RecordWriter:
         "_failure",
         "_flush_interval_s",
         "_flushes_always",
-        "_on_failure",
         "_random",
         "_split",
         "_timer",
@@ -70,7 +68,6 @@ class RecordWriter:
         *,
         flush_interval_ms: int | None = DEFAULT_FLUSH_INTERVAL_MS,
         random: Random | None = None,
-        on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         if flush_interval_ms is not None and flush_interval_ms < -1:
             raise InvalidArgumentError(
@@ -93,7 +90,6 @@ class RecordWriter:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._failure: BaseException | None = None
-        self._on_failure = on_failure
 
     def __repr__(self) -> str:
         return f"<RecordWriter {self.partitioner.name} to {self.partition!r}>"
@@ -193,5 +189,3 @@ class RecordWriter:
             self.partition.flush_all()
         except Exception as error:  # noqa: BLE001 -- the task trips over it
             self._failure = error
-            if self._on_failure is not None:
-                self._on_failure(error)

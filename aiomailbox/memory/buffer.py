@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Literal, Protocol
+from typing import Literal, TypeAlias
 
 from aiomailbox.errors import (
     BufferRecycledError,
@@ -274,56 +274,6 @@ def _prefix(byte_order: ByteOrder) -> str:
     return prefix
 
 
-class Buffer(Protocol):
-    """What a consumer of bytes sees: a window, and a reference to give up."""
-
-    reader_index: int
-    compressed: bool
-
-    @property
-    def data_type(self) -> DataType:
-        """What the bytes are."""
-        ...
-
-    @property
-    def size_bytes(self) -> int:
-        """How many bytes were written."""
-        ...
-
-    @property
-    def segment_offset(self) -> int:
-        """Where the buffer begins in its segment."""
-        ...
-
-    @property
-    def is_recycled(self) -> bool:
-        """Whether the last reference is gone."""
-        ...
-
-    @property
-    def reference_count(self) -> int:
-        """How many references are left."""
-        ...
-
-    def readable(self) -> memoryview:
-        """Return the bytes not yet read, without copying."""
-        ...
-
-    def read_only_slice(
-        self, index: int = 0, length: int | None = None
-    ) -> ReadOnlySlice:
-        """Return a window that shares this buffer's references."""
-        ...
-
-    def retain(self) -> Buffer:
-        """Add a reference."""
-        ...
-
-    def recycle(self) -> None:
-        """Give up a reference."""
-        ...
-
-
 class NetworkBuffer:
     """A segment with a reference count.
 
@@ -332,7 +282,6 @@ class NetworkBuffer:
         recycler: Gets the segment back, once.
         data_type: What the bytes are.
         size_bytes: How many bytes of the segment are written.
-        compressed: Whether the bytes are compressed.
 
     Concept:
         Flink, ``NetworkBuffer``.
@@ -363,13 +312,12 @@ class NetworkBuffer:
         data_type: DataType = DataType.DATA_BUFFER,
         *,
         size_bytes: int = 0,
-        compressed: bool = False,
     ) -> None:
         self._segment = segment
         self._recycler = recycler
         self._references = 1
         self.data_type: DataType = data_type
-        self.compressed: bool = compressed
+        self.compressed: bool = False
         self.reader_index: int = 0
         self.size_bytes = size_bytes
 
@@ -561,3 +509,7 @@ class ReadOnlySlice:
     def recycle(self) -> None:
         """Give up a reference to the buffer."""
         self._root.recycle()
+
+
+# What a consumer of bytes sees: a window, and a reference to give up.
+Buffer: TypeAlias = NetworkBuffer | ReadOnlySlice

@@ -482,15 +482,10 @@ class TupleSerializer:
         Flink, ``TupleSerializer``.
     """
 
-    __slots__ = ("_fields", "_make")
+    __slots__ = ("_fields",)
 
-    def __init__(
-        self,
-        fields: Iterable[TypeSerializer[Any]],
-        make: Callable[[list[Any]], tuple[Any, ...]] = tuple,
-    ) -> None:
+    def __init__(self, fields: Iterable[TypeSerializer[Any]]) -> None:
         self._fields = tuple(fields)
-        self._make = make
 
     def write(self, value: tuple[Any, ...], output: bytearray) -> None:
         """Append a tuple.
@@ -507,7 +502,7 @@ class TupleSerializer:
 
     def read(self, source: ByteReader) -> tuple[Any, ...]:
         """Read a tuple."""
-        return self._make([serializer.read(source) for serializer in self._fields])
+        return tuple([serializer.read(source) for serializer in self._fields])
 
 
 class TimeWindowSerializer(Generic[T]):

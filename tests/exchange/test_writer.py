@@ -123,13 +123,9 @@ async def test_net_77_a_failed_flush_surfaces_at_once(wire: Wire) -> None:
             raise error
 
     wiring.partition.create_view(0, Failing())
-    heard: list[BaseException] = []
-    writer = RecordWriter(
-        wiring.partition, ForwardPartitioner(), on_failure=heard.append
-    )
+    writer = RecordWriter(wiring.partition, ForwardPartitioner())
     writer.emit_run(ListRun([1]))
     await asyncio.sleep(0.1)
-    assert heard == [error]
     for call in (
         lambda: writer.emit_run(ListRun([2])),
         lambda: writer.emit_control(Watermark(1)),

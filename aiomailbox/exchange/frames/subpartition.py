@@ -83,7 +83,7 @@ class QueuedBuffer:
             unread.recycle()
 
 
-class Stretch:
+class WriteTarget:
     """What is written to one channel, or to all of them together.
 
     Attributes:
@@ -150,7 +150,7 @@ class FrameWriter:
         self, producer: Producer, encoder: FrameEncoder, *, small_buffers_max: int = 0
     ) -> None:
         self.channels: list[BytesSubpartition] = []
-        self.shared: Stretch = Stretch(self.channels)
+        self.shared: WriteTarget = WriteTarget(self.channels)
         self._producer = producer
         self._encoder = encoder
         self._frame_bytes_max = encoder.frame_bytes_wished
@@ -214,12 +214,12 @@ class FrameWriter:
         finally:
             consumer.close()
 
-    def write(self, framed: Framed, target: Stretch) -> None:
+    def write(self, framed: Framed, target: WriteTarget) -> None:
         """Append a record.
 
         Args:
             framed: Its length and its content; borrowed for the call.
-            target: A channel's own stretch, or the one that all share.
+            target: A channel's own, or the one that all share.
 
         Raises:
             IllegalStateError: If the partition is closed.
@@ -266,7 +266,7 @@ class FrameWriter:
         pool, most = self._producer.pool, self._small_buffers_max
         return not pool.available and (not most or pool.outstanding - pool.size >= most)
 
-    def _open(self, target: Stretch) -> BufferBuilder:
+    def _open(self, target: WriteTarget) -> BufferBuilder:
         self._producer.check_open()
         if target is self.shared:
             self.finish_all()
@@ -301,7 +301,7 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
         self, index: int, writer: FrameWriter, *, receiver_exclusive_buffers: int = 2
     ) -> None:
         super().__init__(index)
-        self.own: Stretch = Stretch([self])
+        self.own: WriteTarget = WriteTarget([self])
         self.receiver_exclusive_buffers: int = receiver_exclusive_buffers
         self._writer = writer
         writer.channels.append(self)

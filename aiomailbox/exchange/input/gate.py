@@ -93,17 +93,6 @@ class PartitionRegistry:
             )
         return partition
 
-    def create_view(
-        self, partition_id: PartitionId, subpartition_index: int, listener: DataListener
-    ) -> ObjectView:
-        """Return the one view of a subpartition.
-
-        Raises:
-            PartitionNotFoundError: If the partition is not there.
-            IllegalStateError: If the subpartition has a view already.
-        """
-        return self.find(partition_id).create_view(subpartition_index, listener)
-
     def create_bytes_view(
         self,
         partition_id: PartitionId,
@@ -146,10 +135,10 @@ class PartitionRegistry:
             if SubtaskId(producer.vertex, producer.subtask_index) in tasks:
                 self.release(partition_id)
 
-    def release_all(self, failure: BaseException | None = None) -> None:
+    def release_all(self) -> None:
         """Release every partition."""
         for partition_id in list(self._partitions):
-            self.release(partition_id, failure)
+            self.release(partition_id)
 
     def _forget(self, partition: OutputPartition) -> None:
         if self._partitions.get(partition.partition_id) is partition:
@@ -296,9 +285,8 @@ class LocalInputChannel(InputChannel):
         if self.is_released or self._view is not None:
             return
         try:
-            self._view = self._registry.create_view(
-                self.partition_id, self.subpartition_index, self
-            )
+            partition = self._registry.find(self.partition_id)
+            self._view = partition.create_view(self.subpartition_index, self)
         except PartitionNotFoundError as error:
             delay_ms = next(self._delays_ms, None)
             if delay_ms is None:

@@ -333,7 +333,6 @@ class DebloatingGate(InputGate):
         channels: At least one; those on this loop are left alone.
         options: How sizes follow the throughput.
         name: Used in messages.
-        clock: Says how long reading took; None for the loop's.
     """
 
     def __init__(
@@ -342,10 +341,9 @@ class DebloatingGate(InputGate):
         options: DebloatOptions,
         *,
         name: str = "gate",
-        clock: Clock | None = None,
     ) -> None:
         super().__init__(channels, name=name)
-        self._debloating = GateDebloating(self, options, clock=clock)
+        self._debloating = GateDebloating(self, options)
 
     def request_partitions(self) -> None:
         """Connect every channel to its producer, and begin to measure."""

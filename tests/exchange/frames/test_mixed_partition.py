@@ -253,7 +253,7 @@ async def test_a_channel_is_read_on_its_own_side_only(
     with pytest.raises(
         InvalidArgumentError, match=r"1 is not among the channels \[0\]"
     ):
-        output.registry.create_view(PARTITION_ID, 1, listener)
+        output.partition.create_view(1, listener)
     with pytest.raises(IllegalStateError, match="has a view already"):
         output.registry.create_bytes_view(
             PARTITION_ID, 1, listener, receiver_exclusive_buffers=0
