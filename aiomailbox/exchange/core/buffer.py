@@ -113,17 +113,10 @@ class ObjectBuffer:
     @classmethod
     def for_event(cls, event: RuntimeEvent) -> ObjectBuffer:
         """Return a sealed buffer that carries an event and holds no permit."""
-        buffer = cls.__new__(cls)
-        buffer.elements = []
+        buffer = cls(None, None, None)
         buffer.event = event
         buffer.is_sealed = True
-        buffer.is_recycled = False
-        buffer.record_count = 0
         buffer.size_bytes = CONTROL_BYTES_ESTIMATE
-        buffer._pool = None
-        buffer._segment = None
-        buffer._channel = None
-        buffer._owns_last_run = False
         return buffer
 
     def __repr__(self) -> str:

@@ -11,7 +11,6 @@ from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.buffer import DataType, ReadOnlySlice
 from aiomailbox.records import Control, Element
-from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import LatencyMarker, RuntimeEvent, StopMode
 from aiomailbox.records.run import Run
@@ -386,10 +385,7 @@ def decode_in_flight(codec: ElementCodec, data: Iterable[bytes]) -> Iterator[Ele
     deserializer = RecordDeserializer()
     for piece in data:
         for record in deserializer.records(piece):
-            source = ByteReader(record)
-            element = codec.read(source)
-            source.expect_end("an element in flight")
-            yield cast("Element", element)
+            yield cast("Element", codec.decode(record))
     if deserializer.has_unfinished_record:
         deserializer.clear()
         raise CorruptStreamError("the data in flight of a channel ends in an element")

@@ -17,7 +17,6 @@ from aiomailbox.memory.buffer import (
 )
 from aiomailbox.memory.builder import BufferConsumer
 from aiomailbox.records import Control, Element
-from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.event_codec import decode_event, encode_event
 from aiomailbox.records.events import (
@@ -244,12 +243,9 @@ class ElementReader:
         return ObjectBuffer.for_event(event)
 
     def _elements(self, content: memoryview) -> Iterator[Element]:
-        read = self._codec.read
+        decode = self._codec.decode
         for record in self._deserializer.records(content):
-            source = ByteReader(record)
-            element = read(source)
-            source.expect_end("an element of a channel")
-            yield cast("Element", element)
+            yield cast("Element", decode(record))
 
 
 # Events in buffers of bytes: which kind of buffer carries one, and the buffer.

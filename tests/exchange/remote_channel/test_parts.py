@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import (
     Alignment,
@@ -135,9 +134,9 @@ class _Counting:
         self.records = 0
         self.is_broken = False
 
-    def read(self, source: ByteReader) -> Any:
+    def decode(self, data: memoryview) -> Any:
         if self.is_broken:
             raise CorruptStreamError("no element")
-        element: Any = self._codec.read(source)
+        element: Any = self._codec.decode(data)
         self.records += len(element)
         return element
