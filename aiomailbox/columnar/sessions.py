@@ -656,7 +656,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
             cells.load(places, list(accumulators))
         except RowsNeededError:
             made = [
-                self._result(key, TimeWindow(start, end), accumulator)
+                self._result.of_one(key, TimeWindow(start, end), accumulator)
                 for key, start, end, accumulator in changes
             ]
             return self.output.emit_run(ListRun(made, [end - 1 for end in ends]))

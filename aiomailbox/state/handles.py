@@ -14,10 +14,7 @@ from aiomailbox.state.descriptors import (
     StateVisibility,
     TtlUpdate,
 )
-from aiomailbox.state.snapshot import IMMUTABLE_TYPES, copy_content
-
-# State objects of the heap store: the current key's content, by kind.
-
+from aiomailbox.state.snapshot import IMMUTABLE_TYPES, Entries, copy_content
 
 NO_KEY: Any = object()
 
@@ -58,6 +55,18 @@ class ContentTable(Protocol):
 
     def forget(self, key: Any, namespace: Any) -> None:
         """Forget the content of ``key`` in ``namespace``."""
+        ...
+
+    def all_keys(self) -> Iterable[Any]:
+        """Return the keys, perhaps some of them twice, but then next to each other."""
+        ...
+
+    def load(self, entries: Entries) -> None:
+        """Set contents to those of entries."""
+        ...
+
+    def clear(self) -> None:
+        """Forget all contents."""
         ...
 
     def keys_to_sweep(self) -> Iterable[Any]:
@@ -122,7 +131,24 @@ class Cell:
         self._forget(self._current.required(), self._namespace)
 
 
-class HeapValueState:
+class _Handle:
+    """State of one content of the current key.
+
+    Args:
+        cell: Where it is.
+    """
+
+    __slots__ = ("_cell",)
+
+    def __init__(self, cell: ContentCell) -> None:
+        self._cell = cell
+
+    def clear(self) -> None:
+        """Forget all there is."""
+        self._cell.forget()
+
+
+class ValueHandle(_Handle):
     """One value of the current key.
 
     Args:
@@ -130,10 +156,10 @@ class HeapValueState:
         default: What keys without a value have; each gets a copy of its own.
     """
 
-    __slots__ = ("_cell", "_default", "_shares_default")
+    __slots__ = ("_default", "_shares_default")
 
     def __init__(self, cell: ContentCell, default: Any) -> None:
-        self._cell = cell
+        super().__init__(cell)
         self._default = default
         self._shares_default = type(default) in IMMUTABLE_TYPES
 
@@ -152,18 +178,11 @@ class HeapValueState:
         else:
             self._cell.write(value)
 
-    def clear(self) -> None:
-        """Forget the value."""
-        self._cell.forget()
 
-
-class HeapListState:
+class ListHandle(_Handle):
     """A list of the current key."""
 
-    __slots__ = ("_cell",)
-
-    def __init__(self, cell: ContentCell) -> None:
-        self._cell = cell
+    __slots__ = ()
 
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
@@ -197,18 +216,11 @@ class HeapListState:
         else:
             self._cell.forget()
 
-    def clear(self) -> None:
-        """Forget all elements."""
-        self._cell.forget()
 
-
-class HeapMapState:
+class MapHandle(_Handle):
     """A map of the current key."""
 
-    __slots__ = ("_cell",)
-
-    def __init__(self, cell: ContentCell) -> None:
-        self._cell = cell
+    __slots__ = ()
 
     def get(self, map_key: Any, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""
@@ -257,18 +269,14 @@ class HeapMapState:
         """Say whether the map has no entry."""
         return not self._cell.read()
 
-    def clear(self) -> None:
-        """Forget all entries."""
-        self._cell.forget()
 
-
-class HeapReducingState:
+class ReducingHandle(_Handle):
     """One value of the current key that others are folded into."""
 
-    __slots__ = ("_cell", "_reduce")
+    __slots__ = ("_reduce",)
 
     def __init__(self, cell: ContentCell, reduce: ReduceFunction) -> None:
-        self._cell = cell
+        super().__init__(cell)
         self._reduce = reduce
 
     def get(self) -> Any:
@@ -280,18 +288,14 @@ class HeapReducingState:
         old = self._cell.read()
         self._cell.write(value if old is None else self._reduce(old, value))
 
-    def clear(self) -> None:
-        """Forget the value."""
-        self._cell.forget()
 
-
-class HeapAggregatingState:
+class AggregatingHandle(_Handle):
     """One accumulator of the current key."""
 
-    __slots__ = ("_cell", "_function")
+    __slots__ = ("_function",)
 
     def __init__(self, cell: ContentCell, function: AggregateFunction) -> None:
-        self._cell = cell
+        super().__init__(cell)
         self._function = function
 
     def get(self) -> Any:
@@ -305,10 +309,6 @@ class HeapAggregatingState:
         if accumulator is None:
             accumulator = self._function.create_accumulator()
         self._cell.write(self._function.add(value, accumulator))
-
-    def clear(self) -> None:
-        """Forget the accumulator."""
-        self._cell.forget()
 
 
 # State that expires: every content carries the time at which it was last touched.
@@ -477,19 +477,15 @@ class TtlCell:
         self._cell.forget()
 
 
-class _Elements:
+class _Elements(_Handle):
     """What list and map state with a time to live have in common."""
 
-    __slots__ = ("_cell", "_expiry", "_sweep")
+    __slots__ = ("_expiry", "_sweep")
 
     def __init__(self, cell: Cell, expiry: Expiry, sweep: Sweep) -> None:
-        self._cell = cell
+        super().__init__(cell)
         self._expiry = expiry
         self._sweep = sweep
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._cell.forget()
 
     def _keep(self, content: Any) -> None:
         if content:
@@ -498,7 +494,7 @@ class _Elements:
             self._cell.forget()
 
 
-class TtlListState(_Elements):
+class TtlListHandle(_Elements):
     """A list of the current key whose elements expire one by one."""
 
     __slots__ = ()
@@ -540,7 +536,7 @@ class TtlListState(_Elements):
         self._sweep.step()
 
 
-class TtlMapState(_Elements):
+class TtlMapHandle(_Elements):
     """A map of the current key whose entries expire one by one."""
 
     __slots__ = ()

@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, ItemsView, Iterable, Iterator, Sequence
+from collections.abc import Callable, ItemsView, Iterable, Iterator
 from functools import partial
 from typing import Any
 
-from aiomailbox.clock import Clock
-from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.layers import (
     DictSnapshot,
     Layer,
@@ -33,7 +31,7 @@ from aiomailbox.state.snapshot import (
     StateMeta,
     copy_content,
 )
-from aiomailbox.state.store import RunContents, check_max_parallelism
+from aiomailbox.state.store import RunContents
 from aiomailbox.state.table_store import TableStateStore
 
 # The dicts of the heap store, as tables.
@@ -260,6 +258,7 @@ class HeapStateStore(TableStateStore[HeapTable]):
 
     Example:
         >>> from aiomailbox.clock import SystemClock
+        >>> from aiomailbox.keygroups.assignment import KeyGroupRange
         >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> store = HeapStateStore(128, KeyGroupRange(0, 127), SystemClock())
         >>> count = store.get_value(ValueStateDescriptor("count", default=0))
@@ -268,13 +267,6 @@ class HeapStateStore(TableStateStore[HeapTable]):
         >>> store.table(ValueStateDescriptor("count", default=0)).get("a")
         1
     """
-
-    def __init__(
-        self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
-    ) -> None:
-        self._max_parallelism = max_parallelism
-        self._key_group_range = key_group_range
-        super().__init__(_new_table, clock)
 
     def estimated_keys(self) -> int:
         """Return the number of keys of the state that has most of them.
@@ -321,19 +313,5 @@ class HeapStateStore(TableStateStore[HeapTable]):
             count = entry.table.settle(count)
         return count
 
-    def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
-        """Do as `restore`, in pieces; raises as that does."""
-        for entry in self._registry.entries.values():
-            entry.table.clear()
-        for snapshot in snapshots:
-            check_max_parallelism(snapshot, self._max_parallelism)
-            states = self._restored_states(snapshot)
-            for position, entries in snapshot.entries_of(self._key_group_range):
-                states[position].load(entries)
-                if entries:
-                    self.restored_key = entries.columns[0][0]
-                yield
-
-
-def _new_table(meta: StateMeta) -> HeapTable:
-    return HeapNamespacedTable() if meta.namespaced else HeapStateTable()
+    def _new_table(self, meta: StateMeta) -> HeapTable:
+        return HeapNamespacedTable() if meta.namespaced else HeapStateTable()

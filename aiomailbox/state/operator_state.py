@@ -17,8 +17,8 @@ from aiomailbox.state.handles import (
     Cell,
     ContentCell,
     CurrentKey,
-    HeapListState,
-    HeapMapState,
+    ListHandle,
+    MapHandle,
 )
 from aiomailbox.state.heap import HeapStateTable
 from aiomailbox.state.layers import LayeredDict
@@ -176,19 +176,19 @@ class OperatorStateStore:
         Raises:
             StateError: If the name is in use for state of another mode.
         """
-        return HeapListState(self._cell(descriptor, RedistributionMode.SPLIT))
+        return ListHandle(self._cell(descriptor, RedistributionMode.SPLIT))
 
     def get_union_list_state(
         self, descriptor: ListStateDescriptor[ValueT]
     ) -> ListState[ValueT]:
         """Return a list that every subtask gets in full when the job is restored."""
-        return HeapListState(self._cell(descriptor, RedistributionMode.UNION))
+        return ListHandle(self._cell(descriptor, RedistributionMode.UNION))
 
     def get_broadcast_state(
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
     ) -> MapState[MapKeyT, ValueT]:
         """Return a map of which every subtask keeps an equal copy."""
-        return HeapMapState(self._cell(descriptor, RedistributionMode.BROADCAST))
+        return MapHandle(self._cell(descriptor, RedistributionMode.BROADCAST))
 
     def get_read_only_broadcast_state(
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
@@ -231,9 +231,9 @@ class OperatorStateStore:
                 # Several subtasks may be given the same entry.
                 elements = copy_contents(entry.elements)
                 if entry.mode is RedistributionMode.BROADCAST:
-                    HeapMapState(cell).put_all(dict(elements))
+                    MapHandle(cell).put_all(dict(elements))
                 else:
-                    HeapListState(cell).add_all(elements)
+                    ListHandle(cell).add_all(elements)
 
     def _cell(
         self, descriptor: StateDescriptor, mode: RedistributionMode

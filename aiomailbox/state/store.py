@@ -34,21 +34,7 @@ from aiomailbox.typevars import (
 # Which states a store has, and whether a descriptor fits the state of its name.
 
 
-class KeyedTable(ContentTable, Protocol):
-    """What a store asks of its own tables, of whichever shape."""
-
-    def all_keys(self) -> Iterable[Any]:
-        """Return the keys, perhaps some of them twice, but then next to each other."""
-        ...
-
-    def load(self, entries: Entries) -> None:
-        """Set contents to those of entries."""
-        ...
-
-    def __len__(self) -> int: ...
-
-
-TableT = TypeVar("TableT", bound=KeyedTable)
+TableT = TypeVar("TableT", bound=ContentTable)
 
 
 @dataclass(slots=True)
@@ -276,7 +262,7 @@ def state_meta(descriptor: StateDescriptor, *, namespaced: bool) -> StateMeta:
 
 
 def _convert_all(
-    table: KeyedTable, descriptor: StateDescriptor, convert: Convert
+    table: ContentTable, descriptor: StateDescriptor, convert: Convert
 ) -> None:
     """Convert all accumulators of a table; it takes a microsecond for each."""
     for key, _ in groupby(table.all_keys()):

@@ -7,12 +7,13 @@ and restore them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
 from typing import Any, Generic, TypeVar
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
+from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.state.descriptors import (
     VOID,
     AggregatingStateDescriptor,
@@ -24,33 +25,33 @@ from aiomailbox.state.descriptors import (
 )
 from aiomailbox.state.handles import (
     NO_KEY,
+    AggregatingHandle,
     Cell,
     ContentCell,
+    ContentTable,
     CurrentKey,
     Expiry,
-    HeapAggregatingState,
-    HeapListState,
-    HeapMapState,
-    HeapReducingState,
-    HeapValueState,
+    ListHandle,
+    MapHandle,
+    ReducingHandle,
     Sweep,
     TtlCell,
-    TtlListState,
-    TtlMapState,
+    TtlListHandle,
+    TtlMapHandle,
+    ValueHandle,
 )
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.state.store import (
     AggregatingState,
-    KeyedTable,
     ListState,
     MapState,
     NamespacedTable,
     ReducingState,
-    Restoring,
     StateRegistry,
     StateTable,
     UnmatchedState,
     ValueState,
+    check_max_parallelism,
     refuse_ttl,
 )
 
@@ -135,7 +136,7 @@ def _check_mergeable(descriptor: StateDescriptor) -> None:
         )
 
 
-TableT = TypeVar("TableT", bound=KeyedTable)
+TableT = TypeVar("TableT", bound=ContentTable)
 
 
 class TableStateStore(Generic[TableT]):
@@ -144,15 +145,20 @@ class TableStateStore(Generic[TableT]):
     A descriptor may be used with and without namespaces; the two do not mix.
 
     Args:
-        make_table: Makes the table of a new state.
+        max_parallelism: Number of key groups of the job.
+        key_group_range: The key groups of this subtask.
         clock: Read only for state with a time to live.
     """
 
-    def __init__(self, make_table: Callable[[StateMeta], TableT], clock: Clock) -> None:
+    def __init__(
+        self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
+    ) -> None:
+        self._max_parallelism = max_parallelism
+        self._key_group_range = key_group_range
         self._clock = clock
         self._current = CurrentKey()
         self._sweeps: dict[int, Sweep] = {}
-        self._registry: StateRegistry[TableT] = StateRegistry(make_table)
+        self._registry: StateRegistry[TableT] = StateRegistry(self._new_table)
         self.restored_key: Any = None
 
     @property
@@ -169,7 +175,7 @@ class TableStateStore(Generic[TableT]):
     ) -> ValueState:
         """Return the value state that ``descriptor`` names."""
         cell = self._expiring_cell(descriptor, namespace)
-        return HeapValueState(cell, descriptor.default)
+        return ValueHandle(cell, descriptor.default)
 
     def get_list(
         self, descriptor: ListStateDescriptor, namespace: Any = VOID
@@ -177,7 +183,7 @@ class TableStateStore(Generic[TableT]):
         """Return the list state that ``descriptor`` names."""
         cell = self._cell(descriptor, namespace)
         expiry = self._expiry(descriptor, namespace)
-        return HeapListState(cell) if expiry is None else TtlListState(cell, *expiry)
+        return ListHandle(cell) if expiry is None else TtlListHandle(cell, *expiry)
 
     def get_map(
         self, descriptor: MapStateDescriptor, namespace: Any = VOID
@@ -185,21 +191,21 @@ class TableStateStore(Generic[TableT]):
         """Return the map state that ``descriptor`` names."""
         cell = self._cell(descriptor, namespace)
         expiry = self._expiry(descriptor, namespace)
-        return HeapMapState(cell) if expiry is None else TtlMapState(cell, *expiry)
+        return MapHandle(cell) if expiry is None else TtlMapHandle(cell, *expiry)
 
     def get_reducing(
         self, descriptor: ReducingStateDescriptor, namespace: Any = VOID
     ) -> ReducingState:
         """Return the reducing state that ``descriptor`` names."""
         cell = self._expiring_cell(descriptor, namespace)
-        return HeapReducingState(cell, descriptor.reduce_function)
+        return ReducingHandle(cell, descriptor.reduce_function)
 
     def get_aggregating(
         self, descriptor: AggregatingStateDescriptor, namespace: Any = VOID
     ) -> AggregatingState:
         """Return the aggregating state that ``descriptor`` names."""
         cell = self._expiring_cell(descriptor, namespace)
-        return HeapAggregatingState(cell, descriptor.aggregate_function)
+        return AggregatingHandle(cell, descriptor.aggregate_function)
 
     def merge_namespaces(
         self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]
@@ -261,14 +267,31 @@ class TableStateStore(Generic[TableT]):
 
     def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
         """Do as `restore`, in pieces; raises as that does."""
-        raise TypeError(f"{type(self).__name__} defines no restoring")
+        self._clear()
+        for snapshot in snapshots:
+            check_max_parallelism(snapshot, self._max_parallelism)
+            states = [
+                self._registry.restored(meta, allow_unmatched=snapshot.allow_unmatched)
+                for meta in snapshot.states
+            ]
+            for position, entries in snapshot.entries_of(self._key_group_range):
+                states[position].load(entries)
+                if entries:
+                    self.restored_key = entries.columns[0][0]
+                self._keep_loaded(states[position].table)
+                yield
 
-    def _restored_states(self, snapshot: KeyedStateSnapshot) -> list[Restoring[TableT]]:
-        """Return what puts the contents of a snapshot into tables, by their positions."""
-        return [
-            self._registry.restored(meta, allow_unmatched=snapshot.allow_unmatched)
-            for meta in snapshot.states
-        ]
+    def _new_table(self, meta: StateMeta) -> TableT:
+        """Return the table of a new state."""
+        raise TypeError(f"{type(self).__name__} defines no _new_table")
+
+    def _clear(self) -> None:
+        """Forget the contents of all states."""
+        for entry in self._registry.entries.values():
+            entry.table.clear()
+
+    def _keep_loaded(self, table: TableT) -> None:
+        """Be notified that contents of a snapshot were put into a table."""
 
     def _cell(self, descriptor: StateDescriptor, namespace: Any) -> Cell:
         table = self._table(descriptor, namespaced=namespace is not VOID)

@@ -391,7 +391,7 @@ class AggregateWindowsOperator(StatefulOperator):
         results: list[Any] = []
         for key, accumulator in contents.items():
             try:
-                results.append(self._result(key, window, accumulator))
+                results.append(self._result.of_one(key, window, accumulator))
             except USER_ERRORS as error:
                 self._failures.take_window(key, window, [accumulator], error)
         return results

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import CoroutineType
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 from aiomailbox.operators.aggregates.functions import (
     Aggregate,
@@ -21,16 +21,16 @@ from aiomailbox.windowing.time_window import Window, window_datetime
 WINDOW_FIELDS: Final = ("key", "window_start", "window_end")
 
 
-class WindowResult(Protocol):
-    """Makes the results of windows of their accumulators."""
+class WindowResult(NamedTuple):
+    """Makes the results of windows of their accumulators.
 
-    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
-        """Return the result of one key."""
-        ...
+    Attributes:
+        of_one: ``(key, window, accumulator)`` → the result of one key.
+        of_all: ``(window, {key: accumulator})`` → those of all keys, in order.
+    """
 
-    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        """Return the results of all keys of a window, in order."""
-        ...
+    of_one: Callable[[Any, Window, Any], Any]
+    of_all: Callable[[Window, dict[Any, Any]], list[Any]]
 
 
 class ReduceAggregate(Undoable, Reduced):
@@ -106,101 +106,63 @@ def window_result(
     global window). Anything else is the aggregate's own result, or ``(key, result)``.
     """
     if include_key and getattr(aggregate, "names", None) is None:
-        return _Paired(window_result(aggregate))
+        return _paired(window_result(aggregate))
     if not isinstance(aggregate, Aggregate):
-        return _Own(aggregate.get_result)
+        return _own(aggregate.get_result)
     if aggregate.names is None:
-        return _Single(aggregate)
-    if not keyed:
-        return _Unkeyed(aggregate)
-    return _Keyed(aggregate)
+        get_result, make_results = aggregate.get_result, aggregate.results_maker(())
+        return WindowResult(
+            lambda key, window, accumulator: get_result(accumulator),
+            lambda window, accumulators: make_results(accumulators),
+        )
+    fields = WINDOW_FIELDS if keyed else WINDOW_FIELDS[1:]
+    make, make_all = aggregate.result_maker(fields), aggregate.results_maker(fields)
+    times = _Times()
+
+    def of_one(key: Any, window: Window, accumulator: Any) -> Any:
+        bounds = times.of(window)
+        return make(key, *bounds, accumulator) if keyed else make(*bounds, accumulator)
+
+    return WindowResult(
+        of_one,
+        lambda window, accumulators: make_all(*times.of(window), accumulators),
+    )
 
 
-class _Paired:
-    __slots__ = ("_result",)
-
-    def __init__(self, result: WindowResult) -> None:
-        self._result = result
-
-    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
-        return key, self._result(key, window, accumulator)
-
-    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        results = self._result.of_all(window, accumulators)
+def _paired(result: WindowResult) -> WindowResult:
+    def of_all(window: Window, accumulators: dict[Any, Any]) -> list[Any]:
+        results = result.of_all(window, accumulators)
         return list(zip(accumulators, results, strict=True))
 
-
-class _Single:
-    __slots__ = ("_get_result", "_make_all")
-
-    def __init__(self, aggregate: Aggregate) -> None:
-        self._get_result = aggregate.get_result
-        self._make_all = aggregate.results_maker(())
-
-    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
-        return self._get_result(accumulator)
-
-    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        return self._make_all(accumulators)
+    return WindowResult(
+        lambda key, window, accumulator: (
+            key,
+            result.of_one(key, window, accumulator),
+        ),
+        of_all,
+    )
 
 
-class _Own:
-    """Results of functions of the user's, which may be coroutines by mistake."""
+def _own(get_result: Callable[[Any], Any]) -> WindowResult:
+    """Return results of functions of the user's, which may be coroutines by mistake."""
 
-    __slots__ = ("_get_result",)
+    def refuse(results: list[Any]) -> None:
+        owner = getattr(get_result, "__self__", None)
+        refuse_coroutines(results, getattr(owner, "reduce_function", get_result))
 
-    def __init__(self, get_result: Callable[[Any], Any]) -> None:
-        self._get_result = get_result
-
-    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
-        result = self._get_result(accumulator)
+    def of_one(key: Any, window: Window, accumulator: Any) -> Any:
+        result = get_result(accumulator)
         if type(result) is CoroutineType:
-            self._refuse([result])
+            refuse([result])
         return result
 
-    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        get_result = self._get_result
+    def of_all(window: Window, accumulators: dict[Any, Any]) -> list[Any]:
         results = [get_result(found) for found in accumulators.values()]
         if CoroutineType in map(type, results):
-            self._refuse(results)
+            refuse(results)
         return results
 
-    def _refuse(self, results: list[Any]) -> None:
-        owner = getattr(self._get_result, "__self__", None)
-        function = getattr(owner, "reduce_function", self._get_result)
-        refuse_coroutines(results, function)
-
-
-class _Keyed:
-    __slots__ = ("_make", "_make_all", "_times")
-
-    def __init__(self, aggregate: Aggregate) -> None:
-        self._make = aggregate.result_maker(WINDOW_FIELDS)
-        self._make_all = aggregate.results_maker(WINDOW_FIELDS)
-        self._times = _Times()
-
-    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
-        start, end = self._times.of(window)
-        return self._make(key, start, end, accumulator)
-
-    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        return self._make_all(*self._times.of(window), accumulators)
-
-
-class _Unkeyed:
-    __slots__ = ("_make", "_make_all", "_times")
-
-    def __init__(self, aggregate: Aggregate) -> None:
-        self._make = aggregate.result_maker(WINDOW_FIELDS[1:])
-        self._make_all = aggregate.results_maker(WINDOW_FIELDS[1:])
-        self._times = _Times()
-
-    def __call__(self, key: Any, window: Window, accumulator: Any) -> Any:
-        start, end = self._times.of(window)
-        return self._make(start, end, accumulator)
-
-    def of_all(self, window: Window, accumulators: dict[Any, Any]) -> list[Any]:
-        return self._make_all(*self._times.of(window), accumulators)
+    return WindowResult(of_one, of_all)
 
 
 class _Times:

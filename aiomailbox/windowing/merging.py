@@ -34,7 +34,7 @@ class MergingWindowSet:
         TimeWindow(start=0, end=5)
         >>> windows.add(TimeWindow(3, 8), nothing)
         TimeWindow(start=0, end=8)
-        >>> windows.state_window(TimeWindow(0, 8))
+        >>> windows.mapping[TimeWindow(0, 8)]
         TimeWindow(start=0, end=5)
     """
 
@@ -47,10 +47,6 @@ class MergingWindowSet:
     ) -> None:
         self._assigner = assigner
         self.mapping: dict[TimeWindow, TimeWindow] = mapping
-
-    def state_window(self, window: TimeWindow) -> TimeWindow | None:
-        """Return where the window's state is, or None if it is not in use."""
-        return self.mapping.get(window)
 
     def retire(self, window: TimeWindow) -> None:
         """Forget a window that is in use.
@@ -94,12 +90,6 @@ class MergingWindowSet:
         # A window that only swallowed itself has not grown: nothing is merged.
         if merged != [result]:
             on_merge(result, merged, states[0], states[1:])
-
-    def __repr__(self) -> str:
-        return f"MergingWindowSet({self.mapping!r})"
-
-    def __bool__(self) -> bool:
-        return bool(self.mapping)
 
 
 def mapping_of(table: Any, key: Any) -> dict[TimeWindow, TimeWindow]:

@@ -141,7 +141,7 @@ class WindowEmitter:
             return None
         if self._function is None:
             assert self._result is not None, "an aggregate has a result"
-            self._collector.collect(self._result(key, window, content))
+            self._collector.collect(self._result.of_one(key, window, content))
             return None
         return self._call(key, [aggregate.get_result(content)])
 

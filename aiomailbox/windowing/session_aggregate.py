@@ -269,7 +269,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         for key, session in ended:
             window = TimeWindow(session[0], session[1])
             try:
-                results.append(self._result(key, window, session[2]))
+                results.append(self._result.of_one(key, window, session[2]))
             except USER_ERRORS as error:
                 self._failures.take_window(key, window, [session[2]], error)
             else:

@@ -252,8 +252,8 @@ def test_keys_that_are_equal_are_one_key(tmp_path: Path, key: Any, other: Any) -
     table.put(other, 7)
     spaces.put(other, "w", 8)
     cut = store.snapshot()
-    table.forget_all()
-    spaces.forget_all()
+    table.clear()
+    spaces.clear()
     assert (table.get(key), spaces.get(key, "w")) == (7, 8)
     assert spaces.namespaces(key) == ["w"]
     restored = on_disk(tmp_path)

@@ -72,7 +72,7 @@ def test_a_set_holds_the_merge_of_all_windows_in_any_order(
 
     for window in windows:
         actual = held.add(window, on_merge)
-        state = held.state_window(actual)
+        state = held.mapping.get(actual)
         assert state is not None
         states.setdefault(state, set()).add(window)
         assert actual.start <= window.start
@@ -92,14 +92,14 @@ def test_an_equal_window_keeps_the_state_where_it_is() -> None:
     assert len(calls) == 1
     held.add(TimeWindow(0, 8), lambda *call: calls.append(call))
     assert len(calls) == 1
-    assert held.state_window(TimeWindow(0, 8)) == TimeWindow(0, 5)
+    assert held.mapping.get(TimeWindow(0, 8)) == TimeWindow(0, 5)
 
 
 def test_a_window_that_is_not_in_use_cannot_be_retired() -> None:
     held = MergingWindowSet(EventTimeSessionWindows(1), {})
     with pytest.raises(IllegalStateError, match="not in use"):
         held.retire(TimeWindow(0, 1))
-    assert not held
+    assert not held.mapping
 
 
 class Lists(ProcessWindowFunction):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain, compress, islice
 from pathlib import Path
@@ -35,7 +35,7 @@ from aiomailbox.state.snapshot import (
     StateMeta,
     copy_content,
 )
-from aiomailbox.state.store import RunContents, check_max_parallelism
+from aiomailbox.state.store import RunContents
 from aiomailbox.state.table_store import TableStateStore
 
 # Contents between an operator and the database: read in batches, written in batches.
@@ -446,6 +446,10 @@ class Rows:
         """Return what all places of the state in a key group begin with."""
         return self._codec.prefix(group, self._state)
 
+    def key_place(self, key: Any) -> bytes:
+        """Return what all places of a key, which have a namespace, begin with."""
+        return self._codec.encode(self._state, key)
+
     def places(self, codec: KeyCodec) -> Callable[[list[Any]], list[bytes]]:
         """Return what tells the places of addresses; codecs belong to one thread."""
         state = self._state
@@ -490,6 +494,10 @@ class RocksDBTable:
         self._key_groups = key_groups
         self.rows_of: Rows = rows
         self.cache: ContentCache = cache
+        self._bind()
+
+    def _bind(self) -> None:
+        """Be notified that all attributes are set."""
 
     def __len__(self) -> int:
         return sum(1 for _ in self._places())
@@ -532,7 +540,7 @@ class RocksDBTable:
     def _remove(self, *address: Any) -> None:
         self.cache.remove(address if len(address) > 1 else address[0])
 
-    def forget_all(self) -> None:
+    def clear(self) -> None:
         """Forget what is cached; the database was cleared."""
         self.cache.clear()
 
@@ -557,14 +565,8 @@ class RocksDBStateTable(RocksDBTable):
 
     __slots__ = ("get", "prefetch", "put", "remove")
 
-    def __init__(
-        self,
-        database: RocksDatabase,
-        rows: Rows,
-        key_groups: KeyGroupRange,
-        cache: ContentCache,
-    ) -> None:
-        super().__init__(database, rows, key_groups, cache)
+    def _bind(self) -> None:
+        cache = self.cache
         self.get: Callable[..., Any] = cache.get
         self.put: Callable[[Any, Any], None] = cache.put
         self.prefetch: Callable[[Iterable[Any]], None] = cache.prefetch
@@ -599,19 +601,8 @@ class RocksDBStateTable(RocksDBTable):
 class RocksDBNamespacedTable(RocksDBTable):
     """One state of all keys and namespaces."""
 
-    __slots__ = ("_key_place",)
+    __slots__ = ()
     _is_namespaced = True
-
-    def __init__(
-        self,
-        database: RocksDatabase,
-        rows: Rows,
-        key_groups: KeyGroupRange,
-        cache: ContentCache,
-        key_place: Callable[[Any], bytes],
-    ) -> None:
-        super().__init__(database, rows, key_groups, cache)
-        self._key_place = key_place
 
     def get(self, key: Any, namespace: Any, default: Any = None) -> Any:
         """Return the content of ``key`` in ``namespace``."""
@@ -628,7 +619,7 @@ class RocksDBNamespacedTable(RocksDBTable):
     def namespaces(self, key: Any) -> list[Any]:
         """Return the namespaces in which ``key`` has content; writes what is new."""
         self.cache.flush()
-        rows = self._database.items(self._key_place(key))
+        rows = self._database.items(self.rows_of.key_place(key))
         return [self.rows_of.address(place)[1] for place in _places(rows)]
 
     def load(self, entries: Entries) -> None:
@@ -640,31 +631,6 @@ class RocksDBNamespacedTable(RocksDBTable):
     write = put
     forget = remove
     namespaces_of = namespaces
-
-
-def new_table(
-    database: RocksDatabase,
-    limit: CacheLimit,
-    codec: KeyCodec,
-    serializer: StateSerializer,
-    key_groups: KeyGroupRange,
-    state: int,
-    *,
-    namespaced: bool,
-) -> RocksDBStateTable | RocksDBNamespacedTable:
-    """Return the table of a state, by its number."""
-    rows = Rows(state, codec, serializer, namespaced=namespaced)
-    cache = ContentCache(
-        database,
-        limit,
-        places=rows.places(codec),
-        encode_all=partial(encode_all, serializer),
-        decode=serializer.decode,
-    )
-    if namespaced:
-        key_place = partial(codec.encode, state)
-        return RocksDBNamespacedTable(database, rows, key_groups, cache, key_place)
-    return RocksDBStateTable(database, rows, key_groups, cache)
 
 
 def _places(rows: Iterator[tuple[bytes, bytes]]) -> Iterator[bytes]:
@@ -716,9 +682,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
         path: Path | None = None,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
     ) -> None:
-        super().__init__(self._new_table, clock)
-        self._max_parallelism = max_parallelism
-        self._key_group_range = key_group_range
+        super().__init__(max_parallelism, key_group_range, clock)
         self._path = path
         self._memory_bytes = memory_bytes
         self._limit = CacheLimit(memory_bytes // 2)
@@ -789,25 +753,17 @@ class RocksDBStateStore(TableStateStore[_Table]):
         """Do nothing."""
         return count
 
-    def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
-        """Do as `restore`, in pieces; raises as that does."""
+    def _clear(self) -> None:
         if self._database is not None:
             # It may be this very snapshot that is restored.
             self._database.end_snapshot()
             self._database.clear()
-        for entry in self._registry.entries.values():
-            entry.table.forget_all()
-        for snapshot in snapshots:
-            check_max_parallelism(snapshot, self._max_parallelism)
-            states = self._restored_states(snapshot)
-            for position, entries in snapshot.entries_of(self._key_group_range):
-                states[position].load(entries)
-                if entries:
-                    self.restored_key = entries.columns[0][0]
-                # At once: all of it at the end would hold the loop.
-                states[position].table.cache.flush()
-                states[position].table.cache.clear()
-                yield
+        super()._clear()
+
+    def _keep_loaded(self, table: _Table) -> None:
+        # At once: all of it at the end would hold the loop.
+        table.cache.flush()
+        table.cache.clear()
 
     def close(self) -> None:
         """Close the database and remove its directory; again is a no-op."""
@@ -831,15 +787,18 @@ class RocksDBStateStore(TableStateStore[_Table]):
             raise StateError(f"state {meta.name!r} was asked for after the end")
         if self._database is None:
             self._database = RocksDatabase(self._path, self._memory_bytes // 2)
-        return new_table(
+        serializer = serializer_of(meta.serializer, self._objects)
+        state = len(self._registry.entries)
+        rows = Rows(state, self._codec, serializer, namespaced=meta.namespaced)
+        cache = ContentCache(
             self._database,
             self._limit,
-            self._codec,
-            serializer_of(meta.serializer, self._objects),
-            self._key_group_range,
-            len(self._registry.entries),
-            namespaced=meta.namespaced,
+            places=rows.places(self._codec),
+            encode_all=partial(encode_all, serializer),
+            decode=serializer.decode,
         )
+        kind = RocksDBNamespacedTable if meta.namespaced else RocksDBStateTable
+        return kind(self._database, rows, self._key_group_range, cache)
 
 
 class SnapshotKeyGroups(Mapping[int, _Entries]):
