@@ -732,3 +732,17 @@ METRICS: Final[tuple[Metric, ...]] = _OPERATOR_METRICS + _TASK_METRICS + _JOB_ME
 
 
 DECLARED: Final[dict[str, Metric]] = {metric.name: metric for metric in METRICS}
+
+
+# An operator has one for each source whose markers it sees; exporters have a label.
+LATENCY_FROM: Final = "latency_ms_from_"
+
+
+LATENCY: Final = Metric(
+    "latency_ms",
+    _HISTOGRAM,
+    "ms",
+    _SUM,
+    "How long records wait on their way from a source to the operator.",
+    flink="latency",
+)

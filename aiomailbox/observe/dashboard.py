@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 _LOOK_S: Final = 1.0
 # So long an open page holds up the end of a server.
 _STREAM_S: Final = 5.0
+# So long an answer may take to be read when the program ends.
+_END_S: Final = 1.0
 _PAGES_MAX: Final = 64
 _FILES: Final = {
     "": ("index.html", "text/html"),
@@ -100,7 +102,9 @@ def dashboard(
         # Last: it takes whatever the others do not.
         Route("/{file:path}", page.guarded(page.file, needs_job=False)),
     ]
-    return Starlette(routes=routes)
+    app = Starlette(routes=routes)
+    app.state.end = page.end
+    return app
 
 
 class _Dashboard:
@@ -115,6 +119,11 @@ class _Dashboard:
         self._pages: WeakSet[object] = WeakSet()
         self._clock = SystemClock()
         self._seen: tuple[float, Shown, bytes] | None = None
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Let the streams of events end now, and those that begin later at once."""
+        self._ended.set()
 
     def guarded(self, answer: Answer, *, needs_job: bool = True) -> Answer:
         """Return a handler that rejects requests that are not permitted or have no job."""
@@ -220,7 +229,7 @@ class _Dashboard:
             if self._token is not None:
                 yield b"event: changeable\ndata: 1\n\n"
             end_s = self._clock.monotonic() + _STREAM_S
-            while self._clock.monotonic() < end_s:
+            while not self._ended.is_set() and self._clock.monotonic() < end_s:
                 job = self._found()
                 if job is None:
                     yield b"event: waiting\ndata: 1\n\n"
@@ -228,7 +237,8 @@ class _Dashboard:
                     yield b"data: " + self._look(job) + b"\n\n"
                 # Not held while nothing is sent: it may have ended.
                 del job
-                await asyncio.sleep(_LOOK_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._ended.wait(), _LOOK_S)
 
         body = snapshots()
         self._pages.add(body)
@@ -341,8 +351,14 @@ async def serving_dashboard(
         try:
             yield f"http://{host}:{listener.getsockname()[1]}/"
         finally:
-            # Pages keep their connections open, and are not waited for.
-            server.should_exit = server.force_exit = True
+            # Streams of events end by themselves, and answers are sent.
+            app.state.end()
+            server.should_exit = True
+            await asyncio.wait([serving], timeout=_END_S)
+            # Whoever does not read an answer is not waited for. The response learns that
+            # nobody is there: cancelled with the loop, it would be logged as a failure.
+            for connection in list(server.server_state.connections):
+                connection.transport.abort()
             await asyncio.wait([serving])
 
 

@@ -8,9 +8,15 @@ from weakref import WeakKeyDictionary
 
 from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.errors import MissingExtraError
-from aiomailbox.metrics.catalogue import METRICS, HistogramValue, Metric, MetricKind
-from aiomailbox.observe.points import points_of
-from aiomailbox.observe.reading import JobReader, SharedJobs
+from aiomailbox.metrics.catalogue import (
+    LATENCY,
+    LATENCY_FROM,
+    METRICS,
+    HistogramValue,
+    Metric,
+    MetricKind,
+)
+from aiomailbox.observe.reading import JobReader, SharedJobs, points_of
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -48,7 +54,8 @@ def opentelemetry(
     """Export a job's metrics to OpenTelemetry until the export is closed.
 
     The instruments are called ``aiomailbox.operator.num_records_in`` and so on, with the
-    attributes ``job``, ``operator`` and ``uid``, or ``task``. The metrics that a
+    attributes ``job``, ``operator`` and ``uid``, or ``task``, and ``source`` of a latency.
+    Jobs of one name, and one that has ended, are exported as `prometheus` says. The metrics that a
     function declares are observed from the job's first export on. For one span per
     asynchronous call see ``JobConfig(trace_calls=True)``.
 
@@ -75,8 +82,9 @@ def opentelemetry(
     reader = shown.jobs.add(job)
     meter = provider.get_meter("aiomailbox")
     seen = job.snapshot()
-    for metric in (*METRICS, *(seen.declared if seen else ())):
-        if metric not in shown.metrics:
+    for metric in (*METRICS, LATENCY, *(seen.declared if seen else ())):
+        is_latency = metric.name.startswith(LATENCY_FROM)
+        if metric not in shown.metrics and not is_latency:
             shown.metrics.add(metric)
             _instrument(meter, metric, shown.jobs)
     return OpenTelemetryExport(shown.jobs, reader)

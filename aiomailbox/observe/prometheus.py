@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError
 from aiomailbox.metrics.catalogue import (
+    LATENCY,
     METRICS,
     HistogramValue,
     Metric,
     MetricKind,
     MetricScope,
 )
-from aiomailbox.observe.points import points_of
-from aiomailbox.observe.reading import JobReader, SharedJobs
+from aiomailbox.observe.reading import JobReader, SharedJobs, points_of
 from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 
@@ -54,8 +54,12 @@ class _Collector:
 
     def describe(self) -> list[Any]:
         """Return what there can be, so that a registry finds names that are taken."""
-        return [self._family(metric, metric.scope) for metric in METRICS] + [
-            self._state()
+        return [
+            *(
+                self._family(metric, metric.scope, _LABELS[metric.scope])
+                for metric in (*METRICS, LATENCY)
+            ),
+            self._state(),
         ]
 
     def collect(self) -> Iterator[Any]:
@@ -75,7 +79,7 @@ class _Collector:
             name = self._name(metric, scope)
             family = families.get(name)
             if family is None:
-                family = families[name] = self._family(metric, scope)
+                family = families[name] = self._family(metric, scope, labels)
             values = list(labels.values())
             if isinstance(value, HistogramValue):
                 family.add_metric(values, value.count, value.total)
@@ -88,7 +92,7 @@ class _Collector:
             else:
                 family.add_metric(values, value)
 
-    def _family(self, metric: Metric, scope: MetricScope) -> Any:
+    def _family(self, metric: Metric, scope: MetricScope, labels: Iterable[str]) -> Any:
         from prometheus_client import core
 
         kinds = {
@@ -97,9 +101,7 @@ class _Collector:
             MetricKind.HISTOGRAM: core.SummaryMetricFamily,
         }
         text = metric.text or metric.name
-        return kinds[metric.kind](
-            self._name(metric, scope), text, labels=_LABELS[scope]
-        )
+        return kinds[metric.kind](self._name(metric, scope), text, labels=[*labels])
 
     def _state(self) -> Any:
         from prometheus_client import core
@@ -127,7 +129,9 @@ def prometheus(
     """Export a job's metrics to a Prometheus registry until the export is closed.
 
     Nothing is counted twice: the numbers are read when they are scraped, from any
-    thread. Jobs may share a registry, and have the label ``job``.
+    thread. Jobs may share a registry, and have the label ``job``: the second that runs
+    under a name is ``name #2``. A job that has ended is exported for five minutes more,
+    or until another one of its name is.
 
     Args:
         job: The job, from the loop that it runs on, or a `LatestSnapshot`.

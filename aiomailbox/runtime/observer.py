@@ -431,14 +431,19 @@ def _labels(graph: JobGraph) -> dict[tuple[int, str], str]:
     taken: set[str] = set()
     for vertex in graph.vertices:
         for name in unique_names([node.name for node in vertex.nodes]):
-            label = _free_label(name, taken)
+            label = free_label(name, taken)
             taken.add(label)
             labels[vertex.id, name] = label
     return labels
 
 
-def _free_label(name: str, taken: Container[str]) -> str:
-    """Return the name, with a number if another operator has it."""
+def free_label(name: str, taken: Container[str]) -> str:
+    """Return a name, with a number if it is taken.
+
+    Example:
+        >>> free_label("map", {"map"})
+        'map #2'
+    """
     label, number = name, 2
     while label in taken:
         # Names are not unique over vertices, and metrics are found by them.

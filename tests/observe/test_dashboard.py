@@ -460,6 +460,53 @@ def test_a_program_serves_its_page_and_tells_on_a_signal_what_it_awaits() -> Non
         program.stderr.close()
 
 
+SHORT = """
+import asyncio, sys
+import aiomailbox as am
+
+async def main():
+    env = am.StreamExecutionEnvironment()
+    inbox = am.Inbox()
+    env.from_source(inbox).sink_to(print)
+    async with env.start("short") as job:
+        # Until a page is open.
+        await asyncio.to_thread(sys.stdin.readline)
+        inbox.close()
+        await job.result()
+
+am.run(main(), dashboard=0)
+"""
+
+
+def test_a_program_ends_in_silence_while_pages_are_open() -> None:
+    program = subprocess.Popen(
+        [sys.executable, "-c", SHORT],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert program.stderr is not None
+    try:
+        address = program.stderr.readline().rpartition(" ")[2].strip()
+        with (
+            httpx.Client(base_url=address, timeout=TIMEOUT_S) as client,
+            client.stream("GET", "events") as one,
+            client.stream("GET", "events") as another,
+        ):
+            for response in (one, another):
+                lines = response.iter_lines()
+                # The second one: the stream waits for the next look by then.
+                for _ in range(2):
+                    while not next(lines).startswith("data: {"):
+                        pass
+            _, said = program.communicate("\n", timeout=TIMEOUT_S)
+    finally:
+        program.kill()
+        program.wait()
+    assert said == ""
+    assert program.returncode == 0
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 async def test_a_browser_shows_the_running_job() -> None:
     """More of it is in the session `browser`."""

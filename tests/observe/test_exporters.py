@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import urllib.request
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from prometheus_client import CollectorRegistry, Counter, start_http_server
 from prometheus_client.parser import text_string_to_metric_families
 
 import aiomailbox as am
+from aiomailbox.clock import SystemClock
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
@@ -92,6 +94,85 @@ async def test_jobs_share_a_registry_and_a_taken_name_is_refused() -> None:
             am.observe.prometheus(job, taken, namespace="a b")
         am.observe.prometheus(job, taken, namespace="other")
         await job.result()
+
+
+async def test_a_job_that_has_ended_gives_way_to_the_next_one_of_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two samples with the same labels would be added up, or refused."""
+    registry = CollectorRegistry()
+    now_s = 1000.0
+    monkeypatch.setattr(SystemClock, "monotonic", lambda _: now_s)
+
+    def counted() -> dict[str, list[float]]:
+        nonlocal now_s
+        now_s += 1
+        found: dict[str, list[float]] = {}
+        for family in registry.collect():
+            if family.name == "aiomailbox_operator_num_records_in":
+                for sample in family.samples:
+                    if sample.labels["operator"] == "add":
+                        found.setdefault(sample.labels["job"], []).append(sample.value)
+        return found
+
+    async def run(name: str) -> None:
+        env = am.StreamExecutionEnvironment()
+        pipeline(env)
+        async with env.start(name) as job:
+            am.observe.prometheus(job, registry)
+            # Whoever exports it twice has it counted once.
+            am.observe.prometheus(job, registry)
+            await job.result()
+
+    await run("shop")
+    await run("shop")
+    await run("other")
+    assert counted() == {"shop": [100], "other": [100]}
+    # Its last numbers have been scraped by then.
+    now_s += 301
+    assert counted() == {}
+
+
+async def test_two_jobs_of_a_name_that_run_are_told_apart() -> None:
+    registry, inboxes = CollectorRegistry(), [am.Inbox[int](), am.Inbox[int]()]
+    async with AsyncExitStack() as stack:
+        for inbox in inboxes:
+            env = am.StreamExecutionEnvironment()
+            env.from_source(inbox).sink_to(lambda number: None)
+            job = await stack.enter_async_context(env.start())
+            am.observe.prometheus(job, registry)
+        states = [family for family in registry.collect() if "state" in family.name]
+        (state,) = [one for one in states if one.name == "aiomailbox_job_state"]
+        names = [one.labels["job"] for one in state.samples if one.value]
+        for inbox in inboxes:
+            inbox.close()
+    assert sorted(names) == ["job", "job #2"]
+
+
+async def test_the_source_of_a_latency_is_a_label() -> None:
+    registry, reader = CollectorRegistry(), InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(latency_interval_ms=1))
+    inbox = am.Inbox[int]()
+    env.from_source(inbox, name="numbers").map(abs).name("add").uid("a").sink_to(
+        lambda number: None
+    )
+    async with env.start("late") as job:
+        am.observe.prometheus(job, registry)
+        am.observe.opentelemetry(job, provider)
+        name = "aiomailbox_operator_latency_ms_count"
+        labels = {"job": "late", "operator": "add", "uid": "a", "source": "numbers"}
+        while not registry.get_sample_value(name, labels):
+            await asyncio.sleep(0.01)
+        data = reader.get_metrics_data()
+        inbox.close()
+    provider.shutdown()
+    assert data is not None
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics
+    assert not [one.name for one in metrics if "latency_ms_from" in one.name]
+    (p50,) = [one for one in metrics if one.name.endswith("operator.latency_ms.p50")]
+    sources = {point.attributes["source"] for point in p50.data.data_points}  # type: ignore[index]
+    assert sources == {"numbers"}
 
 
 class Sizes(am.ProcessFunction[int, int]):

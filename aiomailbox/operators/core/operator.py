@@ -21,6 +21,7 @@ from aiomailbox.errors import (
 from aiomailbox.eventtime.generators import InputWatermarks
 from aiomailbox.mailbox.budget import SliceWatch
 from aiomailbox.mailbox.executor import MailboxExecutor
+from aiomailbox.metrics.catalogue import LATENCY_FROM
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
@@ -525,7 +526,7 @@ class Operator:
         """Observe how long ago a source has sent a marker."""
         context = self.context
         latency = context.metrics.histogram(
-            f"latency_ms_from_{marker.operator}",
+            f"{LATENCY_FROM}{marker.operator}",
             unit="ms",
             text=f"How long records wait on their way from {marker.operator!r} to here.",
         )
