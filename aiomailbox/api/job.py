@@ -5,14 +5,23 @@ from __future__ import annotations
 import asyncio
 import html
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
+from itertools import count
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, NoReturn, TypeVar
-from weakref import WeakSet, ref
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+    TypeVar,
+)
+from weakref import WeakSet, WeakValueDictionary
 
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import folded, looking_on, verb
@@ -133,12 +142,26 @@ class Body:
 T = TypeVar("T")
 
 
-# The last ones of this program; a page may show them.
-_started: deque[ref[JobClient]] = deque(maxlen=16)
+# All of this program that are still referenced, in the order of their start: by whoever
+# has started them, as long as they run.
+_held: WeakValueDictionary[int, JobClient] = WeakValueDictionary()
+_numbers: Final = count()
 
 
-# All that are still referenced: by whoever has started them, as long as they run.
-_held: WeakSet[JobClient] = WeakSet()
+class JobWatcher(Protocol):
+    """What is to know of each job that starts, as a page is."""
+
+    def add(self, job: JobClient) -> None:
+        """Take note of a job that starts."""
+        ...
+
+
+_watchers: WeakSet[JobWatcher] = WeakSet()
+
+
+def watch_jobs(watcher: JobWatcher) -> None:
+    """Tell of each job that starts from now on, as long as the watcher is referenced."""
+    _watchers.add(watcher)
 
 
 _ENDED: Final = {
@@ -172,15 +195,9 @@ def inboxes_kept_open(graph: JobGraph) -> Iterator[None]:
         inbox._hand_over()
 
 
-def latest_job() -> JobClient | None:
-    """Return the job that this program has started last, if it is still referenced."""
-    jobs = (reference() for reference in reversed(_started))
-    return next((job for job in jobs if job is not None), None)
-
-
 def held_jobs() -> list[JobClient]:
     """Return the jobs that this program has started and still references, oldest first."""
-    return [job for reference in _started if (job := reference()) is not None]
+    return [job for _, job in sorted(_held.items())]
 
 
 def running_job(identity: str) -> JobClient | None:
@@ -189,7 +206,7 @@ def running_job(identity: str) -> JobClient | None:
     One that is about to end because it failed or was cancelled does not run any more.
     """
     loop = asyncio.get_running_loop()
-    for job in list(_held):
+    for job in held_jobs():
         if (
             job._job.services.job_id == identity
             and job._body.loop is loop
@@ -266,8 +283,7 @@ class JobClient:
         self._body = body
         self._loop = asyncio.get_running_loop()
         self._observer = JobObserver(job)
-        _started.append(ref(self))
-        _held.add(self)
+        _held[next(_numbers)] = self
         # Of the graph, which a job in workers has here, too.
         self._inboxes = inboxes_of(job.graph)
         self._questions = [one for one in self._inboxes if isinstance(one, Questions)]
@@ -286,6 +302,8 @@ class JobClient:
             inbox._begin()
         if self._inboxes or self._publications:
             job.call_when_over(self._end_feeds)
+        for watcher in list(_watchers):
+            watcher.add(self)
 
     @property
     def name(self) -> str:

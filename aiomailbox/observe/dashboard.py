@@ -3,7 +3,7 @@
 Theory of operation: the page only requests the job's snapshots, which arrive as
 server-sent events. A stream of them ends after some seconds, and the page requests the
 next one: servers wait for open responses before they end, by default for ever. All pages
-of a job share one snapshot per second. Reading is for
+of a job share one snapshot per second, and ask for what was kept of the last minutes. Reading is for
 programs of this machine, changing for those that have the token. A request must name
 this machine by a name that always belongs to it: else a foreign web page, whose name was
 resolved to this machine after it was loaded, could read it (DNS rebinding).
@@ -22,13 +22,15 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
-from aiomailbox.api.job import JobClient, LatestSnapshot, latest_job
+from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import (
     AioMailboxError,
     InvalidArgumentError,
     MissingExtraError,
 )
+from aiomailbox.observe.history import JobHistory, ProgramHistory, Shown, encoded
+from aiomailbox.operators.core.user_code import is_own_line
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette
@@ -42,6 +44,7 @@ _STREAM_S: Final = 5.0
 # So long an answer may take to be read when the program ends.
 _END_S: Final = 1.0
 _PAGES_MAX: Final = 64
+_NONE: Final = "No job has been started yet."
 _FILES: Final = {
     "": ("index.html", "text/html"),
     "page.css": ("page.css", "text/css"),
@@ -57,7 +60,6 @@ _HEADERS: Final = {
 }
 
 Answer = Callable[["Request"], Awaitable["Response"]]
-Shown = JobClient | LatestSnapshot
 
 
 def dashboard(
@@ -74,8 +76,8 @@ def dashboard(
     when a user enters it there; without a token, nothing can be changed.
 
     Args:
-        job: The job, or the `LatestSnapshot` of a remote one; None for the job that this
-            program has started last.
+        job: The job, or the `LatestSnapshot` of a remote one; None for all jobs of this
+            program, the one that was started last first.
         token: The secret that is required to change the job.
         allow_remote: Whether other machines may read too: for an application that has
             its own authorization.
@@ -95,6 +97,7 @@ def dashboard(
     routes = [
         Route("/snapshot", page.guarded(page.snapshot)),
         Route("/events", page.guarded(page.events, needs_job=False)),
+        Route("/history", page.guarded(page.history)),
         Route("/await-tree", page.guarded(page.await_tree)),
         Route("/stop", page.guarded(page.stop), methods=["POST"]),
         Route("/cancel", page.guarded(page.cancel), methods=["POST"]),
@@ -104,6 +107,9 @@ def dashboard(
     ]
     app = Starlette(routes=routes)
     app.state.end = page.end
+    with contextlib.suppress(RuntimeError):
+        # Without a loop it begins with the first request.
+        page.begin()
     return app
 
 
@@ -113,13 +119,17 @@ class _Dashboard:
     def __init__(
         self, job: Shown | None, token: str | None, *, allow_remote: bool
     ) -> None:
-        self._job = job
+        self._is_remote = isinstance(job, LatestSnapshot)
+        self._jobs = ProgramHistory(job)
         self._token = token
         self._allow_remote = allow_remote
         self._pages: WeakSet[object] = WeakSet()
         self._clock = SystemClock()
-        self._seen: tuple[float, Shown, bytes] | None = None
         self._ended = asyncio.Event()
+
+    def begin(self) -> None:
+        """Keep what the jobs of the running loop do from now on."""
+        self._jobs.begin()
 
     def end(self) -> None:
         """Let the streams of events end now, and those that begin later at once."""
@@ -132,8 +142,9 @@ class _Dashboard:
             from starlette.responses import PlainTextResponse
 
             refusal = self._refusal(request)
-            if refusal is None and needs_job and self._found() is None:
-                refusal = 404, "No job has been started yet."
+            self._jobs.begin()
+            if refusal is None and needs_job and self._found(request) is None:
+                refusal = 404, _NONE
             if refusal is not None:
                 code, text = refusal
                 return PlainTextResponse(text, code, headers=_HEADERS)
@@ -165,35 +176,23 @@ class _Dashboard:
             # In constant time.
             if not hmac.compare_digest(given.encode(), wanted.encode()):
                 return 401, "The token is missing or wrong."
-            if isinstance(self._job, LatestSnapshot):
+            if self._is_remote:
                 return 409, (
                     "This job runs in another program: it can only be observed here."
                 )
         return None
 
-    def _found(self) -> Shown | None:
-        if isinstance(self._job, LatestSnapshot) and self._job.snapshot() is None:
+    def _found(self, request: Request) -> JobHistory | None:
+        """Return the job that a request is about: ``?job=`` a number, or the last one."""
+        text = request.query_params.get("job", "")
+        if text and not text.isdecimal():
             return None
-        return self._job or latest_job()
+        return self._jobs.find(int(text[:9]) if text else None)
 
-    def _shown(self) -> Shown:
-        job = self._found()
-        assert job is not None, "requests are refused without a job"
-        return job
-
-    def _changed(self) -> JobClient:
-        job = self._shown()
-        assert isinstance(job, JobClient), "changes of another one are refused"
-        return job
-
-    def _look(self, job: Shown) -> bytes:
-        """Return the job as JSON; all pages share one snapshot."""
-        now_s, seen = self._clock.monotonic(), self._seen
-        if seen is None or seen[1] is not job or now_s - seen[0] > _LOOK_S / 2:
-            snapshot = job.snapshot()
-            assert snapshot is not None, "there is none before the first one only"
-            seen = self._seen = (now_s, job, snapshot.to_json())
-        return seen[2]
+    def _shown(self, request: Request) -> JobHistory:
+        found = self._found(request)
+        assert found is not None, "requests are refused without a job"
+        return found
 
     async def file(self, request: Request) -> Response:
         """Return the page or one of its files."""
@@ -209,15 +208,19 @@ class _Dashboard:
 
     async def snapshot(self, request: Request) -> Response:
         """Return the job's snapshot."""
-        from starlette.responses import Response
+        return _json(self._shown(request).json())
 
-        return Response(self._look(self._shown()), media_type="application/json")
+    async def history(self, request: Request) -> Response:
+        """Return the numbers of the last five minutes, ``?since=`` a time of the answer."""
+        since = request.query_params.get("since", "")
+        since_ms = int(since[:18]) if since.isdecimal() else 0
+        return _json(encoded(self._shown(request).series(since_ms)))
 
     async def events(self, request: Request) -> Response:
         """Return the snapshots of some seconds from now on, as server-sent events.
 
-        ``waiting`` is sent while there is no job, ``changeable`` where a token may change
-        it.
+        ``waiting`` is sent while there is no such job, ``changeable`` where a token may
+        change it, and ``jobs`` with all jobs and the number of the one that is shown.
         """
         from starlette.responses import PlainTextResponse, StreamingResponse
 
@@ -225,18 +228,22 @@ class _Dashboard:
             return PlainTextResponse("Too many pages are open.", 503)
 
         async def snapshots() -> AsyncIterator[bytes]:
+            told = b""
             yield b"retry: 1000\n\n"
             if self._token is not None:
                 yield b"event: changeable\ndata: 1\n\n"
             end_s = self._clock.monotonic() + _STREAM_S
             while not self._ended.is_set() and self._clock.monotonic() < end_s:
-                job = self._found()
-                if job is None:
+                shown = self._found(request)
+                number = None if shown is None else shown.number
+                jobs = encoded({"shown": number, "jobs": self._jobs.listed()})
+                if jobs != told:
+                    yield b"event: jobs\ndata: " + jobs + b"\n\n"
+                    told = jobs
+                if shown is None:
                     yield b"event: waiting\ndata: 1\n\n"
                 else:
-                    yield b"data: " + self._look(job) + b"\n\n"
-                # Not held while nothing is sent: it may have ended.
-                del job
+                    yield b"data: " + shown.json() + b"\n\n"
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._ended.wait(), _LOOK_S)
 
@@ -245,37 +252,67 @@ class _Dashboard:
         return StreamingResponse(body, media_type="text/event-stream")
 
     async def await_tree(self, request: Request) -> Response:
-        """Return what the job waits for, as text."""
+        """Return what the job waits for, as text.
+
+        With ``?format=json`` its lines, each with whether it is a frame of the engine's.
+        """
         from starlette.responses import PlainTextResponse
 
-        return PlainTextResponse(self._shown().await_tree())
+        tree = self._shown(request).await_tree()
+        if request.query_params.get("format") != "json":
+            return PlainTextResponse(tree)
+        return _json(encoded([(line, _is_engine(line)) for line in tree.split("\n")]))
 
     async def stop(self, request: Request) -> Response:
         """Stop the job gracefully; ``?drain=false`` fires no windows."""
         drain = request.query_params.get("drain", "true") != "false"
-        job = self._changed()
-        return await self._change(job, job.stop(drain=drain))
+        return await self._change(request, lambda job: job.stop(drain=drain))
 
     async def cancel(self, request: Request) -> Response:
         """Cancel the job."""
-        job = self._changed()
-        return await self._change(job, job.cancel())
+        return await self._change(request, lambda job: job.cancel())
 
     async def savepoint(self, request: Request) -> Response:
         """Take a savepoint at ``?path=``."""
-        job, path = self._changed(), request.query_params.get("path", "")
-        return await self._change(job, job.trigger_savepoint(path))
+        from starlette.responses import PlainTextResponse
 
-    async def _change(self, job: JobClient, change: Awaitable[object]) -> Response:
-        from starlette.responses import PlainTextResponse, Response
+        if self._shown(request).job is None:
+            return PlainTextResponse(
+                "The job has ended: it has no state any more.", 409
+            )
+        path = request.query_params.get("path", "")
+        return await self._change(request, lambda job: job.trigger_savepoint(path))
 
+    async def _change(
+        self, request: Request, change: Callable[[JobClient], Awaitable[object]]
+    ) -> Response:
+        from starlette.responses import PlainTextResponse
+
+        shown = self._shown(request)
+        job = shown.job
+        if job is None:
+            # It is stopped already.
+            return _json(shown.json())
+        assert isinstance(job, JobClient), "changes of another one are refused"
         try:
-            await change
+            await change(job)
         except AioMailboxError as error:
             return PlainTextResponse(str(error), 409)
         # What it has changed is to be seen at once.
-        self._seen = None
-        return Response(self._look(job), media_type="application/json")
+        return _json(shown.json(fresh=True))
+
+
+def _json(data: bytes) -> Response:
+    from starlette.responses import Response
+
+    return Response(data, media_type="application/json")
+
+
+def _is_engine(line: str) -> bool:
+    """Say whether a line of an await-tree says where a function of the engine stands."""
+    function, paren, place = line.strip().removesuffix(")").rpartition(" (")
+    file = place.rpartition(":")[0]
+    return bool(paren and function.startswith("in ") and file) and is_own_line(file)
 
 
 def _named_host(header: str) -> str:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
+import msgspec
+
 from aiomailbox.clock import Clock
 from aiomailbox.errors import (
     AioMailboxError,
@@ -258,6 +260,10 @@ def _first_shown(files: Sequence[str]) -> int:
 _TRACEBACK_MAX: Final = 16 * 1024
 
 
+# What a page shows of one.
+_SHOWN_MAX: Final = 8 * 1024
+
+
 _TEXT_MAX: Final = 1_000
 
 
@@ -306,6 +312,10 @@ class FailureReport:
             restarts: How often the job had been started again before.
         """
         place = place_of_error(error)
+        if self.failures:
+            # Each look at the job has all of them.
+            before = msgspec.structs.replace(self.failures[-1], traceback="")
+            self.failures[-1] = before
         self.failures.append(
             FailureSummary(
                 error=f"{type(error).__name__}: {safe_str(error)}"[:_TEXT_MAX],
@@ -315,6 +325,7 @@ class FailureReport:
                 uid=place.uid,
                 line=place.location,
                 record=place.record,
+                traceback=short_text(error)[-_SHOWN_MAX:].rstrip(),
             )
         )
 

@@ -174,6 +174,8 @@ class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
         uid: Its uid.
         line: ``file:line`` of the innermost line of the user's.
         record: The record, as text.
+        traceback: The end of its traceback, with the user's frames; of the last failure
+            only, "" of those before.
     """
 
     error: str
@@ -183,6 +185,7 @@ class FailureSummary(msgspec.Struct, frozen=True, kw_only=True):
     uid: str | None = None
     line: str | None = None
     record: str | None = None
+    traceback: str = ""
 
 
 class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from typing import Any
 
 import psutil
 import pytest
@@ -144,25 +146,56 @@ async def test_it_is_used_by_keyboard_and_in_a_narrow_window() -> None:
         assert way[0] == "graph"
         assert "wide" in way
         await page.keyboard.type("wrong")
+        # In a field it does nothing.
         await page.keyboard.press("Enter")
+        await page.keyboard.press("Tab")
+        await page.keyboard.press("Enter")
+        assert await page.inner_text("#answer") == ""
+        assert not await page.locator("#sure").is_visible()
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.value") == "stop"
+        await confirm(page, "Stop keys?", yes=True)
         await page.locator(
             "#answer", has_text="The token is missing or wrong"
         ).wait_for()
         assert job.state is am.JobState.RUNNING
+        await page.focus("#token")
         await page.keyboard.press("Control+A")
         await page.keyboard.type("open sesame")
         for _ in ("path", "stop"):
             await page.keyboard.press("Tab")
         outline = "getComputedStyle(document.activeElement).outlineStyle"
         assert await page.evaluate(outline) == "solid"
-        await page.keyboard.press("Space")
+        await confirm(page, "Stop keys?", yes=False)
+        assert job.state is am.JobState.RUNNING
+        await page.focus("#path")
+        await page.keyboard.type("/nowhere/at/all")
+        await page.focus("button[value=savepoint]")
+        await confirm(page, "savepoint of keys in /nowhere/at/all?", yes=False)
+        await page.focus("button[value=cancel]")
+        await confirm(page, "Cancel keys?", yes=False)
+        assert job.state is am.JobState.RUNNING
+        await page.focus("button[value=stop]")
+        await confirm(page, "Stop keys?", yes=True)
         await page.locator("#state", has_text="finished").wait_for()
         assert await page.inner_text("#answer") == "Done."
         await page.focus("#tree summary")
         await page.keyboard.press("Enter")
-        await page.locator("#tree pre", has_text="job 'keys': finished").wait_for()
+        await page.locator("#waits", has_text="job 'keys': finished").wait_for()
         wide = "document.documentElement.scrollWidth <= window.innerWidth"
         assert await page.evaluate(wide), "a narrow window scrolls sideways"
+
+
+async def confirm(page: Any, question: str, *, yes: bool) -> None:
+    """Press the button that has the focus, and answer what it asks, by keyboard."""
+    await page.keyboard.press("Space")
+    await page.locator("#sure p", has_text=question).wait_for()
+    # Whoever presses Enter without reading has said no.
+    assert await page.evaluate("document.activeElement.id") == "no"
+    if yes:
+        await page.keyboard.press("Shift+Tab")
+    await page.keyboard.press("Enter")
+    await page.locator("#sure").wait_for(state="hidden")
 
 
 async def rows() -> AsyncIterator[int]:
@@ -208,6 +241,145 @@ async def test_no_line_of_the_graph_crosses_a_box() -> None:
         crossed = await page.evaluate(CROSSED)
     assert crossed == []
 
+
+def price(number: int) -> int:
+    if number == 3:
+        raise ValueError("order 3 has no price")
+    return number
+
+
+def failing(env: am.StreamExecutionEnvironment) -> None:
+    stream = env.from_async_iterable(rows, name="rows").map(abs).name("clean")
+    stream.map(price).name("price").uid("p").rebalance().sink_to(lambda row: None)
+
+
+async def test_a_failed_job_says_at_the_top_why_and_its_box_is_red() -> None:
+    env = am.StreamExecutionEnvironment()
+    failing(env)
+    async with serving_dashboard(0) as address:
+        with pytest.raises(am.JobFailedError):
+            await env.execute("broken")
+        # Nobody has the job any more.
+        gc.collect()
+        async with browser_page(address) as page:
+            await page.locator("#state", has_text="failed").wait_for()
+            told = await page.inner_text("#failure")
+            for text in ("ValueError: order 3 has no price", "in operator price (p)"):
+                assert text in told
+            assert "test_page_in_browser.py:" in told
+            assert 'raise ValueError("order 3 has no price")' in told
+            place = "document.querySelector('#{}').getBoundingClientRect().top"
+            assert await page.evaluate(
+                f"{place.format('failure')} < {place.format('graph')}"
+            )
+            colors = "getComputedStyle(document.querySelector('{}')).{}"
+            red = await page.evaluate(colors.format("#failure h2", "color"))
+            box = colors.format("#graph rect.failed", "stroke")
+            assert await page.evaluate(box) == red
+            assert await page.locator("#graph rect.row.failed").count() == 1
+            assert await page.locator("#operators tr.failed").count() == 1
+            body = await page.inner_text("body")
+            assert "not there yet" not in body
+            assert "the job failed" in await page.inner_text("#failures")
+
+
+async def test_all_jobs_of_the_program_are_there_with_their_restarts() -> None:
+    async with serving_dashboard(0) as address, browser_page(address) as page:
+        first = am.StreamExecutionEnvironment()
+        first.from_collection([1]).sink_to(lambda row: None)
+        await first.execute("first")
+        config = am.JobConfig(restart=am.restart.FixedDelayRestart(2, delay=0.01))
+        env = am.StreamExecutionEnvironment(config=config)
+        failing(env)
+        with pytest.raises(am.JobFailedError):
+            await env.execute("again")
+        await page.locator("#job", has_text="again").wait_for()
+        await page.locator("#state", has_text="failed").wait_for()
+        followed = await page.locator("#failures td:nth-child(2)").all_inner_texts()
+        assert followed == ["the job failed", "started again (2)", "started again (1)"]
+        row = page.locator("#jobs tr", has=page.get_by_text("again", exact=True))
+        assert (await row.first.inner_text()).split("\t")[4:6] == ["2", "3"]
+        # One that has ended is looked at again.
+        await page.get_by_role("button", name="first", exact=True).first.click()
+        await page.locator("#job", has_text="first").wait_for()
+        await page.locator("#state", has_text="finished").wait_for()
+        assert not await page.locator("#failure").is_visible()
+
+
+async def test_what_holds_the_job_up_is_the_same_in_box_row_and_sentence() -> None:
+    env = am.StreamExecutionEnvironment()
+    long = "a name that is so long that nobody reads it to its end, ever"
+    limit = am.RateLimit(5, per=1.0, name="prices")
+    stream = env.from_async_iterable(rows, name="rows").map(abs).name(long)
+    stream.map_async(call, limit=limit).name("call").sink_to(lambda row: None)
+    async with (
+        serving_dashboard(0) as address,
+        env.start("held"),
+        browser_page(address) as page,
+    ):
+        await page.locator("#operators tr.holds").wait_for()
+        # Of one update.
+        said = await page.evaluate(HELD)
+        assert said["sentence"] == said["title"]
+        assert said["sentence"] == f"{said['name']} {said['row']}"
+        assert said["dashed"] == 1
+        # One task, with its operators.
+        assert await page.locator("#graph rect:not(.row)").count() == 1
+        assert await page.locator("#graph rect.row").count() == 4
+        cell = page.locator("#operators td", has_text=long)
+        assert await cell.get_attribute("title") == long
+        assert await cell.evaluate("(one) => one.scrollWidth > one.clientWidth")
+        texts = await page.locator("#graph text").all_text_contents()
+        assert long not in texts
+        titles = await page.locator("#graph title").all_text_contents()
+        assert any(title.startswith(f"{long}\n") for title in titles)
+        # As soon as there are two samples.
+        line = page.locator("#lines div:not([hidden])", has_text="records in")
+        await line.wait_for()
+        assert "M" in await line.locator("path").last.get_attribute("d")
+        await page.click("#tree summary")
+        await page.locator("#waits details").first.wait_for()
+        assert "of the engine" in await page.inner_text("#waits")
+        assert "aiomailbox/task/" not in await page.inner_text("#waits")
+
+
+async def test_operators_are_cards_where_it_is_narrow() -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_async_iterable(rows, name="rows")
+    for number in range(48):
+        stream = stream.map(abs).name(f"step {number}")
+    stream.sink_to(lambda row: None)
+    async with (
+        serving_dashboard(0) as address,
+        env.start("fifty"),
+        browser_page(address, viewport={"width": 390, "height": 844}) as page,
+    ):
+        await page.locator("#operators td").first.wait_for()
+        assert await page.locator("#operators tbody tr").count() == 50
+        sizes = await page.evaluate(
+            "[...document.querySelectorAll('#operators td')]"
+            ".map((one) => one.getBoundingClientRect().right)"
+        )
+        assert max(sizes) <= 390
+        head = "getComputedStyle(document.querySelector('#operators td:nth-child(2)'),"
+        assert "waits for" in await page.evaluate(f"{head} '::before').content")
+        wide = "document.documentElement.scrollWidth <= window.innerWidth"
+        assert await page.evaluate(wide)
+
+
+async def call(row: int) -> int:
+    return row
+
+
+HELD = """(() => {
+  const row = document.querySelector("#operators tr.holds");
+  const name = row.cells[0].textContent;
+  const titles = [...document.querySelectorAll("#graph rect.row.holds")]
+    .map((rect) => rect.parentNode.querySelector("title").textContent.split("\\n").pop());
+  return { name, row: row.cells[1].textContent, title: titles[0],
+    sentence: document.querySelector("#bottleneck").textContent,
+    dashed: document.querySelectorAll("#graph rect.bottleneck").length };
+})()"""
 
 # All boxes in which a line is anywhere but at their left and right sides.
 CROSSED = """

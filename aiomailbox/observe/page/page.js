@@ -20,6 +20,9 @@ const bytes = (n) => {
 const moment = (ms) => ms == null || Math.abs(ms) > 8e15 ? ""
   : new Date(ms).toISOString().replace("T", " ").replace("Z", "");
 
+const duration = (ms) => ms < 0 ? `−${duration(-ms)}` : ms < 1000 ? `${fine(ms)} ms`
+  : ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : seconds(ms / 1000);
+
 // What does not fit is told where the pointer is.
 const RECORD = 110;
 const short = {
@@ -39,16 +42,118 @@ function draw(kind, attributes, parent) {
   return node;
 }
 
+// What the page has of the last five minutes: a row of [time, value] by name.
+const KEPT_MS = 300_000;
+// Rows come every three seconds: what is further apart is not joined.
+const GAP_MS = 10_000;
+let kept = { job: null, last: 0, series: new Map() };
+const points = (key) => kept.series.get(key) || [];
+
+function keep(answer) {
+  const last = answer.times[answer.times.length - 1];
+  if (last == null) return;
+  kept.last = last;
+  for (const [key, values] of Object.entries(answer.series)) {
+    const row = kept.series.get(key) || [];
+    values.forEach((value, place) => { if (value != null) row.push([answer.times[place], value]); });
+    while (row.length && row[0][0] < last - KEPT_MS) row.shift();
+    kept.series.set(key, row);
+  }
+}
+
+function part(target, place, name) {
+  const found = target.children[place];
+  if (found.getAttribute("class") !== name) found.setAttribute("class", name);
+  return found;
+}
+
+const across = (time) => (100 - (kept.last - time) * 100 / KEPT_MS).toFixed(1);
+
+// A small line: one row, or the parts of a task's time above each other.
+function line(target, rows, names, format) {
+  if (!target.hasAttribute("viewBox")) {
+    target.setAttribute("viewBox", "0 0 100 24");
+    target.setAttribute("preserveAspectRatio", "none");
+    target.setAttribute("class", names.length > 1 ? "line times" : "line");
+    target.setAttribute("role", "img");
+    for (const kind of ["title", "path", "path"]) draw(kind, {}, target);
+  }
+  const title = part(target, 0, "");
+  const most = names.length > 1 ? 1 : Math.max(...rows[0].map((one) => one[1]), 0) || 1;
+  const up = (value) => (23 - Math.min(1, value / most) * 22).toFixed(1);
+  const below = new Map();
+  rows.forEach((row, index) => {
+    let path = "", area = "", begin = null, before = null;
+    const close = () => {
+      if (begin != null) area += `L${across(before)} 24 L${across(begin)} 24 Z `;
+    };
+    for (const [time, value] of row) {
+      const sum = value + (below.get(time) || 0);
+      if (names.length > 1) below.set(time, sum);
+      const isFirst = before == null || time - before > GAP_MS;
+      if (isFirst) { close(); begin = time; area += `M${across(time)} 24 L`; } else area += "L";
+      area += `${across(time)} ${up(sum)} `;
+      path += `${isFirst ? "M" : "L"}${across(time)} ${up(sum)} `;
+      before = time;
+    }
+    close();
+    // What is on top of it is drawn before it, from below.
+    const first = names.length > 1 ? names.length - index : 1;
+    part(target, first, names[index]).setAttribute("d", area);
+    if (names.length === 1) part(target, 2, "").setAttribute("d", path);
+  });
+  const told = names.length > 1 ? "the last five minutes"
+    : rows[0].length ? `at most ${format(most)} in the last five minutes` : "";
+  say(title, told);
+}
+
 // A column is its head, and how its cells look: "number", "fine" (with a digit more),
-// "long", "record" (cut), "place" (of a line), "bar", or nothing.
-function table(id, columns, rows, none) {
+// "bytes", "ms", "share"; "long", "record" (cut), "cut" (a name), "place" (of a line), "bar",
+// "times", "show", or nothing. A number that is [value, name] has a small line of that name.
+const FORMATS = { number, fine, bytes: (n) => n == null ? "" : bytes(n),
+  ms: (n) => n == null ? "" : duration(n), share: (n) => n == null ? "" : `${number(n * 100)} %` };
+
+function fill(cell, kind, value) {
+  if (kind === "bar") bar(cell, value);
+  else if (kind === "times") {
+    const svg = cell.firstChild || draw("svg", {}, cell);
+    line(svg, [points(`busy ${value}`), points(`backpressured ${value}`)], ["busy", "pressed"]);
+  } else if (kind === "show") {
+    const button = cell.firstChild || cell.appendChild(document.createElement("button"));
+    button.type = "button";
+    button.className = "link cut";
+    button.title = value.job;
+    button.value = value.number;
+    say(button, value.job);
+  } else if (FORMATS[kind]) {
+    cell.className = "number";
+    cell.classList.toggle("empty", (Array.isArray(value) ? value[0] : value) == null);
+    if (!Array.isArray(value)) return say(cell, FORMATS[kind](value));
+    const text = cell.firstChild || cell.appendChild(document.createElement("span"));
+    say(text, FORMATS[kind](value[0]));
+    const svg = cell.children[1] || draw("svg", {}, cell);
+    line(svg, [points(value[1])], ["area"], FORMATS[kind]);
+  } else {
+    const shown = short[kind] ? short[kind](value || "") : value;
+    cell.className = kind;
+    if (short[kind] || kind === "cut") cell.title = value || "";
+    say(cell, shown);
+    cell.classList.toggle("empty", shown == null || shown === "");
+  }
+}
+
+function table(id, columns, rows, none, classes = []) {
   const target = $(id), body = target.tBodies[0] || target.createTBody();
-  if (!target.tHead) {
+  const heads = JSON.stringify(columns);
+  if (target.dataset.heads !== heads) {
+    target.dataset.heads = heads;
+    target.deleteTHead();
+    body.replaceChildren();
     const line = target.createTHead().insertRow();
     for (const [head, kind] of columns) {
       const cell = document.createElement("th");
       cell.scope = "col";
-      cell.className = kind === "number" || kind === "fine" ? "number" : "";
+      cell.className = FORMATS[kind] ? "number" : "";
       cell.textContent = head;
       line.append(cell);
     }
@@ -67,18 +172,14 @@ function table(id, columns, rows, none) {
   while (body.rows.length > rows.length) body.deleteRow(-1);
   rows.forEach((row, index) => {
     const line = body.rows[index] || body.insertRow();
+    if (line.className !== (classes[index] || "")) line.className = classes[index] || "";
     row.forEach((value, place) => {
-      const kind = columns[place][1] || "";
-      const cell = line.cells[place] || line.insertCell();
-      if (kind === "bar") bar(cell, value);
-      else if (short[kind]) {
-        cell.className = kind;
-        cell.title = value || "";
-        say(cell, short[kind](value || ""));
-      } else {
-        cell.className = kind === "fine" ? "number" : kind;
-        say(cell, kind === "number" ? number(value) : kind === "fine" ? fine(value) : value);
+      let cell = line.cells[place];
+      if (!cell) {
+        cell = line.insertCell();
+        cell.dataset.head = columns[place][0];
       }
+      fill(cell, columns[place][1] || "", value);
     });
   });
 }
@@ -103,52 +204,78 @@ function bar(cell, metrics) {
   });
 }
 
-const BOX = { width: 168, height: 62, across: 26 };
-let drawn = { shape: "", boxes: [], lines: [] };
+const ENDED = new Set(["finished", "failed", "canceled"]);
+const lastFailure = (job) => job.failures[job.failures.length - 1];
+
+// The operator that the job has failed in, or fails in now.
+function failedOne(job) {
+  const last = lastFailure(job);
+  if (!last || !["failed", "failing", "restarting"].includes(job.state)) return null;
+  return job.operators.find((one) => last.uid ? one.uid === last.uid
+    : one.name === last.operator) || null;
+}
+
+const holding = (job) => job.bottleneck && !ENDED.has(job.state) ? job.bottleneck.operator : null;
+
+// What the tasks of a vertex do, in a word or two.
+function doing(job, kind) {
+  if (ENDED.has(job.state)) return "ended";
+  if (job.state !== "running") return job.state === "created" ? "starting" : job.state;
+  return { pressed: "backpressured" }[kind] || kind || "starting";
+}
+
+// A box is a task: its first line says how busy it is, the others are its operators.
+const BOX = { width: 216, head: 25, row: 21, foot: 6, across: 26 };
+const NAME_MAX = 21;
+let drawn = { shape: "", boxes: [], rows: [], lines: [] };
 
 function layout(job) {
-  const depth = new Map(job.operators.map((one) => [one.name, 0]));
-  // The operators come in topological order.
-  for (const one of job.operators)
-    for (const edge of job.edges)
-      if (edge.source === one.name)
-        depth.set(edge.target, Math.max(depth.get(edge.target), depth.get(one.name) + 1));
+  const vertexOf = new Map(job.operators.map((one) => [one.name, one.vertex]));
+  const edges = job.edges.filter((edge) => !edge.is_chained);
+  const depth = new Map(job.vertices.map((one) => [one.vertex, 0]));
+  const from = (edge) => vertexOf.get(edge.source), to = (edge) => vertexOf.get(edge.target);
+  // The vertices come in topological order.
+  for (const one of job.vertices)
+    for (const edge of edges)
+      if (from(edge) === one.vertex)
+        depth.set(to(edge), Math.max(depth.get(to(edge)), depth.get(one.vertex) + 1));
   const columns = [], row = new Map();
-  for (const one of job.operators) {
-    const column = depth.get(one.name);
-    (columns[column] ||= []).push(one.name);
-  }
+  for (const one of job.vertices) (columns[depth.get(one.vertex)] ||= []).push(one);
   // In a column each is about where its sources are, so that fewer lines cross.
-  const height = (name) => {
-    const from = job.edges.filter((edge) => edge.target === name);
-    return from.reduce((sum, edge) => sum + row.get(edge.source), 0) / (from.length || 1);
+  const wanted = (one) => {
+    const mine = edges.filter((edge) => to(edge) === one.vertex);
+    return mine.reduce((sum, edge) => sum + row.get(from(edge)), 0) / (mine.length || 1);
   };
   for (const column of columns)
-    column.sort((one, other) => height(one) - height(other))
-      .forEach((name, place) => row.set(name, place));
-  const rows = columns.map((column) => column.length);
-  // Where nothing waits between two columns there is less to be said.
-  const gaps = rows.map((_, column) => job.edges.some((edge) =>
-    !edge.is_chained && depth.get(edge.source) === column) ? 96 : 66);
-  const left = rows.map((_, column) => 4 + column * BOX.width
-    + gaps.slice(0, column).reduce((sum, gap) => sum + gap, 0));
-  const step = BOX.height + BOX.across, most = Math.max(...rows);
-  const place = (name) => {
-    const column = depth.get(name);
-    return [left[column], 16 + ((most - rows[column]) / 2 + row.get(name)) * step];
-  };
+    column.sort((one, other) => wanted(one) - wanted(other))
+      .forEach((one, place) => row.set(one.vertex, place));
+  const heightOf = (one) => BOX.head + BOX.row * one.operators.length + BOX.foot;
+  const sums = columns.map((column) => column.reduce((sum, one) =>
+    sum + heightOf(one) + BOX.across, -BOX.across));
+  const most = Math.max(...sums), gap = 96;
+  const boxes = new Map(), places = new Map(), bottoms = [];
+  columns.forEach((column, index) => {
+    const x = 4 + index * (BOX.width + gap);
+    let y = 16 + (most - sums[index]) / 2;
+    for (const one of column) {
+      boxes.set(one.vertex, { x, y, height: heightOf(one) });
+      one.operators.forEach((name, place) =>
+        places.set(name, [x, y + BOX.head + BOX.row * (place + 0.5)]));
+      y += heightOf(one) + BOX.across;
+    }
+    bottoms[index] = y - BOX.across;
+  });
   // A line over several columns passes below the boxes between its ends.
-  const bottoms = rows.map((count) => 16 + ((most - count) / 2 + count) * step - BOX.across);
   const lane = (edge) => {
-    const from = depth.get(edge.source) + 1, to = depth.get(edge.target) - 1;
-    if (from > to) return null;
-    const y = Math.max(...bottoms.slice(from, to + 1)) + BOX.across;
-    bottoms.fill(y + 18, from, to + 1);
-    return [left[from], left[to] + BOX.width, y];
+    const first = depth.get(from(edge)) + 1, last = depth.get(to(edge)) - 1;
+    if (first > last) return null;
+    const y = Math.max(...bottoms.slice(first, last + 1)) + BOX.across;
+    bottoms.fill(y + 18, first, last + 1);
+    const left = (index) => 4 + index * (BOX.width + gap);
+    return [left(first), left(last) + BOX.width, y];
   };
-  const lanes = job.edges.map(lane);
-  return { place, lanes, width: left[left.length - 1] + BOX.width + 4,
-    height: Math.max(...bottoms) + 8 };
+  return { edges, boxes, places, lanes: edges.map(lane),
+    width: columns.length * (BOX.width + gap) - gap + 8, height: Math.max(...bottoms) + 12 };
 }
 
 function curve(x1, y1, x2, y2) {
@@ -156,16 +283,18 @@ function curve(x1, y1, x2, y2) {
   return `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2} `;
 }
 
+const cut = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
+
 function redraw(job, shape) {
-  const { place, lanes, width, height } = layout(job);
+  const { edges, boxes, places, lanes, width, height } = layout(job);
   const svg = document.createElementNS(SVG, "svg");
   svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
   svg.setAttribute("width", width);
   // Smaller than this it scrolls.
   svg.style.minWidth = `${Math.round(width * 0.8)}px`;
-  const lines = job.edges.map((edge, index) => {
-    const [x1, y1] = place(edge.source), [x2, y2] = place(edge.target);
-    const a = x1 + BOX.width, b = y1 + BOX.height / 2, d = y2 + BOX.height / 2;
+  const lines = edges.map((edge, index) => {
+    const [x1, b] = places.get(edge.source), [x2, d] = places.get(edge.target);
+    const a = x1 + BOX.width;
     const [left, right, y] = lanes[index] || [(a + x2) / 2, (a + x2) / 2, (b + d) / 2];
     const way = lanes[index] ? curve(a, b, left, y) + `L${right} ${y} ` + curve(right, y, x2 - 5, d)
       : curve(a, b, x2 - 5, d);
@@ -177,47 +306,70 @@ function redraw(job, shape) {
     const isFlat = b === d || lanes[index];
     return { group, title, rate: text(isFlat ? -7 : -12), waits: text(isFlat ? 16 : 18) };
   });
-  const boxes = job.operators.map((one) => {
-    const [x, y] = place(one.name), group = draw("g", {}, svg);
+  const drawnBoxes = job.vertices.map((one) => {
+    const { x, y, height } = boxes.get(one.vertex), group = draw("g", {}, svg);
     const title = draw("title", {}, group);
-    const rect = draw("rect", { x, y, width: BOX.width, height: BOX.height, rx: 6 }, group);
-    const text = (dy, name) => draw("text", { x: x + 10, y: y + dy, class: name }, group);
-    const name = text(20, "");
-    say(name, one.name.length > 22 ? `${one.name.slice(0, 21)}…` : one.name);
-    return { title, rect, records: text(37, "soft"), how: text(53, "soft") };
+    const rect = draw("rect", { x, y, width: BOX.width, height, rx: 6 }, group);
+    return { title, rect, how: draw("text", { x: x + 10, y: y + 17, class: "soft" }, group) };
+  });
+  const feeds = new Map(job.edges.filter((edge) => edge.is_chained)
+    .map((edge) => [edge.target, edge.source]));
+  const rows = job.operators.map((one) => {
+    const [x, y] = places.get(one.name), group = draw("g", {}, svg);
+    const title = draw("title", {}, group);
+    const rect = draw("rect", { x: x + 4, y: y - BOX.row / 2, width: BOX.width - 8,
+      height: BOX.row, rx: 3, class: "row" }, group);
+    const chain = job.vertices.find((each) => each.vertex === one.vertex).operators;
+    const before = chain[chain.indexOf(one.name) - 1], feeder = feeds.get(one.name);
+    const name = draw("text", { x: x + 10, y: y + 4.5 }, group);
+    say(name, cut(one.name, NAME_MAX));
+    // In a chain that branches the one above is not always what it reads.
+    const branch = feeder && feeder !== before ? `\nreads ${feeder}` : "";
+    if (branch) name.setAttribute("x", x + 22);
+    return { title, rect, branch,
+      rate: draw("text", { x: x + BOX.width - 9, y: y + 4.5, class: "soft rate" }, group) };
   });
   $("graph").replaceChildren(svg);
-  return { shape, boxes, lines };
+  return { shape, boxes: drawnBoxes, rows, lines, edges };
 }
 
 function graph(job) {
-  const shape = JSON.stringify([job.job_id, job.operators.map((one) => one.name),
+  const shape = JSON.stringify([job.job_id, job.vertices.map((one) => one.operators),
     job.edges.map((edge) => [edge.source, edge.target, edge.is_chained])]);
   if (shape !== drawn.shape) drawn = redraw(job, shape);
   const metrics = new Map(job.vertices.map((vertex) => [vertex.vertex, vertex.metrics]));
   const operators = new Map(job.operators.map((one) => [one.name, one]));
-  job.edges.forEach((edge, place) => {
+  const failed = failedOne(job), holds = operators.get(holding(job));
+  const isOver = ENDED.has(job.state);
+  job.edges.filter((edge) => !edge.is_chained).forEach((edge, place) => {
     const { group, title, rate, waits } = drawn.lines[place];
-    const source = operators.get(edge.source), target = operators.get(edge.target);
-    const isFull = !edge.is_chained && mood(metrics.get(source.vertex)) === "pressed";
+    const source = operators.get(edge.source);
+    const isFull = !isOver && mood(metrics.get(source.vertex)) === "pressed";
     group.setAttribute("class", isFull ? "full" : "");
-    say(title, `${edge.partitioner}: ${edge.blocked_by}`);
-    say(rate, `${fine(edge.is_chained ? target.num_records_in_per_second
-      : edge.num_records_per_second)}/s`);
-    say(waits, edge.is_chained ? "" : `${number(edge.queued_records)} wait`);
+    say(title, edge.blocked_by && !isOver ? `${edge.partitioner}: ${edge.blocked_by}`
+      : edge.partitioner);
+    say(rate, isOver ? "" : `${fine(edge.num_records_per_second)}/s`);
+    say(waits, isOver ? "" : `${number(edge.queued_records)} wait`);
+  });
+  job.vertices.forEach((one, place) => {
+    const { title, rect, how } = drawn.boxes[place];
+    const kind = isOver ? "" : mood(one.metrics);
+    const hasFailed = failed && failed.vertex === one.vertex;
+    const isHolding = holds && holds.vertex === one.vertex;
+    rect.setAttribute("class", hasFailed ? "failed" : `${kind} ${isHolding ? "bottleneck" : ""}`);
+    say(title, one.name);
+    const part = kind ? ` ${number(share(one.metrics, { pressed: "backpressured" }[kind] || kind) / 10)} %` : "";
+    say(how, `${one.parallelism} × ${hasFailed ? "failed" : `${doing(job, kind)}${part}`}`);
   });
   job.operators.forEach((one, place) => {
-    const { title, rect, records, how } = drawn.boxes[place];
-    const kind = mood(metrics.get(one.vertex));
-    const isHolding = job.bottleneck && job.bottleneck.operator === one.name;
-    rect.setAttribute("class", `${kind} ${isHolding ? "bottleneck" : ""}`);
-    say(title, `${one.name}${one.uid ? ` (${one.uid})` : ""}\n${one.blocked_by}`);
-    const out = `${number(one.metrics.num_records_out)} out`;
-    const into = `${number(one.metrics.num_records_in)} in`;
-    say(records, one.is_source ? out : one.is_sink ? into : `${into}, ${out}`);
-    const doing = { pressed: "backpressured" }[kind] || kind || "not there yet";
-    const calls = one.calls ? `, ${one.calls.count} calls` : "";
-    say(how, `${one.parallelism} × ${doing}${calls}`);
+    const { title, rect, rate, branch } = drawn.rows[place];
+    rect.setAttribute("class", one === failed ? "row failed" : one === holds ? "row holds" : "row");
+    const counts = [one.is_source ? "" : `${number(one.metrics.num_records_in)} in`,
+      one.is_sink ? "" : `${number(one.metrics.num_records_out)} out`].filter(Boolean).join(", ");
+    say(title, [`${one.name}${one.uid ? ` (${one.uid})` : ""}${branch}`, counts, why(job, one)]
+      .filter(Boolean).join("\n"));
+    say(rate, isOver ? counts.split(", ").pop()
+      : `${fine(one.is_sink ? one.num_records_in_per_second : one.num_records_out_per_second)}/s`);
   });
 }
 
@@ -236,42 +388,142 @@ function progress(job) {
 const watermark = (one) =>
   moment(one.metrics.current_input_watermark ?? one.metrics.current_output_watermark);
 
-// The sentence begins with the operator, which has a column.
-const withoutName = (one) => one.blocked_by.startsWith(`${one.name} waits for `)
-  ? one.blocked_by.slice(one.name.length + 11) : one.blocked_by;
+// What an operator waits for: of the one that holds the job up what is said above, too.
+function why(job, one) {
+  if (ENDED.has(job.state)) return "";
+  return holding(job) === one.name ? job.bottleneck.why : one.blocked_by;
+}
 
-const OPERATORS = [["operator"], ["in", "number"], ["in/s", "fine"], ["out", "number"],
-  ["out/s", "fine"], ["watermark"], ["in flight", "number"], ["dead letters", "number"],
-  ["skipped", "number"], ["stalls", "number"], ["waits for", "long"]];
-const TASKS = [["task", "long"], ["state"], ["time", "bar"], ["busy %", "number"],
+// The sentence begins with the operator, which has a column.
+function withoutName(job, one) {
+  const text = why(job, one), start = `${one.name} `;
+  return text.startsWith(start) ? text.slice(start.length) : text;
+}
+
+const TASKS = [["task", "cut"], ["state"], ["time", "bar"], ["busy %", "number"],
   ["backpressured %", "number"], ["idle %", "number"], ["waits before", "number"],
   ["outputs %", "number"]];
-const CALLS = [["operator"], ["record", "record"], ["attempt", "number"], ["age, s", "fine"],
+const CALLS = [["operator", "cut"], ["record", "record"], ["attempt", "number"], ["age, s", "fine"],
   ["waits for"], ["line", "place"]];
 const CHECKPOINTS = [["id", "number"], ["kind"], ["ms", "number"], ["size"], ["place", "long"]];
-const STALLS = [["operator"], ["ms", "number"], ["garbage, ms", "number"], ["function"],
+const STALLS = [["operator", "cut"], ["ms", "number"], ["garbage, ms", "number"], ["function"],
   ["line", "place"]];
-const FAILURES = [["at"], ["operator"], ["error", "long"], ["record", "record"],
-  ["line", "place"]];
+const FAILURES = [["at"], ["what followed"], ["operator", "cut"], ["error", "record"],
+  ["record", "record"], ["line", "place"]];
+const JOBS = [["job", "show"], ["state"], ["started"], ["took"], ["restarts", "number"],
+  ["failures", "number"], ["last failure", "record"]];
+
+// Columns that no operator has anything for are left out.
+const OPERATORS = [
+  ["operator", "cut", (one) => one.name],
+  ["busy, backpressured", "times", (one) => one.vertex],
+  ["in", "number", (one) => one.is_source ? null : one.metrics.num_records_in],
+  ["in/s", "fine", (one, now) => one.is_source ? null
+    : [now ? one.num_records_in_per_second : null, `in ${one.name}`]],
+  ["out", "number", (one) => one.is_sink ? null : one.metrics.num_records_out],
+  ["out/s", "fine", (one, now) => one.is_sink ? null
+    : [now ? one.num_records_out_per_second : null, `out ${one.name}`]],
+  ["watermark", "", watermark],
+  ["lag", "ms", (one) => [one.metrics.watermark_lag, `lag ${one.name}`]],
+  ["latency, p99", "ms", (one) => [last(`latency ${one.name}`), `latency ${one.name}`]],
+  ["in flight", "number", (one) => [one.metrics.in_flight, `in_flight ${one.name}`]],
+  ["state", "bytes", (one) => [one.metrics.state_bytes, `state_bytes ${one.name}`]],
+  ["keys", "number", (one) => [one.metrics.state_keys, `state_keys ${one.name}`]],
+  ["late", "number", (one) => [one.metrics.num_late_records_dropped || null, `late ${one.name}`]],
+  ["dead letters", "number", (one) => [one.metrics.dead_letters || null, `dead_letters ${one.name}`]],
+  ["skipped", "number", (one) => one.metrics.skipped || null],
+  ["stalls", "number", (one) => one.metrics.stalls || null],
+  ["hottest key", "share", (one) => [one.hot_keys.length ? one.hot_keys[0].share : null, `hot ${one.name}`]],
+  ["hot keys", "record", (one) => one.hot_keys.map((key) =>
+    `${key.key} ${number(key.share * 100)} %`).join(", ")],
+];
+
+function last(key) {
+  const row = points(key);
+  return row.length ? row[row.length - 1][1] : null;
+}
+
+function operators(job) {
+  const now = !ENDED.has(job.state), failed = failedOne(job);
+  const all = OPERATORS.toSpliced(1, 0, ["waits for", "long", (one) => withoutName(job, one)]);
+  const cells = all.map(([, , read]) => job.operators.map((one) => read(one, now)));
+  const isShown = (column) => column.some((value) =>
+    (Array.isArray(value) ? value[0] ?? (points(value[1]).length || null) : value) != null && value !== "");
+  const shown = all.map((_, place) => place).filter((place) => isShown(cells[place]));
+  table("operators", shown.map((place) => all[place].slice(0, 2)),
+    job.operators.map((_, index) => shown.map((place) => cells[place][index])), "There are none.",
+    job.operators.map((one) => one === failed ? "failed" : one.name === holding(job) ? "holds" : ""));
+}
+
+const LINES = [["records in", "in", (n) => `${fine(n)}/s`], ["records out", "out", (n) => `${fine(n)}/s`],
+  ["watermark lag", "lag", duration], ["latency, p99", "latency", duration],
+  ["calls in flight", "in_flight", number], ["state", "state_bytes", bytes],
+  ["keys with state", "state_keys", number], ["checkpoint took", "checkpoint_ms", duration],
+  ["checkpoint size", "checkpoint_bytes", bytes], ["late records", "late", number],
+  ["dead letters", "dead_letters", number]];
+
+// What there is nothing of in most jobs.
+const RARE = new Set(["late", "dead_letters", "in_flight"]);
+
+// Lines of the whole job; those of which nothing is known are left out.
+function lines(job) {
+  const target = $("lines");
+  LINES.forEach(([head, key, format], place) => {
+    let node = target.children[place];
+    if (!node) {
+      node = target.appendChild(document.createElement("div"));
+      say(node.appendChild(document.createElement("span")), head);
+      node.append(document.createElement("b"));
+      draw("svg", {}, node);
+    }
+    const row = points(`job ${key}`);
+    const isShown = row.length && (!RARE.has(key) || row.some((one) => one[1]));
+    node.hidden = !isShown;
+    if (!isShown) return;
+    say(node.children[1], format(row[row.length - 1][1]));
+    line(node.children[2], [row], ["area"], format);
+  });
+  target.parentNode.hidden = [...target.children].every((node) => node.hidden);
+}
+
+function failure(job) {
+  const last = lastFailure(job), node = $("failure");
+  const isShown = last && ["failed", "failing", "restarting"].includes(job.state);
+  node.hidden = !isShown;
+  if (!isShown) return;
+  say(node.children[0], job.state === "restarting" ? "The job failed, and is started again"
+    : "The job failed");
+  say(node.children[1], last.error);
+  say(node.children[2], [last.operator && `in operator ${last.operator}${last.uid ? ` (${last.uid})` : ""}`,
+    last.line && `at ${last.line}`, last.record && `with record ${last.record}`]
+    .filter(Boolean).join(", "));
+  say(node.children[3], last.traceback);
+  node.children[3].hidden = !last.traceback;
+}
+
+function followed(job, one, place) {
+  if (place < job.failures.length - 1 || !["failed", "failing"].includes(job.state))
+    return job.state === "canceled" && one.restarts >= job.restarts ? "the job was cancelled"
+      : `started again (${one.restarts + 1})`;
+  return "the job failed";
+}
 
 function render(job) {
   document.title = `${job.job} – ${job.state}`;
   say($("job"), job.job);
+  $("job").title = job.job;
   say($("state"), job.state);
   $("state").className = `state ${job.state}`;
   const again = job.restarts ? `, started again ${job.restarts} times` : "";
-  const why = job.stop_reason ? `, stopped: ${job.stop_reason}` : "";
-  say($("facts"), `${seconds(job.duration_s)}${again}${why}`);
-  $("bottleneck").hidden = !job.bottleneck;
-  say($("bottleneck"), job.bottleneck ? job.bottleneck.why : "");
+  const stopped = job.stop_reason ? `, stopped: ${job.stop_reason}` : "";
+  say($("facts"), `${seconds(job.duration_s)}${again}${stopped}`);
+  failure(job);
+  $("bottleneck").hidden = !holding(job);
+  say($("bottleneck"), holding(job) ? job.bottleneck.why : "");
   progress(job);
+  lines(job);
   graph(job);
-  table("operators", OPERATORS, job.operators.map((one) => [one.name,
-    one.metrics.num_records_in, one.is_source ? null : one.num_records_in_per_second,
-    one.is_sink ? null : one.metrics.num_records_out,
-    one.is_sink ? null : one.num_records_out_per_second, watermark(one),
-    one.metrics.in_flight, one.metrics.dead_letters, one.metrics.skipped,
-    one.metrics.stalls, withoutName(one)]));
+  operators(job);
   table("tasks", TASKS, job.tasks.map((one) => [one.name, one.state, one.metrics,
     share(one.metrics, "busy") / 10, share(one.metrics, "backpressured") / 10,
     share(one.metrics, "idle") / 10, one.metrics.input_queue_records,
@@ -289,28 +541,99 @@ function render(job) {
     one.checkpoint_id, one.kind, one.duration_ms, bytes(one.size_bytes), one.place]), "None.");
   table("stalls", STALLS, job.stalls.slice().reverse().map((one) => [one.operator || "(none)",
     one.duration_ms, one.gc_ms, one.function, one.line]), "None.");
-  table("failures", FAILURES, job.failures.slice().reverse().map((one) => [moment(one.at_ms),
-    one.operator, one.error, one.record, one.line]), "None.");
+  table("failures", FAILURES, job.failures.map((one, place) => [moment(one.at_ms),
+    followed(job, one, place), one.operator, one.error, one.record, one.line]).reverse(), "None.");
 }
+
+const asked = (path) => `${path}${path.includes("?") ? "&" : "?"}job=${shownJob ?? ""}`;
+
+let isAsking = false;
+
+async function recent() {
+  if (isAsking || shownJob == null) return;
+  isAsking = true;
+  const number = shownJob;
+  if (kept.job !== number) kept = { job: number, last: 0, series: new Map() };
+  try {
+    const answer = await fetch(asked(`history?since=${Math.floor(kept.last)}`));
+    if (answer.ok && number === shownJob) keep(await answer.json());
+  } catch {
+    // The connection says so, too.
+  }
+  isAsking = false;
+}
+
+let treeText = "";
 
 async function tree() {
   if (!$("tree").open) return;
   try {
-    const answer = await fetch("await-tree");
-    say($("tree").querySelector("pre"), await answer.text());
+    const answer = await fetch(asked("await-tree?format=json"));
+    const text = await answer.text();
+    if (!answer.ok || text === treeText) return;
+    treeText = text;
+    showTree(JSON.parse(text));
   } catch {
     // The connection says so, too.
   }
 }
 
-async function change(event) {
-  event.preventDefault();
-  const what = event.submitter.value;
-  const path = what === "savepoint" ? `?path=${encodeURIComponent($("path").value)}` : "";
+// Frames of the engine are folded, each run of them into one line.
+function showTree(rows) {
+  const open = new Set([...$("waits").querySelectorAll("details[open]")].map((one) => one.dataset.place));
+  const nodes = [];
+  let fold = null;
+  for (const [text, isEngine] of rows) {
+    const node = document.createElement("div");
+    node.textContent = text;
+    if (!isEngine) {
+      fold = null;
+      nodes.push(node);
+      continue;
+    }
+    if (!fold) {
+      fold = document.createElement("details");
+      fold.dataset.place = nodes.length;
+      fold.open = open.has(fold.dataset.place);
+      fold.append(document.createElement("summary"));
+      nodes.push(fold);
+    }
+    fold.append(node);
+    const count = fold.children.length - 1;
+    fold.firstChild.textContent = `    ${count} frame${count > 1 ? "s" : ""} of the engine`;
+  }
+  $("waits").replaceChildren(...nodes);
+}
+
+const QUESTIONS = {
+  stop: (job) => [`Stop ${job}? Its sources read no more, and what they have read is processed.`, "Stop it"],
+  cancel: (job) => [`Cancel ${job}? What it has not committed is lost.`, "Cancel it"],
+  savepoint: (job, path) => [`Take a savepoint of ${job} in ${path}?`, "Take it"],
+};
+let wanted = null;
+
+function ask(event) {
+  const what = event.currentTarget.value, path = $("path").value;
+  if (what === "savepoint" && !path) {
+    say($("answer"), "Enter the directory of the savepoint.");
+    return;
+  }
+  const [question, yes] = QUESTIONS[what]($("job").textContent, path);
+  // Of the job that is shown now, whichever is shown when it is confirmed.
+  wanted = asked(what === "savepoint" ? `savepoint?path=${encodeURIComponent(path)}` : what);
+  say($("answer"), "");
+  say($("sure").firstChild, question);
+  say($("yes"), yes);
+  $("sure").showModal();
+  $("no").focus();
+}
+
+async function change() {
+  $("sure").close();
   say($("answer"), "…");
   try {
     const headers = { authorization: `Bearer ${$("token").value}` };
-    const answer = await fetch(what + path, { method: "POST", headers });
+    const answer = await fetch(wanted, { method: "POST", headers });
     say($("answer"), answer.ok ? "Done." : await answer.text());
   } catch (error) {
     say($("answer"), `It could not be asked: ${error.message}`);
@@ -324,6 +647,9 @@ function connection(text) {
 
 let updates = 0;
 let lost = 0;
+let askedAt = 0;
+let shownJob = null;
+let events = null;
 
 function connected() {
   clearTimeout(lost);
@@ -331,26 +657,56 @@ function connected() {
   connection("");
 }
 
+function jobs(told) {
+  shownJob = told.shown;
+  table("jobs", JOBS, told.jobs.map((one) => [one, one.state, moment(one.started_ms).slice(0, 19),
+    one.duration_s == null ? "" : seconds(one.duration_s), one.restarts, one.failures, one.error]),
+    "None.", told.jobs.map((one) => one.number === told.shown ? "shown" : ""));
+}
+
 function listen() {
-  const events = new EventSource("events");
-  events.addEventListener("waiting", () => {
+  // The one that was chosen, or the last one that was started.
+  const chosen = location.hash.slice(1);
+  events = new EventSource(`events?job=${encodeURIComponent(chosen)}`);
+  const mine = events;
+  mine.addEventListener("waiting", () => {
     connected();
-    say($("state"), "no job yet");
+    // A program that was started again has other jobs.
+    if (chosen) location.hash = "";
+    else say($("state"), "no job yet");
   });
-  events.addEventListener("changeable", () => { $("change").hidden = false; });
-  events.onmessage = (event) => {
+  mine.addEventListener("changeable", () => { $("change").hidden = false; });
+  mine.addEventListener("jobs", (event) => jobs(JSON.parse(event.data)));
+  mine.onmessage = (event) => {
     connected();
+    if (performance.now() - askedAt > 2500 || kept.job !== shownJob) {
+      askedAt = performance.now();
+      recent();
+    }
     render(JSON.parse(event.data));
     if (updates++ % 2 === 0) tree();
   };
-  events.onerror = () => {
+  mine.onerror = () => {
     // Each stream ends after some seconds, and the browser asks for the next one.
     lost ||= setTimeout(() => connection("no connection"), 3000);
     // It does so by itself, but not where it was refused.
-    if (events.readyState === EventSource.CLOSED) setTimeout(listen, 2000);
+    if (mine.readyState === EventSource.CLOSED && mine === events)
+      setTimeout(() => { if (mine === events) listen(); }, 2000);
   };
 }
 
 $("tree").addEventListener("toggle", tree);
-$("change").querySelector("form").addEventListener("submit", change);
+// Enter in a field does nothing.
+$("change").querySelector("form").addEventListener("submit", (event) => event.preventDefault());
+for (const button of $("change").querySelectorAll("button")) button.addEventListener("click", ask);
+$("yes").addEventListener("click", change);
+$("no").addEventListener("click", () => $("sure").close());
+$("jobs").addEventListener("click", (event) => {
+  if (event.target.value) location.hash = event.target.value;
+});
+window.addEventListener("hashchange", () => {
+  events.close();
+  treeText = "";
+  listen();
+});
 listen();
