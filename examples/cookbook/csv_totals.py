@@ -1,7 +1,7 @@
 """Totals of a CSV file.
 
-Columns of CSV are text until a record type says what they are. In a bounded stream the
-last update of a key is its total; a window over everything emits just that one.
+Columns of CSV are text until a record type says what they are. A window over everything
+emits one result per key, when the file has ended.
 """
 
 import asyncio
@@ -22,9 +22,8 @@ async def main(file: Path) -> None:
     env = am.StreamExecutionEnvironment()
     totals = (
         env.from_source(am.FileSource(file, records=Sale))
-        .assign_timestamps_and_watermarks(at_one_time())
         .key_by("shop")
-        .window(am.TumblingEventTimeWindows.of(am.days(1)))
+        .window(am.GlobalWindows.create_with_end_of_stream_trigger())
         .aggregate(
             am.aggregates(
                 sales=am.count(),
@@ -34,12 +33,6 @@ async def main(file: Path) -> None:
     )
     for row in sorted(await totals.collect()):
         print(row.key, row.sales, row.total)
-
-
-def at_one_time() -> am.WatermarkStrategy:
-    """Return event times for a file that is one day's."""
-    strategy = am.WatermarkStrategy.for_monotonous_timestamps()
-    return strategy.with_timestamp_assigner(lambda sale: 0)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 import runpy
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -72,3 +73,10 @@ def test_a_decision_says_context_decision_and_consequences() -> None:
     for page in DOCS.glob("decisions/[0-9]*.md"):
         headings = re.findall(r"^## (.+)$", page.read_text("utf-8"), re.MULTILINE)
         assert headings == ["Context", "Decision", "Consequences"], page.name
+
+
+def test_each_extra_is_on_its_page() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    page = (DOCS / "extras.md").read_text("utf-8")
+    shown = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
+    assert sorted(shown) == sorted(project["optional-dependencies"])

@@ -45,6 +45,19 @@ def test_a_mistake_is_found(checker: tuple[str, ...]) -> None:
         assert found == is_mistake, done.stdout
 
 
+@pytest.mark.parametrize("checker", [MYPY, PYRIGHT], ids=["mypy", "pyright"])
+def test_the_page_about_types_says_what_the_checkers_say(
+    checker: tuple[str, ...], tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "concepts" / "typing.md").read_text("utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(blocks) > 4
+    code = tmp_path / "page.py"
+    code.write_text("\n\n".join(blocks), "utf-8")
+    done = checked(checker, str(code))
+    assert done.returncode == 0, done.stdout
+
+
 def test_what_users_write_passes_without_an_ignore() -> None:
     """The checkers themselves are run over the examples by ``nox -s types``."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
