@@ -80,3 +80,34 @@ def test_each_extra_is_on_its_page() -> None:
     page = (DOCS / "extras.md").read_text("utf-8")
     shown = re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)
     assert sorted(shown) == sorted(project["optional-dependencies"])
+
+
+def test_install_lines_work_where_the_system_has_a_python_of_its_own() -> None:
+    """On Debian pip refuses to install into the system, and `.venv` has no pip."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS.rglob("*.md")]
+    lines = {
+        line
+        for page in pages
+        if "_build" not in page.parts
+        for block in re.findall(
+            r"^```sh\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        )
+        for line in block.splitlines()
+        if "pip" in line and "apt" not in line
+    }
+    assert len(lines) > 3
+    into_an_environment = (
+        r"python3 -m pip --python \.venv |.*--without-pip|\.venv/bin/uv "
+    )
+    assert [line for line in lines if not re.match(into_an_environment, line)] == []
+
+
+def test_the_readme_says_what_the_demo_leaves() -> None:
+    demo = (ROOT / "examples" / "flight_delays.py").read_text("utf-8")
+    readme = (ROOT / "README.md").read_text("utf-8")
+    assert 'default=pathlib.Path("out")' in demo
+    assert 'arguments.out / "flight_delays"' in demo
+    assert 'target.with_suffix(".png")' in demo
+    assert "`out/flight_delays`" in readme
+    assert "`out/flight_delays.png`" in readme
+    assert 'print(f"check: equal to Spark SQL' in demo
