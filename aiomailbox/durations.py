@@ -86,6 +86,62 @@ def duration_ms(value: timedelta | float, parameter: str) -> int:
     return round(value * 1000)
 
 
+def pipeline_ms(value: timedelta, parameter: str) -> int:
+    """Return a time of the pipeline in whole milliseconds; its unit is always said.
+
+    A number alone does not say whether it counts seconds or milliseconds, and a job runs
+    for long before anybody sees that it was taken for the other. 0 needs no unit.
+
+    Args:
+        value: A `timedelta`, or 0.
+        parameter: The argument's name as the caller wrote it, for the message.
+
+    Raises:
+        InvalidArgumentError: If it is a number other than 0, or negative.
+        WrongTypeError: If it is neither.
+
+    Example:
+        >>> pipeline_ms(seconds(1.5), "size")
+        1500
+        >>> pipeline_ms(1000, "size")
+        Traceback (most recent call last):
+            ...
+        aiomailbox.errors.InvalidArgumentError: size: 1000 has no unit. Were seconds or
+        milliseconds meant? Write am.seconds(1000), am.millis(1000), or give a timedelta.
+    """
+    if isinstance(value, timedelta):
+        return duration_ms(value, parameter)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise WrongTypeError(
+            parameter,
+            f"{value!r} is not a duration",
+            "Use e.g. am.minutes(5), or a timedelta.",
+        )
+    if value == 0:
+        return 0
+    raise InvalidArgumentError(
+        parameter,
+        f"{value!r} has no unit",
+        f"Were seconds or milliseconds meant? Write am.seconds({value!r}), "
+        f"am.millis({value!r}), or give a timedelta.",
+    )
+
+
+def signed_ms(value: timedelta, parameter: str) -> int:
+    """Return a time of the pipeline that may be negative, in whole milliseconds.
+
+    Raises:
+        As `pipeline_ms`.
+
+    Example:
+        >>> signed_ms(-seconds(1.5), "lower")
+        -1500
+    """
+    if isinstance(value, timedelta) and value < timedelta():
+        return -pipeline_ms(-value, parameter)
+    return pipeline_ms(value, parameter)
+
+
 def duration_s(value: timedelta | float, parameter: str) -> float:
     """Return a duration in seconds; accepts and refuses what `duration_ms` does.
 

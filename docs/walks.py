@@ -140,7 +140,7 @@ async def of_a_checkpoint() -> Entered:
 
     with tempfile.TemporaryDirectory() as place:
         env = am.StreamExecutionEnvironment()
-        env.enable_checkpointing(3600, directory=place)
+        env.enable_checkpointing(am.hours(1), directory=place)
         stream = env.from_async_iterable(records, offset=int).key_by(lambda n: n % 7)
         stream.reduce(max).sink_to(am.FunctionSink(print_nothing))
         async with env.start("walk") as job:

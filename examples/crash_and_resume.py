@@ -135,7 +135,7 @@ async def job(
 ) -> None:
     """Run the job, from its newest checkpoint if there is one."""
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(0.2, directory=place / "checkpoints")
+    env.enable_checkpointing(am.seconds(0.2), directory=place / "checkpoints")
     strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.hours(22))
     rated = (
         env.from_source(

@@ -258,7 +258,7 @@ async def embedded(place: Path, url: str, rows: int, tokens_per_minute: int) -> 
     """Stream the texts into this program, and append the results to a table."""
     spark = session(place)
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(2.0, directory=place / "job")
+    env.enable_checkpointing(am.seconds(2.0), directory=place / "job")
     df = make_texts(spark, rows)
     # By its name a program that was killed finds what it has staged.
     source = am.SparkSource(

@@ -53,7 +53,7 @@ def make_app(df: Any, place: Path) -> FastAPI:
         known: dict[str, Any] = {}
         env = am.StreamExecutionEnvironment().set_buffer_timeout(0)
         # Spark's checkpoints and the job's belong together: both outlive the service.
-        env.enable_checkpointing(0.5, directory=place / "job")
+        env.enable_checkpointing(am.seconds(0.5), directory=place / "job")
         source = am.SparkStreamSource(df, place / "query")
         orders = env.from_source(source, name="orders").uid("orders")
         with_total(orders).sink_to(lambda row: known.update({row.key: row}))

@@ -643,16 +643,16 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
     def enable_checkpointing(
         self,
-        interval: timedelta | float | None,
+        interval: timedelta | None,
         *,
         directory: str | PathLike[str] | None = None,
         mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE,
-        timeout: timedelta | float = 600.0,
-        min_pause: timedelta | float = 0.0,
+        timeout: timedelta = timedelta(minutes=10),
+        min_pause: timedelta = timedelta(),
         max_concurrent: int = 1,
         tolerable_failures: int = 0,
         unaligned: bool = False,
-        aligned_timeout: timedelta | float = 0.0,
+        aligned_timeout: timedelta = timedelta(),
         retained: int = 1,
         retention: Retention = Retention.ON_CANCELLATION,
         after_tasks_finish: bool = True,
@@ -663,20 +663,20 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         """Take checkpoints, so that jobs resume from the latest one when they fail.
 
         Args:
-            interval: The time between checkpoints: a timedelta or seconds; None for those
+            interval: The time between checkpoints: a timedelta; None for those
                 that `JobClient.trigger_checkpoint` requests, and the final one of a job.
             directory: Where they are kept: a path, or a URL such as
                 ``s3://bucket/jobs``; None for a temporary directory, which helps when
                 a task or a worker fails, but not when the program does.
             mode: Whether records affect state exactly once, or at least once.
-            timeout: How long a checkpoint may take before it fails: a timedelta or seconds.
-            min_pause: The minimum pause between checkpoints: a timedelta or seconds.
+            timeout: How long a checkpoint may take before it fails: a timedelta.
+            min_pause: The minimum pause between checkpoints: a timedelta.
             max_concurrent: How many checkpoints may be pending at once.
             tolerable_failures: How many in a row may fail before the job fails.
             unaligned: Whether barriers may overtake data, which is then part of the
                 checkpoint.
             aligned_timeout: With ``unaligned``, how long barriers wait for each other
-                first: a timedelta or seconds.
+                first: a timedelta.
             retained: How many checkpoints are kept; with 1 there is no other to use if the
                 latest is damaged.
             retention: Whether checkpoints in ``directory`` are kept when the job has not
@@ -703,7 +703,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
         Example:
             >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment().enable_checkpointing(10)
+            >>> env = am.StreamExecutionEnvironment()
+            >>> _ = env.enable_checkpointing(am.seconds(10))
         """
         settings = CheckpointSettings(
             interval=interval,

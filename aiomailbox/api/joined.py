@@ -11,8 +11,7 @@ from aiomailbox.api.build import described_key, function_info, own_copy
 from aiomailbox.api.columns import selected_pairs
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
-from aiomailbox.durations import duration_ms
-from aiomailbox.errors import WrongTypeError
+from aiomailbox.durations import signed_ms
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.fields import Expression, field_or_function
@@ -80,8 +79,8 @@ class IntervalJoin(Unfinished, Generic[A, B]):
 
     def between(
         self,
-        lower: timedelta | float,
-        upper: timedelta | float,
+        lower: timedelta,
+        upper: timedelta,
         *,
         lower_exclusive: bool = False,
         upper_exclusive: bool = False,
@@ -89,7 +88,7 @@ class IntervalJoin(Unfinished, Generic[A, B]):
         """Set how much later than the left record the right one is, in event time.
 
         Args:
-            lower: The lower bound: a timedelta or seconds; negative for earlier.
+            lower: The lower bound: a timedelta; negative for earlier.
             upper: The upper bound, given likewise.
             lower_exclusive: Whether the lower bound is exclusive.
             upper_exclusive: Whether the upper bound is exclusive.
@@ -98,8 +97,8 @@ class IntervalJoin(Unfinished, Generic[A, B]):
             InvalidArgumentError: If the interval is empty.
             WrongTypeError: If a bound is not a duration.
         """
-        low = _signed_ms(lower, "lower") + lower_exclusive
-        high = _signed_ms(upper, "upper") - upper_exclusive
+        low = signed_ms(lower, "lower") + lower_exclusive
+        high = signed_ms(upper, "upper") - upper_exclusive
         IntervalJoinOperator(*self._keys, low, high, pair)
         return IntervalJoined(self._derive, self._keys, self._origins, (low, high))
 
@@ -279,20 +278,6 @@ def join_info(function: Any) -> FunctionInfo:
     return function_info(getattr(function, "process_element", function))
 
 
-def _signed_ms(value: Any, parameter: str) -> int:
-    """Return a duration, which may be negative, in milliseconds."""
-    if isinstance(value, bool) or not isinstance(value, timedelta | int | float):
-        raise WrongTypeError(
-            parameter,
-            f"{value!r} is not a duration",
-            "Use a timedelta, e.g. -am.minutes(5), or a number of seconds.",
-        )
-    negative = value < _NONE if isinstance(value, timedelta) else value < 0
-    return (
-        -duration_ms(-value, parameter) if negative else duration_ms(value, parameter)
-    )
-
-
 # Two streams joined by key and window, built step by step.
 
 
@@ -402,7 +387,7 @@ class _SidedWindowed(Unfinished):
         self._windowed.evictor(evictor)
         return self
 
-    def allowed_lateness(self, lateness: timedelta | float) -> Self:
+    def allowed_lateness(self, lateness: timedelta) -> Self:
         """Keep windows for longer, and fire them again for each late record."""
         self._windowed.allowed_lateness(lateness)
         return self

@@ -152,7 +152,7 @@ class Pipeline(Generic[InT, OutT]):
         order_by: Any = None,
         parallelism: int | None = None,
         max_parallelism: int | None = None,
-        checkpoint_interval: timedelta | float = 10.0,
+        checkpoint_interval: timedelta = timedelta(seconds=10),
         config: JobConfig | None = None,
         encrypt: bool | None = None,
         on_snapshot: Callable[[JobSnapshot], object] | None = None,
@@ -186,7 +186,7 @@ class Pipeline(Generic[InT, OutT]):
             parallelism: Subtasks of all operators that do not set their own, and so the
                 minimum number of workers; None for the number of Spark's slots.
             max_parallelism: Key groups; None for Flink's default.
-            checkpoint_interval: The time between checkpoints: a timedelta or seconds.
+            checkpoint_interval: The time between checkpoints: a timedelta.
             config: Settings of the runtime; ``config.checkpoints`` takes precedence over
                 the interval; ``restore_from="latest"`` resumes the run of a driver that
                 has died.

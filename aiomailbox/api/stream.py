@@ -83,7 +83,7 @@ from aiomailbox.api.verbs import (
 )
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.connectors.inbox import Publication
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.exchange.partitioner import (
@@ -1959,11 +1959,11 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         """Group the records of each key into time windows."""
         return WindowedStream(self.key, assigner, self._keyed, self._origins)
 
-    def sessionise(self, gap: timedelta | float) -> DataStream[Session[K, T]]:
+    def sessionise(self, gap: timedelta) -> DataStream[Session[K, T]]:
         """Group the records of each key into sessions, emitted as `Session` records.
 
         Args:
-            gap: A pause in event time that ends a session: a timedelta or seconds.
+            gap: A pause in event time that ends a session: a timedelta.
 
         Example:
             >>> import aiomailbox as am
@@ -1978,14 +1978,14 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             a 00:00:05 0:00:00
         """
         windows = self.window(EventTimeSessionWindows.with_gap(gap))
-        return windows.apply(SessionMaker(duration_ms(gap, "gap")))
+        return windows.apply(SessionMaker(pipeline_ms(gap, "gap")))
 
-    def deduplicate(self, ttl: timedelta | float | None = None) -> DataStream[T]:
+    def deduplicate(self, ttl: timedelta | None = None) -> DataStream[T]:
         """Pass on the first record of each key and drop the others.
 
         Args:
             ttl: How long after its first record, in processing time, a key counts
-                as new again: a timedelta or seconds; None for never, which lets state
+                as new again: a timedelta; None for never, which lets state
                 grow with the number of keys.
 
         Example:

@@ -12,7 +12,7 @@ from aiomailbox import connectors
 from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
 from aiomailbox.api.columns import aggregating, window_form
 from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
@@ -122,9 +122,9 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         self._settings["evictor"] = _check_sync(evictor, Evictor, "evictor")
         return self
 
-    def allowed_lateness(self, lateness: timedelta | float) -> Self:
+    def allowed_lateness(self, lateness: timedelta) -> Self:
         """Keep windows for longer, and fire them again for each late record."""
-        duration_ms(lateness, "lateness")
+        pipeline_ms(lateness, "lateness")
         self._warn_if_never_late("allowed_lateness")
         self._settings["allowed_lateness"] = lateness
         return self

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import Enum
 from random import Random
 from typing import Final, TypeAlias
@@ -620,7 +621,9 @@ class CheckpointPlanner:
         """Be notified that records in flight cannot be kept: nothing overtakes them now."""
         # From now on barriers align: a job whose records cannot be kept still has
         # checkpoints.
-        self.settings = replace(self.settings, unaligned=False, aligned_timeout=0)
+        self.settings = replace(
+            self.settings, unaligned=False, aligned_timeout=timedelta()
+        )
         return self._fail(checkpoint_id, FailureReason.NOT_KEPT, now_ms, error)
 
     def on_given_up(

@@ -8,7 +8,7 @@ from enum import Enum
 from os import PathLike
 from typing import Final
 
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
@@ -46,18 +46,18 @@ class CheckpointSettings:
     """The settings of a job's checkpoints.
 
     Args:
-        interval: The time between periodic checkpoints: a timedelta or seconds; None
+        interval: The time between periodic checkpoints: a timedelta; None
             for manual checkpoints and savepoints only.
         mode: Whether the channels of a task wait for each other's barriers.
-        timeout: How long a checkpoint may take before it fails: a timedelta or seconds.
+        timeout: How long a checkpoint may take before it fails: a timedelta.
         min_pause: The minimum time from the end of one periodic checkpoint to the start
-            of the next: a timedelta or seconds.
+            of the next: a timedelta.
         max_concurrent: How many checkpoints may be pending at once.
         tolerable_failures: How many checkpoints in a row may fail before the job fails.
         unaligned: Whether barriers may overtake data, which then is part of the
             checkpoint.
         aligned_timeout: With ``unaligned``, how long barriers wait for each other
-            before they overtake: a timedelta or seconds; 0 to overtake at once.
+            before they overtake: a timedelta; 0 to overtake at once.
         retained: How many completed checkpoints are kept; with 1 there is no other to
             use if the latest is damaged.
         directory: Where they are kept: a path, or a URL such as ``s3://bucket/jobs``;
@@ -86,20 +86,20 @@ class CheckpointSettings:
         Flink, ``CheckpointConfig``; the defaults are Flink's.
 
     Example:
-        >>> CheckpointSettings(interval=5, unaligned=True).alignment(
+        >>> CheckpointSettings(interval=timedelta(seconds=5), unaligned=True).alignment(
         ...     SnapshotType.CHECKPOINT
         ... )
         (<Alignment.UNALIGNED: 'unaligned'>, 9223372036854775807)
     """
 
-    interval: timedelta | float | None
+    interval: timedelta | None
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
-    timeout: timedelta | float = 600.0
-    min_pause: timedelta | float = 0.0
+    timeout: timedelta = timedelta(minutes=10)
+    min_pause: timedelta = timedelta()
     max_concurrent: int = 1
     tolerable_failures: int = 0
     unaligned: bool = False
-    aligned_timeout: timedelta | float = 0.0
+    aligned_timeout: timedelta = timedelta()
     retained: int = 1
     directory: str | PathLike[str] | None = None
     retention: Retention = Retention.ON_CANCELLATION
@@ -127,7 +127,7 @@ class CheckpointSettings:
                 "it is 0, so that every checkpoint would fail",
                 "Use more than 0.",
             )
-        duration_ms(self.min_pause, "min_pause")
+        pipeline_ms(self.min_pause, "min_pause")
         check_count(self.max_concurrent, "max_concurrent")
         check_count(self.retained, "retained")
         _check_from_0(self.tolerable_failures, "tolerable_failures")
@@ -164,17 +164,17 @@ class CheckpointSettings:
         if self.interval is None:
             return 0
         # The pause wins: asked for more often, checkpoints would be refused.
-        return max(duration_ms(self.interval, "interval"), self.min_pause_ms)
+        return max(pipeline_ms(self.interval, "interval"), self.min_pause_ms)
 
     @property
     def min_pause_ms(self) -> int:
         """The pause in milliseconds."""
-        return duration_ms(self.min_pause, "min_pause")
+        return pipeline_ms(self.min_pause, "min_pause")
 
     @property
     def timeout_ms(self) -> int:
         """The timeout in milliseconds."""
-        return duration_ms(self.timeout, "timeout")
+        return pipeline_ms(self.timeout, "timeout")
 
     def alignment(self, kind: SnapshotType) -> tuple[Alignment, int]:
         """Return how barriers of a kind meet, and the timeout of their alignment."""
@@ -183,13 +183,13 @@ class CheckpointSettings:
         # A savepoint has nothing in flight, so that parallelism and graph may change.
         if kind.is_savepoint or not self.unaligned:
             return Alignment.ALIGNED, NO_ALIGNED_TIMEOUT
-        timeout_ms = duration_ms(self.aligned_timeout, "aligned_timeout")
+        timeout_ms = pipeline_ms(self.aligned_timeout, "aligned_timeout")
         if timeout_ms == 0:
             return Alignment.UNALIGNED, NO_ALIGNED_TIMEOUT
         return Alignment.ALIGNED, timeout_ms
 
     def _check_unaligned(self) -> None:
-        timeout_ms = duration_ms(self.aligned_timeout, "aligned_timeout")
+        timeout_ms = pipeline_ms(self.aligned_timeout, "aligned_timeout")
         if not self.unaligned:
             if timeout_ms:
                 raise InvalidArgumentError(

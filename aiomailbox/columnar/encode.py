@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import groupby
@@ -64,6 +65,10 @@ _TYPES: Final[dict[Any, pa.DataType]] = {
     # As Spark has it, which cannot read Parquet's own.
     UUID: pa.string(),
 }
+
+
+# Answers of services, and records, have few levels; deeper ones are rows.
+_DEPTH_MAX: Final = 16
 
 
 class BatchMaker:
@@ -486,40 +491,62 @@ def declared_type(hint: Any) -> pa.DataType | None:
         MapType(map<string, list<item: double>>)
     """
     try:
-        return type_of_hint(hint, "")
+        return _Hints(says_null=False).type_of(hint, "", 0)
     except NoColumnTypeError:
         return None
 
 
-def type_of_hint(hint: Any, where: str) -> pa.DataType:
+def type_of_hint(hint: Any) -> pa.DataType:
     """Return the type of a column whose values have an annotation.
 
     Args:
-        hint: The annotation; a record class becomes a struct of its fields.
-        where: The field, for the error.
+        hint: The annotation; a record class becomes a struct of its fields, which may be
+            null where the annotation says so.
 
     Raises:
         NoColumnTypeError: If there is none for it, or for a part of it; names the part.
     """
-    hint, _ = without_none(hint)
-    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-    if origin in {list, set, frozenset} and len(arguments) == 1:
-        return pa.list_(_hinted_field("item", arguments[0], f"{where}[]"))
-    if origin is dict:
-        key = type_of_hint(arguments[0], f"{where} key")
-        return pa.map_(key, _hinted_field("value", arguments[1], f"{where} value"))
-    if is_record_type(hint):
-        within = where or hint.__qualname__
-        return pa.struct(
-            [
-                _hinted_field(name, each, f"{within}.{name}")
-                for name, each in field_hints(hint).items()
-            ]
-        )
-    found = _TYPES.get(hint) if isinstance(hint, type) else None
-    if found is None:
-        raise NoColumnTypeError(where, hint)
-    return found
+    return _Hints(says_null=True).type_of(hint, "", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hints:
+    """Reads annotations.
+
+    Attributes:
+        says_null: Whether only what may be None is nullable, or everything.
+    """
+
+    says_null: bool
+
+    def type_of(self, hint: Any, where: str, depth: int) -> pa.DataType:
+        hint, _ = without_none(hint)
+        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+        if depth > _DEPTH_MAX:
+            # A class whose fields are of the class itself has no end.
+            raise NoColumnTypeError(where, hint)
+        if origin in {list, set, frozenset} and len(arguments) == 1:
+            return pa.list_(self.field("item", arguments[0], f"{where}[]", depth))
+        if origin is dict:
+            key = self.type_of(arguments[0], f"{where} key", depth + 1)
+            item = self.field("value", arguments[1], f"{where} value", depth)
+            return pa.map_(key, item)
+        if is_record_type(hint):
+            within = where or hint.__qualname__
+            return pa.struct(
+                [
+                    self.field(name, each, f"{within}.{name}", depth)
+                    for name, each in field_hints(hint).items()
+                ]
+            )
+        found = _TYPES.get(hint) if isinstance(hint, type) else None
+        if found is None:
+            raise NoColumnTypeError(where, hint)
+        return found
+
+    def field(self, name: str, hint: Any, where: str, depth: int) -> pa.Field:
+        is_nullable = not self.says_null or without_none(hint)[1]
+        return pa.field(name, self.type_of(hint, where, depth + 1), is_nullable)
 
 
 class NoColumnTypeError(Exception):
@@ -534,10 +561,6 @@ class NoColumnTypeError(Exception):
         super().__init__(where, hint)
         self.where: str = where
         self.hint: Any = hint
-
-
-def _hinted_field(name: str, hint: Any, where: str) -> pa.Field:
-    return pa.field(name, type_of_hint(hint, where), without_none(hint)[1])
 
 
 def without_none(hint: Any) -> tuple[Any, bool]:
@@ -580,10 +603,6 @@ _RESULT_TYPES: Final[dict[type, pa.DataType]] = {
 
 
 _EXACT_MAX: Final = 2**53
-
-
-# Answers of services have few levels; deeper ones are rows.
-_DEPTH_MAX: Final = 16
 
 
 class ResultColumn:

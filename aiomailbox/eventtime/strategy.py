@@ -11,7 +11,7 @@ from operator import attrgetter, itemgetter
 from types import CoroutineType
 from typing import Any, ClassVar, NoReturn
 
-from aiomailbox.durations import duration_ms, event_time_ms
+from aiomailbox.durations import event_time_ms, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
 from aiomailbox.eventtime.generators import (
     BoundedOutOfOrderness,
@@ -280,17 +280,17 @@ class WatermarkStrategy(metaclass=Suggesting):
 
     @classmethod
     def for_bounded_out_of_orderness(
-        cls, max_out_of_orderness: timedelta | float
+        cls, max_out_of_orderness: timedelta
     ) -> WatermarkStrategy:
         """Return a strategy for records that come at most so much too late.
 
         Args:
-            max_out_of_orderness: A timedelta or a number of seconds.
+            max_out_of_orderness: A timedelta.
 
         Raises:
             InvalidArgumentError: If it is negative, or looks like milliseconds.
         """
-        bound_ms = duration_ms(max_out_of_orderness, "max_out_of_orderness")
+        bound_ms = pipeline_ms(max_out_of_orderness, "max_out_of_orderness")
         return cls(partial(BoundedOutOfOrderness, bound_ms))
 
     @classmethod
@@ -319,16 +319,16 @@ class WatermarkStrategy(metaclass=Suggesting):
         TimestampAssigner(assigner)  # fails here, where it is written
         return replace(self, assigner=assigner)
 
-    def with_idleness(self, timeout: timedelta | float) -> WatermarkStrategy:
+    def with_idleness(self, timeout: timedelta) -> WatermarkStrategy:
         """Let a stream without records not hold event time back.
 
         Args:
-            timeout: A timedelta or a number of seconds, more than zero.
+            timeout: A timedelta, more than zero.
 
         Raises:
             InvalidArgumentError: If it is zero or negative.
         """
-        idleness_ms = duration_ms(timeout, "timeout")
+        idleness_ms = pipeline_ms(timeout, "timeout")
         if idleness_ms == 0:
             raise InvalidArgumentError(
                 "timeout",
@@ -340,8 +340,8 @@ class WatermarkStrategy(metaclass=Suggesting):
     def with_watermark_alignment(
         self,
         group: str,
-        max_drift: timedelta | float,
-        update_interval: timedelta | float = 1.0,
+        max_drift: timedelta,
+        update_interval: timedelta = timedelta(seconds=1),
     ) -> WatermarkStrategy:
         """Hold sources back that run ahead of the slowest of their group.
 
@@ -353,10 +353,10 @@ class WatermarkStrategy(metaclass=Suggesting):
         Raises:
             InvalidArgumentError: If a duration is negative, or the interval zero.
         """
-        interval_ms = duration_ms(update_interval, "update_interval")
+        interval_ms = pipeline_ms(update_interval, "update_interval")
         if interval_ms == 0:
             raise InvalidArgumentError("update_interval", "it is 0", "Use e.g. 1.0.")
-        drift_ms = duration_ms(max_drift, "max_drift")
+        drift_ms = pipeline_ms(max_drift, "max_drift")
         return replace(self, alignment=AlignmentConfig(group, drift_ms, interval_ms))
 
     def with_watermarks_on_bounded_input(self) -> WatermarkStrategy:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
 
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.signatures import Suggesting, accepts
 from aiomailbox.state.accumulators import Convert, accumulator_schema
@@ -115,7 +115,7 @@ class StateTtlConfig(metaclass=Suggesting):
     """How long state lives after its last refresh, in processing time.
 
     Args:
-        ttl: A timedelta or a number of seconds, more than zero.
+        ttl: A timedelta, more than zero.
         update: Which accesses refresh it.
         visibility: Whether an expired value may be read; if so, it is read once, and
             can be until it has been expired for ``ttl``. Then it is cleaned up.
@@ -127,7 +127,7 @@ class StateTtlConfig(metaclass=Suggesting):
         Flink, ``StateTtlConfig``.
 
     Example:
-        >>> StateTtlConfig(ttl=60).ttl_ms
+        >>> StateTtlConfig(ttl=timedelta(seconds=60)).ttl_ms
         60000
     """
 
@@ -135,13 +135,13 @@ class StateTtlConfig(metaclass=Suggesting):
         ("new_builder", "builder", "of"), " write am.StateTtlConfig(ttl=am.minutes(5))"
     )
 
-    ttl: timedelta | float
+    ttl: timedelta
     update: TtlUpdate = TtlUpdate.ON_CREATE_AND_WRITE
     visibility: StateVisibility = StateVisibility.NEVER_RETURN_EXPIRED
     ttl_ms: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        ttl_ms = duration_ms(self.ttl, "ttl")
+        ttl_ms = pipeline_ms(self.ttl, "ttl")
         if ttl_ms == 0:
             raise InvalidArgumentError(
                 "ttl",

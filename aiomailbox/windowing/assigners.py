@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Generic, Self
 
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms, signed_ms
 from aiomailbox.errors import (
     BadResultError,
     InvalidArgumentError,
@@ -36,8 +36,6 @@ from aiomailbox.windowing.triggers import (
     ProcessingTimeTrigger,
     Trigger,
 )
-
-Duration = timedelta | float
 
 
 class WindowAssigner(ABC, Generic[WindowT_co]):
@@ -163,8 +161,8 @@ class _TumblingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
     @classmethod
     def of(
         cls,
-        size: Duration,
-        offset: Duration = 0,
+        size: timedelta,
+        offset: timedelta = timedelta(),
         stagger: WindowStagger = WindowStagger.ALIGNED,
     ) -> Self:
         """Return windows of ``size``; both are timedeltas or numbers of seconds.
@@ -216,7 +214,7 @@ class TumblingEventTimeWindows(_TumblingWindows):
     """Consecutive windows of one size in event time.
 
     Args:
-        size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
+        size_ms: Length in milliseconds; `of` takes timedeltas.
         offset_ms: Where windows start, relative to multiples of the size.
         stagger: Whether the windows of subtasks start at different times.
 
@@ -227,7 +225,9 @@ class TumblingEventTimeWindows(_TumblingWindows):
         Flink, ``TumblingEventTimeWindows``.
 
     Example:
-        >>> TumblingEventTimeWindows.of(5).assign("record", 12_000, 0)
+        >>> TumblingEventTimeWindows.of(timedelta(seconds=5)).assign(
+        ...     "record", 12_000, 0
+        ... )
         [TimeWindow(start=10000, end=15000)]
     """
 
@@ -244,7 +244,7 @@ class TumblingProcessingTimeWindows(_TumblingWindows):
     """Consecutive windows of one size in processing time.
 
     Args:
-        size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
+        size_ms: Length in milliseconds; `of` takes timedeltas.
         offset_ms: Where windows start, relative to multiples of the size.
         stagger: Whether the windows of subtasks start at different times.
 
@@ -255,7 +255,9 @@ class TumblingProcessingTimeWindows(_TumblingWindows):
         Flink, ``TumblingProcessingTimeWindows``.
 
     Example:
-        >>> TumblingProcessingTimeWindows.of(5).assign("record", None, 12_000)
+        >>> TumblingProcessingTimeWindows.of(timedelta(seconds=5)).assign(
+        ...     "record", None, 12_000
+        ... )
         [TimeWindow(start=10000, end=15000)]
     """
 
@@ -285,7 +287,9 @@ class _SlidingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
         self.offset_ms = offset_ms
 
     @classmethod
-    def of(cls, size: Duration, slide: Duration, offset: Duration = 0) -> Self:
+    def of(
+        cls, size: timedelta, slide: timedelta, offset: timedelta = timedelta()
+    ) -> Self:
         """Return windows of ``size`` that start every ``slide``.
 
         All three are timedeltas or numbers of seconds.
@@ -314,7 +318,7 @@ class SlidingEventTimeWindows(_SlidingWindows):
     With a slide above the size there are gaps, whose records are in no window.
 
     Args:
-        size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
+        size_ms: Length in milliseconds; `of` takes timedeltas.
         slide_ms: Milliseconds between the starts of consecutive windows.
         offset_ms: Where windows start, relative to multiples of the slide.
 
@@ -325,7 +329,9 @@ class SlidingEventTimeWindows(_SlidingWindows):
         Flink, ``SlidingEventTimeWindows``.
 
     Example:
-        >>> SlidingEventTimeWindows.of(10, 5).assign("record", 12_000, 0)
+        >>> SlidingEventTimeWindows.of(
+        ...     timedelta(seconds=10), timedelta(seconds=5)
+        ... ).assign("record", 12_000, 0)
         [TimeWindow(start=10000, end=20000), TimeWindow(start=5000, end=15000)]
     """
 
@@ -342,7 +348,7 @@ class SlidingProcessingTimeWindows(_SlidingWindows):
     """Windows of one size that start at regular processing times and may overlap.
 
     Args:
-        size_ms: Length in milliseconds; `of` takes timedeltas or seconds.
+        size_ms: Length in milliseconds; `of` takes timedeltas.
         slide_ms: Milliseconds between the starts of consecutive windows.
         offset_ms: Where windows start, relative to multiples of the slide.
 
@@ -403,17 +409,6 @@ class GlobalWindows(WindowAssigner[GlobalWindow]):
         return self._trigger
 
 
-def signed_ms(value: Duration, parameter: str) -> int:
-    """Return a duration that may be negative in whole milliseconds."""
-    if isinstance(value, timedelta):
-        negative = value < timedelta()
-    else:
-        negative = isinstance(value, int | float) and value < 0
-    return (
-        -duration_ms(-value, parameter) if negative else duration_ms(value, parameter)
-    )
-
-
 def required_timestamp(timestamp: int | None) -> int:
     """Return ``timestamp``, or raise if there is none.
 
@@ -461,12 +456,12 @@ class _SessionWindows(_MadeOfDurations, MergingWindowAssigner):
         self._gap_ms = gap_ms
 
     @classmethod
-    def with_gap(cls, gap: Duration) -> Self:
-        """Return sessions with one gap, a timedelta or a number of seconds."""
+    def with_gap(cls, gap: timedelta) -> Self:
+        """Return sessions with one gap, a timedelta."""
         return cls(signed_ms(gap, "gap"))
 
     @classmethod
-    def with_dynamic_gap(cls, gap: Callable[[Any], Duration]) -> Self:
+    def with_dynamic_gap(cls, gap: Callable[[Any], timedelta]) -> Self:
         """Return sessions whose gap is what a function of the record returns."""
         return cls(DynamicGap(gap))
 
@@ -495,7 +490,9 @@ class EventTimeSessionWindows(_SessionWindows):
         Flink, ``EventTimeSessionWindows``.
 
     Example:
-        >>> EventTimeSessionWindows.with_gap(5).assign("record", 12_000, 0)
+        >>> EventTimeSessionWindows.with_gap(timedelta(seconds=5)).assign(
+        ...     "record", 12_000, 0
+        ... )
         [TimeWindow(start=12000, end=17000)]
     """
 
@@ -532,12 +529,12 @@ class DynamicGap:
     """Reads a session's gap from a record, in milliseconds.
 
     Args:
-        gap: A function of a record that returns a timedelta or a number of seconds.
+        gap: A function of a record that returns a timedelta.
     """
 
     __slots__ = ("_gap",)
 
-    def __init__(self, gap: Callable[[Any], Duration]) -> None:
+    def __init__(self, gap: Callable[[Any], timedelta]) -> None:
         self._gap = check_sync_function(gap, "gap", arity=1)
 
     def __call__(self, value: Any) -> int:
@@ -548,7 +545,7 @@ class DynamicGap:
         """
         gap = self._gap(value)
         try:
-            length = duration_ms(gap, "gap")
+            length = pipeline_ms(gap, "gap")
         except UsageError as error:
             raise self._refusal(gap, value) from error
         if length <= 0:
@@ -559,5 +556,5 @@ class DynamicGap:
         return BadResultError(
             describe(self._gap),
             f"{shortened(gap)} as the session gap after the record {shortened(value)}",
-            "Return a timedelta or a number of seconds, more than 0.",
+            "Return a timedelta, more than 0.",
         )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.aggregates.functions import (
     can_merge,
@@ -55,7 +55,7 @@ def window_operator(
     include_key: bool = False,
     trigger: Trigger | None = None,
     evictor: Evictor | None = None,
-    allowed_lateness: timedelta | float = 0,
+    allowed_lateness: timedelta = timedelta(),
     late_tag: OutputTag | None = None,
     on_error: OnError = fail,
 ) -> StatefulOperator:
@@ -75,7 +75,7 @@ def window_operator(
         trigger: When windows fire; None for the assigner's default.
         evictor: Which records are left out.
         allowed_lateness: How long after its end a window takes late records: a
-            timedelta or a number of seconds.
+            timedelta.
         late_tag: The side output of records that come too late.
         on_error: What to do with a record for which a function raises.
 
@@ -93,7 +93,9 @@ def window_operator(
         >>> from aiomailbox.testing import OneInputHarness
         >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
         >>> operator = window_operator(
-        ...     len, TumblingEventTimeWindows.of(5), aggregate=sum_(int)
+        ...     len,
+        ...     TumblingEventTimeWindows.of(timedelta(seconds=5)),
+        ...     aggregate=sum_(int),
         ... )
         >>> with OneInputHarness(operator, keyed=True) as harness:
         ...     harness.process_run(["1", "2"], [1000, 2000])
@@ -106,7 +108,7 @@ def window_operator(
         assigner=assigner,
         trigger=trigger,
         evictor=evictor,
-        allowed_lateness_ms=duration_ms(allowed_lateness, "allowed_lateness"),
+        allowed_lateness_ms=pipeline_ms(allowed_lateness, "allowed_lateness"),
         late_tag=late_tag,
         on_error=on_error,
         include_key=include_key,

@@ -102,12 +102,13 @@ class CoGroupFunction(ApplyFunction):
         Flink, ``CoGroupFunction`` and ``CoGroupWindowFunction``.
 
     Example:
+        >>> from datetime import timedelta
         >>> from aiomailbox.testing import OneInputHarness
         >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
         >>> from aiomailbox.windowing.build import window_operator
         >>> operator = window_operator(
         ...     SidedKey(str.lower, str.lower),
-        ...     TumblingEventTimeWindows.of(5),
+        ...     TumblingEventTimeWindows.of(timedelta(seconds=5)),
         ...     window_function=CoGroupFunction(lambda a, b: [(a, b)]),
         ... )
         >>> with OneInputHarness(operator, keyed=True) as harness:
@@ -146,12 +147,13 @@ class JoinFunction(ProcessWindowFunction):
         Flink, ``JoinFunction`` and ``JoinedStreams.JoinCoGroupFunction``.
 
     Example:
+        >>> from datetime import timedelta
         >>> from aiomailbox.testing import OneInputHarness
         >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
         >>> from aiomailbox.windowing.build import window_operator
         >>> operator = window_operator(
         ...     SidedKey(str.lower, str.lower),
-        ...     TumblingEventTimeWindows.of(5),
+        ...     TumblingEventTimeWindows.of(timedelta(seconds=5)),
         ...     window_function=JoinFunction(lambda a, b: (a, b)),
         ... )
         >>> with OneInputHarness(operator, keyed=True) as harness:

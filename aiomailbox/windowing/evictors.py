@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.user_code import check_sync_function
 from aiomailbox.records.events import StreamRecord
@@ -94,9 +94,9 @@ class TimeEvictor(Evictor):
         self.size_ms = size_ms
 
     @classmethod
-    def of(cls, size: timedelta | float, *, after: bool = False) -> TimeEvictor:
-        """Return an evictor for ``size``, a timedelta or a number of seconds."""
-        return cls(duration_ms(size, "size"), after=after)
+    def of(cls, size: timedelta, *, after: bool = False) -> TimeEvictor:
+        """Return an evictor for ``size``, a timedelta."""
+        return cls(pipeline_ms(size, "size"), after=after)
 
     def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
         """Return the records that are recent enough."""

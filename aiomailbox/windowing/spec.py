@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from aiomailbox.durations import duration_ms, event_time_ms
+from aiomailbox.durations import event_time_ms, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import field_or_function
@@ -202,7 +202,7 @@ class WindowExplanation(NamedTuple):
 def explain_window(
     assigner: WindowAssigner,
     timestamp: datetime | int,
-    allowed_lateness: timedelta | float = 0,
+    allowed_lateness: timedelta = timedelta(),
     *,
     value: Any = None,
 ) -> list[WindowExplanation]:
@@ -214,7 +214,7 @@ def explain_window(
         assigner: The windows.
         timestamp: The record's event time (for windows in processing time, when it
             arrives): an aware datetime or milliseconds since the epoch.
-        allowed_lateness: As for the window: a timedelta or a number of seconds.
+        allowed_lateness: As for the window: a timedelta.
         value: The record, for sessions whose gap depends on it.
 
     Raises:
@@ -222,12 +222,16 @@ def explain_window(
 
     Example:
         >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
-        >>> (found,) = explain_window(TumblingEventTimeWindows.of(60), 90_000, 5)
+        >>> (found,) = explain_window(
+        ...     TumblingEventTimeWindows.of(timedelta(seconds=60)),
+        ...     90_000,
+        ...     timedelta(seconds=5),
+        ... )
         >>> found.start.time().isoformat(), found.takes_late_until.time().isoformat()
         ('00:01:00', '00:02:04.999000')
     """
     now = event_time_ms(timestamp)
-    lateness = duration_ms(allowed_lateness, "allowed_lateness")
+    lateness = pipeline_ms(allowed_lateness, "allowed_lateness")
     if not assigner.is_event_time:
         lateness = 0
     found: list[WindowExplanation] = []

@@ -9,7 +9,7 @@ from enum import Enum
 from operator import add
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import BadResultError, WrongTypeError
 from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
 from aiomailbox.policies.arguments import check_count
@@ -451,9 +451,9 @@ class _ContinuousTrigger(Trigger):
         self.interval_ms: int = check_count(interval_ms, "interval")
 
     @classmethod
-    def of(cls, interval: timedelta | float) -> Self:
+    def of(cls, interval: timedelta) -> Self:
         """Return a trigger that fires every ``interval``."""
-        return cls(duration_ms(interval, "interval"))
+        return cls(pipeline_ms(interval, "interval"))
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:
         """Keep the earliest of the planned firings."""
@@ -557,7 +557,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         Flink, ``ContinuousProcessingTimeTrigger``.
 
     Example:
-        >>> ContinuousProcessingTimeTrigger.of(5).interval_ms
+        >>> ContinuousProcessingTimeTrigger.of(timedelta(seconds=5)).interval_ms
         5000
     """
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.operators.core.operator import Pending, TwoInputOperator
 from aiomailbox.operators.joins.keyed import pair
 from aiomailbox.records.run import ListRun, Run
@@ -40,7 +40,7 @@ class WindowJoinOperator(WindowOperator, TwoInputOperator):
     Example:
         >>> from aiomailbox.testing import TwoInputHarness
         >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
-        >>> windows = TumblingEventTimeWindows.of(5)
+        >>> windows = TumblingEventTimeWindows.of(timedelta(seconds=5))
         >>> operator = WindowJoinOperator(SidedKey(str.lower, str.lower), windows)
         >>> with TwoInputHarness(operator, keyed=True) as harness:
         ...     harness.first.process_run(["a", "b"], [1, 2])
@@ -56,11 +56,11 @@ class WindowJoinOperator(WindowOperator, TwoInputOperator):
         key: SidedKey,
         assigner: WindowAssigner,
         *,
-        allowed_lateness: timedelta | float = 0,
+        allowed_lateness: timedelta = timedelta(),
         **settings: Any,
     ) -> None:
         function = JoinFunction(pair)
-        lateness = duration_ms(allowed_lateness, "allowed_lateness")
+        lateness = pipeline_ms(allowed_lateness, "allowed_lateness")
         spec = WindowSpec(
             key=key, assigner=assigner, allowed_lateness_ms=lateness, **settings
         )

@@ -98,7 +98,7 @@ def windows() -> str:
     parts.append(text(8, 27, "windows"))
     assigner = am.TumblingEventTimeWindows.of(am.seconds(15))
     for number, time in enumerate((5, 20, 35)):
-        (found,) = am.explain_window(assigner, time * 1000, lateness)
+        (found,) = am.explain_window(assigner, time * 1000, am.seconds(lateness))
         assert found.fires_at is not None
         assert found.takes_late_until is not None
         fires = found.fires_at.timestamp()

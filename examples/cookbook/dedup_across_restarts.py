@@ -17,7 +17,7 @@ async def run(directory: str, events: list[int]) -> list[int]:
     """Run the job as a program would that is started every day."""
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(
-        60,
+        am.seconds(60),
         directory=directory,
         mode=am.CheckpointingMode.AT_LEAST_ONCE,
     )

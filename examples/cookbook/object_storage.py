@@ -2,7 +2,7 @@
 
 `FileSource` takes the URLs that fsspec knows: with `s3fs` installed,
 `s3://bucket/orders/*.jsonl`. Here the storage is fsspec's own in memory, so that the
-recipe runs anywhere. Checkpoints may be there too: `enable_checkpointing(60,
+recipe runs anywhere. Checkpoints may be there too: `enable_checkpointing(am.seconds(60),
 directory="s3://bucket/jobs")`.
 """
 

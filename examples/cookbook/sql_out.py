@@ -26,7 +26,7 @@ async def main() -> None:
         connection.execute("create table spent (user text primary key, total real)")
 
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(10)
+    env.enable_checkpointing(am.seconds(10))
     orders = env.from_collection([("ann", 3.0), ("bob", 1.5), ("ann", 2.0)])
     (
         orders.map(lambda order: Spent(*order))

@@ -87,11 +87,11 @@ ENVIRONMENT: list[tuple[str, Callable[[], object]]] = [
     ("n", lambda: am.aggregates(n=3)),  # type: ignore[arg-type]
     ("named", lambda: am.aggregates(key=am.count())),
     ("size, offset", lambda: am.TumblingEventTimeWindows.of(0)),
-    ("size", lambda: am.TumblingEventTimeWindows.of(86_400_000)),
-    ("offset", lambda: am.TumblingEventTimeWindows.of(10, offset="1 s")),
+    ("size", lambda: am.TumblingEventTimeWindows.of(60)),
+    ("offset", lambda: am.TumblingEventTimeWindows.of(am.seconds(10), offset="1 s")),
     (
         "max_out_of_orderness",
-        lambda: am.WatermarkStrategy.for_bounded_out_of_orderness(-1),
+        lambda: am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(-1)),
     ),
     (
         "timestamp_assigner",
@@ -174,7 +174,7 @@ STREAM: list[tuple[str, Callable[[Stream], object]]] = [
     ("assigner", lambda s: keyed(s).window(am.days(1))),
     ("trigger", lambda s: window(s).trigger("count").reduce(two)),
     ("evictor", lambda s: window(s).evictor(3).reduce(two)),
-    ("lateness", lambda s: window(s).allowed_lateness(-1)),
+    ("lateness", lambda s: window(s).allowed_lateness(am.seconds(-1))),
     ("lateness", lambda s: window(s).allowed_lateness(600_000)),
     ("tag", lambda s: window(s).side_output_late_data("late")),
     ("function", lambda s: window(s).reduce(one)),

@@ -422,7 +422,9 @@ async def test_an_inbox_goes_on_where_a_job_takes_over() -> None:
 
     def reading() -> am.StreamExecutionEnvironment:
         env = am.StreamExecutionEnvironment()
-        env.enable_checkpointing(10, mode=am.CheckpointingMode.AT_LEAST_ONCE)
+        env.enable_checkpointing(
+            am.seconds(10), mode=am.CheckpointingMode.AT_LEAST_ONCE
+        )
         env.from_source(inbox, name="inbox").map(pause).sink_to(seen.append)
         return env
 

@@ -15,8 +15,8 @@ Stream = am.DataStream[Any]
 Refused = tuple[str, Callable[[Stream], object], list[str]]
 
 TAG = am.OutputTag("late")
-EVENT_TIME = am.TumblingEventTimeWindows.of(5)
-PROCESSING_TIME = am.TumblingProcessingTimeWindows.of(5)
+EVENT_TIME = am.TumblingEventTimeWindows.of(am.seconds(5))
+PROCESSING_TIME = am.TumblingProcessingTimeWindows.of(am.seconds(5))
 
 
 class Click(NamedTuple):
@@ -101,7 +101,9 @@ class TwoLives(Quiet, am.KeyedProcessFunction):
 
     states = {
         "a": am.ValueStateDescriptor("seen", int),
-        "b": am.ValueStateDescriptor("seen", int, ttl=am.StateTtlConfig(ttl=5)),
+        "b": am.ValueStateDescriptor(
+            "seen", int, ttl=am.StateTtlConfig(ttl=am.seconds(5))
+        ),
     }
 
 
@@ -185,17 +187,19 @@ REFUSED: list[Refused] = [
     ),
     (
         "sliding size 0",
-        lambda s: am.SlidingEventTimeWindows.of(0, 1),
+        lambda s: am.SlidingEventTimeWindows.of(0, am.seconds(1)),
         ["size 0 ms", "size > 0"],
     ),
     (
         "sliding slide 0",
-        lambda s: am.SlidingProcessingTimeWindows.of(5, 0),
+        lambda s: am.SlidingProcessingTimeWindows.of(am.seconds(5), 0),
         ["slide 0 ms", "abs(offset) < slide"],
     ),
     (
         "sliding offset",
-        lambda s: am.SlidingEventTimeWindows.of(20, 10, 11),
+        lambda s: am.SlidingEventTimeWindows.of(
+            am.seconds(20), am.seconds(10), am.seconds(11)
+        ),
         ["offset 11000 ms", "abs(offset) < slide"],
     ),
     (
@@ -205,14 +209,14 @@ REFUSED: list[Refused] = [
     ),
     (
         "gap below 0",
-        lambda s: am.ProcessingTimeSessionWindows.with_gap(-1),
+        lambda s: am.ProcessingTimeSessionWindows.with_gap(am.seconds(-1)),
         ["gap", "-1000 ms"],
     ),
     # What does not go together.
     (
         "trigger without on_merge",
         lambda s: (
-            window(s, am.EventTimeSessionWindows.with_gap(5))
+            window(s, am.EventTimeSessionWindows.with_gap(am.seconds(5)))
             .trigger(NoMerge())
             .aggregate(am.count())
         ),
@@ -220,9 +224,9 @@ REFUSED: list[Refused] = [
     ),
     (
         "aggregate without merge",
-        lambda s: window(s, am.EventTimeSessionWindows.with_gap(5)).aggregate(
-            NoMergeAggregate()
-        ),
+        lambda s: window(
+            s, am.EventTimeSessionWindows.with_gap(am.seconds(5))
+        ).aggregate(NoMergeAggregate()),
         ["aggregate", "merge"],
     ),
     (
@@ -237,8 +241,8 @@ REFUSED: list[Refused] = [
     (
         "continuous event-time trigger",
         lambda s: (
-            window(s, am.ProcessingTimeSessionWindows.with_gap(5))
-            .trigger(am.PurgingTrigger(am.ContinuousEventTimeTrigger.of(1)))
+            window(s, am.ProcessingTimeSessionWindows.with_gap(am.seconds(5)))
+            .trigger(am.PurgingTrigger(am.ContinuousEventTimeTrigger.of(am.seconds(1))))
             .aggregate(am.count())
         ),
         ["ContinuousEventTimeTrigger", "watermarks"],
@@ -254,7 +258,11 @@ REFUSED: list[Refused] = [
     ),
     (
         "lateness",
-        lambda s: window(s, PROCESSING_TIME).allowed_lateness(1).aggregate(am.count()),
+        lambda s: (
+            window(s, PROCESSING_TIME)
+            .allowed_lateness(am.seconds(1))
+            .aggregate(am.count())
+        ),
         ["allowed_lateness", "no record is late", "TumblingProcessingTimeWindows"],
     ),
     (
@@ -344,7 +352,12 @@ REFUSED: list[Refused] = [
     ),
     (
         "join function without process_element",
-        lambda s: keyed(s).interval_join(keyed(s)).between(0, 1).process(NoPairs()),
+        lambda s: (
+            keyed(s)
+            .interval_join(keyed(s))
+            .between(0, am.seconds(1))
+            .process(NoPairs())
+        ),
         ["NoPairs defines no process_element", "left, right, context, out"],
     ),
     (
@@ -427,15 +440,17 @@ def test_other_names_are_missing_as_anywhere(env: Env) -> None:
 
 
 ALLOWED: dict[str, Callable[[Stream], object]] = {
-    "slide above size": lambda s: am.SlidingEventTimeWindows.of(3, 5),
+    "slide above size": lambda s: am.SlidingEventTimeWindows.of(
+        am.seconds(3), am.seconds(5)
+    ),
     "early results by the clock": lambda s: (
         window(s, EVENT_TIME)
-        .trigger(am.ContinuousProcessingTimeTrigger.of(1))
+        .trigger(am.ContinuousProcessingTimeTrigger.of(am.seconds(1)))
         .aggregate(am.count())
     ),
     "any trigger of a global window": lambda s: (
         window(s, am.GlobalWindows.create())
-        .trigger(am.ContinuousProcessingTimeTrigger.of(1))
+        .trigger(am.ContinuousProcessingTimeTrigger.of(am.seconds(1)))
         .aggregate(am.count())
     ),
     "lists without keys": lambda s: s.process(ListsWithoutKeys()),

@@ -34,7 +34,7 @@ def no_gap(click: Click) -> Any:
 
 
 def negative_gap(click: Click) -> Any:
-    return -1
+    return am.seconds(-1)
 
 
 def no_number(click: Click) -> Any:
@@ -114,7 +114,7 @@ def listed_sessions(stream: Stream) -> Stream:
 
 
 def triggered(trigger: am.Trigger) -> Callable[[Stream], Stream]:
-    windows = am.TumblingEventTimeWindows.of(5)
+    windows = am.TumblingEventTimeWindows.of(am.seconds(5))
 
     def build(stream: Stream) -> Stream:
         keyed = stream.key_by("user").window(windows)
@@ -146,13 +146,13 @@ FAILING: list[Failing] = [
     (
         "negative gap",
         sessions(negative_gap),
-        ["returned -1", "Click(user='a', at=1000"],
+        ["returned datetime.timedelta(days=-1", "Click(user='a', at=1000"],
         negative_gap,
     ),
     (
         "negative gap, listed",
         listed_sessions,
-        ["returned -1", "Click(user='a', at=1000"],
+        ["returned datetime.timedelta(days=-1", "Click(user='a', at=1000"],
         negative_gap,
     ),
     ("no number", sessions(no_number), ["returned 'soon'"], no_number),
@@ -313,7 +313,7 @@ async def test_a_bad_gap_is_the_record_s_failure_where_records_may_fail(
     env: Env,
 ) -> None:
     windows = am.EventTimeSessionWindows.with_dynamic_gap(
-        lambda click: 1 if click.at == 1_000 else 0
+        lambda click: am.seconds(click.at == 1_000)
     )
     keyed = clicks(env).key_by("user").window(windows)
     assert await keyed.on_error(am.skip).aggregate(am.count()).collect() == [1]

@@ -165,7 +165,11 @@ def timed(stream: Stream) -> Stream:
 
 
 def windowed(stream: Stream) -> Any:
-    return timed(stream).key_by("key").window(am.TumblingEventTimeWindows.of(1))
+    return (
+        timed(stream)
+        .key_by("key")
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+    )
 
 
 def fanned_out(stream: Stream) -> Stream:
@@ -191,7 +195,7 @@ def joined(stream: Stream) -> Stream:
         timed(many)
         .key_by("key")
         .interval_join(timed(first).key_by("key"))
-        .between(-10, 0)
+        .between(am.seconds(-10), 0)
         .process(spoil_pair)
         .name("culprit")
     )

@@ -129,7 +129,7 @@ def keyed(stream: Stream) -> am.KeyedStream[str, Any]:
 
 
 def windows(stream: Stream, on_error: am.OnError) -> Any:
-    windows = keyed(stream).window(am.TumblingEventTimeWindows.of(1))
+    windows = keyed(stream).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
     return windows.on_error(on_error)
 
 
@@ -138,7 +138,7 @@ def grouped(stream: Stream, function: Any) -> Stream:
         stream.co_group(stream)
         .where(lambda record: record[0])
         .equal_to(lambda record: record[0])
-        .window(am.TumblingEventTimeWindows.of(1))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
         .apply(function)
     )
 
@@ -157,7 +157,7 @@ ENDLESS: dict[str, Callable[[Stream, am.OnError], Stream]] = {
     ),
     "window": lambda s, e: (
         keyed(s)
-        .window(am.TumblingEventTimeWindows.of(1))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
         .on_error(e)
         .process(EndlessWindow())
     ),

@@ -98,7 +98,9 @@ OPERATORS: dict[str, Callable[[Stream], Stream]] = {
     "co-process": lambda s: s.connect(s).process(CoProcess()),
     "keyed co-process": lambda s: keyed(s).connect(keyed(s)).process(KeyedCoProcess()),
     "window": lambda s: (
-        keyed(s).window(am.TumblingEventTimeWindows.of(1)).process(ProcessWindow())
+        keyed(s)
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+        .process(ProcessWindow())
     ),
     "map_async": lambda s: s.map_async(Client()),
     "map_async with": lambda s: s.map_async(Entered()),

@@ -44,7 +44,7 @@ def wrong_function_objects() -> Iterator[Any]:
     yield "process_element", lambda s: s.process(TwoArguments())
     yield "on_timer", lambda s: s.key_by(str).process(OneTimer())
     yield "open", lambda s: s.process(Unopened())
-    window = am.TumblingEventTimeWindows.of(1)
+    window = am.TumblingEventTimeWindows.of(am.seconds(1))
     yield "process", lambda s: s.key_by(str).window(window).process(NoOut())
     yield "process_element", lambda s: s.key_by(str).process_async(AsyncTwo())
     yield "add", lambda s: s.key_by(str).aggregate(Swapped())
@@ -76,7 +76,7 @@ class WrongSnapshot(am.ProcessFunction):
     def process_element(self, value: Any, context: Any, out: Any) -> None: ...
 
 
-WINDOW = am.TumblingEventTimeWindows.of(1)
+WINDOW = am.TumblingEventTimeWindows.of(am.seconds(1))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,11 @@ def both(first: Any, second: Any) -> Iterator[Any]:
         lambda s: s.filter(functools.partial(twice)),
         lambda s: s.connect(s).map(str, twice),
         lambda s: s.key_by(str).reduce(both),
-        lambda s: s.key_by(str).window(am.TumblingEventTimeWindows.of(1)).reduce(both),
+        lambda s: (
+            s.key_by(str)
+            .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+            .reduce(both)
+        ),
         lambda s: s.key_by(twice),
         lambda s: s.map_async(twice),
         lambda s: s.sink_to(twice),
@@ -182,7 +186,7 @@ async def forgets_later(first: Any, second: Any) -> Any:
 
 
 def by_window(stream: am.KeyedStream[Any, Any]) -> Any:
-    return stream.window(am.TumblingEventTimeWindows.of(1))
+    return stream.window(am.TumblingEventTimeWindows.of(am.seconds(1)))
 
 
 @pytest.mark.parametrize(

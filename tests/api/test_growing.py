@@ -9,7 +9,7 @@ import pytest
 import aiomailbox as am
 
 SEEN = am.ValueStateDescriptor("seen", int)
-SHORT = am.ListStateDescriptor("short", int, ttl=am.StateTtlConfig(60))
+SHORT = am.ListStateDescriptor("short", int, ttl=am.StateTtlConfig(am.seconds(60)))
 
 
 class Remembers(am.KeyedProcessFunction):
@@ -41,7 +41,7 @@ class MakesUpNames(am.KeyedProcessFunction):
 
 class DescribesSeveral(am.KeyedProcessFunction):
     def open(self, context: Any) -> None:
-        short = am.StateTtlConfig(60)
+        short = am.StateTtlConfig(am.seconds(60))
         for descriptor in (
             am.ValueStateDescriptor("lives for a minute", int, ttl=short),
             am.ListStateDescriptor("also", int, short),

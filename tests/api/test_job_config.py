@@ -13,7 +13,7 @@ from aiomailbox.errors import JobFailedError, JobFinishedError
 def environment(place: Path, **settings: object) -> am.StreamExecutionEnvironment:
     config = am.JobConfig(job_id="orders", **settings)  # type: ignore[arg-type]
     env = am.StreamExecutionEnvironment(config=config)
-    return env.enable_checkpointing(10, directory=place)
+    return env.enable_checkpointing(am.seconds(10), directory=place)
 
 
 def count(env: am.StreamExecutionEnvironment, uid: str = "sum") -> None:
@@ -53,7 +53,7 @@ async def test_execute_takes_from_the_settings_whether_state_may_be_left(
     env = environment(tmp_path)
     inbox: am.Inbox[int] = am.Inbox(10)
     env.enable_checkpointing(
-        10, directory=tmp_path, mode=am.CheckpointingMode.AT_LEAST_ONCE
+        am.seconds(10), directory=tmp_path, mode=am.CheckpointingMode.AT_LEAST_ONCE
     )
     numbers = env.from_source(inbox).uid("inbox").key_by(lambda number: "all")
     numbers.reduce(lambda one, other: one + other).uid("sum").sink_to(lambda _: None)

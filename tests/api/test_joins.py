@@ -124,8 +124,8 @@ async def test_a_co_group_sees_every_record_once(
 @pytest.mark.parametrize(
     ("lower", "upper", "exclusive"),
     [
-        (timedelta(seconds=-1), 0.5, (False, False)),
-        (-1, am.millis(500), (True, True)),
+        (timedelta(seconds=-1), am.seconds(0.5), (False, False)),
+        (am.seconds(-1), am.millis(500), (True, True)),
         (0, 0, (False, False)),
     ],
 )
@@ -187,7 +187,7 @@ async def test_late_records_of_an_interval_join_can_be_read_aside() -> None:
     joined = (
         left.key_by(key)
         .interval_join(env.from_collection([("k", 9000, 3)], by_time()).key_by(key))
-        .between(0, 1)
+        .between(0, am.seconds(1))
         .process(ids, left_late=LATE)
     )
     # Which of both streams is ahead decides whether the second record is late.
@@ -344,13 +344,13 @@ def test_wrong_joins_are_refused_where_they_are_written() -> None:
         stream.co_group([1])
     interval = keyed.interval_join(other.key_by(abs))
     with pytest.raises(am.UsageError, match="lower"):
-        interval.between(2, 1)
+        interval.between(am.seconds(2), am.seconds(1))
     with pytest.raises(am.UsageError, match="lower"):
         interval.between(0, 0, lower_exclusive=True)
     with pytest.raises(am.UsageError, match="not a duration"):
-        interval.between("1 s", 2)  # type: ignore[arg-type]
+        interval.between("1 s", am.seconds(2))  # type: ignore[arg-type]
     with pytest.raises(am.UsageError, match="positional"):
-        interval.between(0, 1).process(len)
+        interval.between(0, am.seconds(1)).process(len)
     with pytest.raises(am.UsageError, match="where"):
         stream.join(other).where(5)  # type: ignore[arg-type]
     with pytest.raises(am.UsageError, match="not a MapStateDescriptor"):
@@ -369,7 +369,7 @@ def test_explain_names_the_functions_of_joins() -> None:
     windowed.window(am.GlobalWindows.create()).trigger(am.CountTrigger(2)).apply(
         ids
     ).sink_to(print)
-    left.key_by(key).interval_join(right.key_by(key)).between(0, 1).process(
+    left.key_by(key).interval_join(right.key_by(key)).between(0, am.seconds(1)).process(
         ids
     ).sink_to(print)
     left.key_by(key).as_of_join(right.key_by(key)).sink_to(print)

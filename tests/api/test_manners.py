@@ -31,7 +31,7 @@ async def call(n):
 
 tag = am.OutputTag("failed")
 env = am.StreamExecutionEnvironment(parallelism=2)
-strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(1.0)
+strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(1))
 numbers = env.from_collection([1], strategy.with_timestamp_assigner(lambda n: n))
 calls = numbers.map_async(call, retry=am.Retry(), limit=am.RateLimit(5),
                           cache=am.Cache(lambda n: n), on_error=am.dead_letter(tag))

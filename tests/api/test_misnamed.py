@@ -155,7 +155,7 @@ def test_streams_say_what_they_are(stream: Any) -> None:
     assert repr(stream.key_by("n")) == "<KeyedStream of collection by 'n'>"
     keyed = repr(stream.key_by(lambda number: number))
     assert keyed.startswith(f"<KeyedStream of collection by lambda ({__file__}:")
-    windowed = stream.key_by("n").window(am.TumblingEventTimeWindows.of(5))
+    windowed = stream.key_by("n").window(am.TumblingEventTimeWindows.of(am.seconds(5)))
     assert repr(windowed) == "<WindowedStream by 'n' in TumblingEventTimeWindows>"
     assert repr(am.StreamExecutionEnvironment(2)) == (
         "<StreamExecutionEnvironment parallelism=2, 0 sinks>"
@@ -165,7 +165,7 @@ def test_streams_say_what_they_are(stream: Any) -> None:
 def test_two_streams_say_what_they_are_and_what_comes_next(stream: Any) -> None:
     keyed = stream.key_by("user")
     rules = stream.name("rules").broadcast(am.MapStateDescriptor("limits"))
-    window = am.TumblingEventTimeWindows.of(1)
+    window = am.TumblingEventTimeWindows.of(am.seconds(1))
     joined = stream.join(stream)
     near = keyed.interval_join(keyed)
     said = {
@@ -182,7 +182,7 @@ def test_two_streams_say_what_they_are_and_what_comes_next(stream: Any) -> None:
         repr(
             near
         ): "<IntervalJoin by 'user' and 'user'; next is between(lower, upper)>",
-        repr(near.between(-1, 2)): (
+        repr(near.between(am.seconds(-1), am.seconds(2))): (
             "<IntervalJoined by 'user' and 'user', -1000 to 2000 ms apart>"
         ),
     }

@@ -80,7 +80,9 @@ def test_a_stream_is_neither_true_nor_counted() -> None:
 
 async def test_a_failure_names_no_line_that_is_not_the_users(tmp_path: Path) -> None:
     """What a thread of the library raises passes through the standard library."""
-    env = am.StreamExecutionEnvironment().enable_checkpointing(10, directory=tmp_path)
+    env = am.StreamExecutionEnvironment().enable_checkpointing(
+        am.seconds(10), directory=tmp_path
+    )
     env.from_collection([1]).sink_to(print)
     with pytest.raises(am.JobFailedError) as caught:
         await env.execute("job", restore_from=tmp_path / "no such checkpoint")
@@ -249,7 +251,9 @@ async def test_a_function_that_exits_fails_the_job_at_once_and_is_named(
     where: str, tmp_path: Path
 ) -> None:
     """Also where failures restart the job: it would exit again."""
-    env = am.StreamExecutionEnvironment().enable_checkpointing(10, directory=tmp_path)
+    env = am.StreamExecutionEnvironment().enable_checkpointing(
+        am.seconds(10), directory=tmp_path
+    )
     stream = LEAVING[where](env.from_collection([1, 2]))
     if where != "sink_to":
         stream.sink_to(lambda _: None)
@@ -486,7 +490,9 @@ def test_a_class_says_what_is_meant_by_a_name_of_another_library(
 
 @pytest.mark.parametrize("name", ["newest", "Latest", "last"])
 async def test_the_newest_checkpoint_has_one_name(name: str, tmp_path: Path) -> None:
-    env = am.StreamExecutionEnvironment().enable_checkpointing(10, directory=tmp_path)
+    env = am.StreamExecutionEnvironment().enable_checkpointing(
+        am.seconds(10), directory=tmp_path
+    )
     env.from_collection([1]).sink_to(lambda _: None)
     with pytest.raises(am.InvalidArgumentError, match=r'restore_from: .*"latest"'):
         await env.execute("job", restore_from=name)

@@ -128,7 +128,7 @@ async def test_a_record_without_an_event_time_is_skipped(at: Any) -> None:
             IN_ORDER.with_timestamp_assigner(at), on_error=am.skip
         )
     )
-    windows = timed.window_all(am.TumblingEventTimeWindows.of(5))
+    windows = timed.window_all(am.TumblingEventTimeWindows.of(am.seconds(5)))
     assert await windows.aggregate(am.collect_list("at")).map(
         lambda found: list(found)
     ).collect() == [[1_000, 2_000, 3_000, 4_000], [7_000]]

@@ -87,7 +87,9 @@ def keyed(stream: Stream) -> Any:
 
 
 def joined(stream: Stream) -> Any:
-    near = keyed(stream).interval_join(keyed(stream)).between(am.millis(-1), 1)
+    near = (
+        keyed(stream).interval_join(keyed(stream)).between(am.millis(-1), am.seconds(1))
+    )
     return near.process(Pair())
 
 

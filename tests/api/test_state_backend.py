@@ -154,9 +154,9 @@ def test_explain_names_state_that_grows_for_ever() -> None:
     keyed = env.from_collection([("a", 1)]).key_by(key_of)
     keyed.reduce(max).sink_to(print)
     keyed.aggregate(am.count()).sink_to(print)
-    keyed.window(am.TumblingEventTimeWindows.of(1.0)).aggregate(am.count()).sink_to(
-        print
-    )
+    keyed.window(am.TumblingEventTimeWindows.of(am.seconds(1.0))).aggregate(
+        am.count()
+    ).sink_to(print)
     lines = env.explain().splitlines()
     named = [
         i for i, line in enumerate(lines) if "grows with the number of keys" in line

@@ -169,7 +169,7 @@ def keyed(stream: Stream) -> am.KeyedStream[str, Event]:
 
 
 def windowed(stream: Stream) -> Any:
-    return keyed(stream).window(am.TumblingEventTimeWindows.of(1))
+    return keyed(stream).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
 
 
 def timestamps(function: Callable[[Any], Any], **given: Any) -> Any:
@@ -260,17 +260,21 @@ OTHERS: dict[str, Callable[[Stream], Stream]] = {
     "window process": lambda s: windowed(s).process(Windows()),
     "window trigger": lambda s: windowed(s).trigger(Straight()).reduce(latest),
     "window key": lambda s: (
-        s.key_by(given(key)).window(am.TumblingEventTimeWindows.of(1)).reduce(latest)
+        s.key_by(given(key))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+        .reduce(latest)
     ),
-    "all windows": lambda s: s.window_all(am.TumblingEventTimeWindows.of(1)).aggregate(
-        Straying("result")
-    ),
+    "all windows": lambda s: s.window_all(
+        am.TumblingEventTimeWindows.of(am.seconds(1))
+    ).aggregate(Straying("result")),
     "sessions": lambda s: (
-        keyed(s).window(am.EventTimeSessionWindows.with_gap(5)).aggregate(Straying())
+        keyed(s)
+        .window(am.EventTimeSessionWindows.with_gap(am.seconds(5)))
+        .aggregate(Straying())
     ),
     "session results": lambda s: (
         keyed(s)
-        .window(am.EventTimeSessionWindows.with_gap(5))
+        .window(am.EventTimeSessionWindows.with_gap(am.seconds(5)))
         .aggregate(Straying("result"))
     ),
     "match": lambda s: keyed(s).match(am.pattern("one", where=given(bool))),
@@ -284,12 +288,16 @@ OTHERS: dict[str, Callable[[Stream], Stream]] = {
         s.join(s)
         .where("key")
         .equal_to("key")
-        .window(am.TumblingEventTimeWindows.of(1))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
         .apply(lambda left, right: given(whole)(left))
     ),
     "session gap": lambda s: (
         keyed(s)
-        .window(am.EventTimeSessionWindows.with_dynamic_gap(given(lambda event: 5)))
+        .window(
+            am.EventTimeSessionWindows.with_dynamic_gap(
+                given(lambda event: am.seconds(5))
+            )
+        )
         .reduce(lambda a, b: b)
     ),
     "evictor": lambda s: (
@@ -301,7 +309,7 @@ OTHERS: dict[str, Callable[[Stream], Stream]] = {
         s.co_group(s)
         .where("key")
         .equal_to("key")
-        .window(am.TumblingEventTimeWindows.of(1))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
         .apply(lambda left, right: [given(whole)(event) for event in left])
     ),
     "retry predicate": lambda s: s.map_async(

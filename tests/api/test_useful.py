@@ -116,7 +116,11 @@ async def test_the_largest_and_the_median_of_windows_and_so_far() -> None:
 async def test_patterns_are_found_in_records_out_of_order(parallelism: int) -> None:
     env = am.StreamExecutionEnvironment(parallelism=parallelism)
     rows = [(key, time) for time in (10, 0, 30, 20) for key in "abc"]
-    pair = am.pattern("even", where=is_even).next("odd", where=is_odd).within(1)
+    pair = (
+        am.pattern("even", where=is_even)
+        .next("odd", where=is_odd)
+        .within(am.seconds(1))
+    )
     stream = env.from_collection(rows, TIME.with_timestamp_assigner(second))
     found = await stream.key_by(first).match(pair).collect()
     assert sorted((one.key, one.start, one.end) for one in found) == [
@@ -162,7 +166,7 @@ def test_the_operators_can_be_sent_elsewhere() -> None:
         stream.with_latest_from(stream),
         stream.rate_limit(am.RateLimit(1)),
         stream.key_by(first).deduplicate(),
-        stream.key_by(first).sessionise(1),
+        stream.key_by(first).sessionise(am.seconds(1)),
         stream.key_by(first).match(pair),
         stream.key_by(first).aggregate(am.quantile(0.5, second)),
     ]

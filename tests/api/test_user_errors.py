@@ -110,7 +110,7 @@ class BrokenCall:
 
 
 def windowed(stream: Stream) -> Any:
-    return stream.key_by("key").window(am.TumblingEventTimeWindows.of(1))
+    return stream.key_by("key").window(am.TumblingEventTimeWindows.of(am.seconds(1)))
 
 
 OPERATORS: dict[str, Callable[[Stream], Stream]] = {

@@ -29,7 +29,7 @@ def aligned(drift_s: float = DRIFT_MS / 1000) -> am.WatermarkStrategy:
     strategy = am.WatermarkStrategy.for_monotonous_timestamps()
     return strategy.with_timestamp_assigner(
         lambda row: row[1]
-    ).with_watermark_alignment("both", drift_s, 0.1)
+    ).with_watermark_alignment("both", am.seconds(drift_s), am.seconds(0.1))
 
 
 async def test_the_fast_source_stays_within_the_drift_of_the_slow_one(env: Env) -> None:

@@ -19,13 +19,17 @@ async def rows() -> AsyncIterator[int]:
 
 def strategy() -> am.WatermarkStrategy:
     ordered = am.WatermarkStrategy.for_monotonous_timestamps()
-    return ordered.with_timestamp_assigner(lambda time: time).with_idleness(60)
+    return ordered.with_timestamp_assigner(lambda time: time).with_idleness(
+        am.seconds(60)
+    )
 
 
 async def test_a_job_shows_the_watermark_of_each_operator_also_inside_a_chain() -> None:
     env = am.StreamExecutionEnvironment()
     stream = env.from_async_iterable(rows, strategy()).map(lambda n: n).name("plus")
-    counts = stream.key_by(lambda n: 0).window(am.TumblingEventTimeWindows.of(1))
+    counts = stream.key_by(lambda n: 0).window(
+        am.TumblingEventTimeWindows.of(am.seconds(1))
+    )
     counts.aggregate(am.count()).name("count").sink_to(lambda n: None)
     async with env.start("shown") as job:
         await asyncio.sleep(10)

@@ -140,14 +140,14 @@ def paired(first: Any, second: Any) -> Any:
 def joined_windows(stream: Stream) -> Stream:
     windows = timed(stream).join(timed(one(stream)))
     sides = windows.where(lambda record: record[0]).equal_to(lambda record: record[0])
-    within = sides.window(am.TumblingEventTimeWindows.of(1))
+    within = sides.window(am.TumblingEventTimeWindows.of(am.seconds(1)))
     return within.on_error(am.skip).apply(paired)
 
 
 def grouped_windows(stream: Stream) -> Stream:
     windows = timed(stream).co_group(timed(one(stream)))
     sides = windows.where(lambda record: str(record[1])).equal_to(lambda _: "none")
-    within = sides.window(am.TumblingEventTimeWindows.of(1))
+    within = sides.window(am.TumblingEventTimeWindows.of(am.seconds(1)))
     return within.on_error(am.skip).apply(lambda rows, _: [number(row) for row in rows])
 
 
@@ -165,7 +165,7 @@ def selected_pairs(stream: Stream) -> Stream:
         for side in (stream, one(stream))
     )
     share = pc.divide(pc.scalar(6), pc.field("left.number") - 1)
-    pairs = left.interval_join(right).between(-1, 1)
+    pairs = left.interval_join(right).between(am.seconds(-1), am.seconds(1))
     return pairs.select("right.number", share=share, on_error=am.skip)
 
 
@@ -252,7 +252,7 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         lambda s: (
             keyed(s)
             .interval_join(keyed(one(s)))
-            .between(-1, 1)
+            .between(am.seconds(-1), am.seconds(1))
             .process(paired, on_error=am.skip)
         ),
         2,
@@ -270,7 +270,7 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
     "WindowedStream.on_error": (
         lambda s: (
             keyed(s)
-            .window(am.TumblingEventTimeWindows.of(1))
+            .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
             .on_error(am.skip)
             .aggregate(Own())
         ),
@@ -324,7 +324,7 @@ NOT_COVERED: dict[str, Callable[[Stream], Any]] = {
     "key function": lambda s: s.key_by(number).process(Keyed(), on_error=am.skip),
     "no event time": lambda s: (
         s.key_by(lambda record: record[0])
-        .window(am.TumblingEventTimeWindows.of(1))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
         .on_error(am.skip)
         .aggregate(am.count())
     ),
@@ -353,7 +353,7 @@ async def test_dead_letters_of_windows_travel_between_processes() -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)
     env.deployment = am.Processes(2)
     stream = env.from_collection([("a", 1), ("b", 2), ("b", 3)])
-    timed = keyed(stream).window(am.TumblingEventTimeWindows.of(1))
+    timed = keyed(stream).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
     global_ = stream.key_by(lambda record: record[0]).window(am.GlobalWindows())
     letters = None
     for windows in (timed, global_.trigger(am.CountTrigger(2))):

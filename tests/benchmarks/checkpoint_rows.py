@@ -31,7 +31,7 @@ def running_sums(count: int, interval_s: float | None) -> int:
     with tempfile.TemporaryDirectory() as directory:
         env = am.StreamExecutionEnvironment()
         if interval_s is not None:
-            env.enable_checkpointing(interval_s, directory=directory)
+            env.enable_checkpointing(am.seconds(interval_s), directory=directory)
         keyed = env.from_collection(range(count)).map(record_of).key_by(key_of)
         return am.run(keyed.aggregate(am.sum_(value_of)).count())
 

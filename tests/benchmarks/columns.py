@@ -99,8 +99,8 @@ def _counted(results: am.DataStream[Any], *, read: bool) -> int:
 def reports(count: int, rounds: int, *, peers: bool) -> Iterator[Report]:
     """Measure all of them."""
     tumbling = am.TumblingEventTimeWindows.of(am.millis(WINDOW_MS))
-    sliding = am.SlidingEventTimeWindows.of(10, 1)
-    sessions = am.EventTimeSessionWindows.with_gap(3)
+    sliding = am.SlidingEventTimeWindows.of(am.seconds(10), am.seconds(1))
+    sessions = am.EventTimeSessionWindows.with_gap(am.seconds(3))
     works: list[tuple[str, str, bool, Callable[..., int], Callable[..., int]]] = [
         ("W1c", "filter, arithmetic, count", False, plain.w1_of, w1),
         ("W2c", "running sum per key, every update", False, plain.w2_of, w2),

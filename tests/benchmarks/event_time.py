@@ -68,9 +68,14 @@ def _sliding(records: int, rounds: int) -> Report:
     systems = [
         System(
             f"{OURS}, tumbling 10 s",
-            lambda n: windows(n, am.TumblingEventTimeWindows.of(10)),
+            lambda n: windows(n, am.TumblingEventTimeWindows.of(am.seconds(10))),
         ),
-        System(sliding, lambda n: windows(n, am.SlidingEventTimeWindows.of(10, 1))),
+        System(
+            sliding,
+            lambda n: windows(
+                n, am.SlidingEventTimeWindows.of(am.seconds(10), am.seconds(1))
+            ),
+        ),
     ]
     report.rows = compare("W9", systems, records, rounds, computes=True)
     cost = 1 / report.ratio(sliding)
@@ -82,7 +87,7 @@ def _sliding(records: int, rounds: int) -> Report:
 
 def _sessions(records: int, rounds: int) -> Report:
     report = Report("W10", "a session window per key, gap of 3 s")
-    gap = am.EventTimeSessionWindows.with_gap(3)
+    gap = am.EventTimeSessionWindows.with_gap(am.seconds(3))
     systems = [
         System("plain tumbling loop", lambda n: plain.w3(n, RECORDS_PER_MS) and n),
         System(OURS, lambda n: windows(n, gap)),

@@ -149,12 +149,12 @@ def _keyed(count: int) -> Any:
 
 
 def _windows() -> Any:
-    windows = am.TumblingEventTimeWindows.of(10)
+    windows = am.TumblingEventTimeWindows.of(am.seconds(10))
     return _keyed(_KEYS).window(windows).aggregate(am.count())
 
 
 def _sessions() -> Any:
-    windows = am.EventTimeSessionWindows.with_gap(10)
+    windows = am.EventTimeSessionWindows.with_gap(am.seconds(10))
     return _keyed(_KEYS).window(windows).aggregate(am.count())
 
 
@@ -179,7 +179,7 @@ def _windows_again() -> Any:
         .from_collection(range(10**12))
         .assign_timestamps_and_watermarks(times)
         .key_by(lambda number: number % 50_000)
-        .window(am.TumblingEventTimeWindows.of(1))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
         .aggregate(am.count())
     )
 

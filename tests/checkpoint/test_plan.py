@@ -102,13 +102,13 @@ def test_how_barriers_meet(
     settings: dict[str, Any], kind: SnapshotType, expected: Alignment
 ) -> None:
     """SEM-194."""
-    found = CheckpointSettings(interval=1, **settings).alignment(kind)
+    found = CheckpointSettings(interval=am.seconds(1), **settings).alignment(kind)
     assert found == (expected, NO_ALIGNED_TIMEOUT)
 
 
 def test_unaligned_barriers_may_be_tried_aligned_first() -> None:
     settings = CheckpointSettings(
-        interval=1, unaligned=True, aligned_timeout=am.millis(30)
+        interval=am.seconds(1), unaligned=True, aligned_timeout=am.millis(30)
     )
     assert settings.alignment(CHECKPOINT) == (Alignment.ALIGNED, 30)
     assert settings.alignment(SAVEPOINT) == (Alignment.ALIGNED, NO_ALIGNED_TIMEOUT)
@@ -117,12 +117,12 @@ def test_unaligned_barriers_may_be_tried_aligned_first() -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"interval": 0.001}, "interval: 0.001 is too short"),
+        ({"interval": am.millis(1)}, "interval: 0:00:00.001000 is too short"),
         ({"timeout": 0}, "timeout: it is 0"),
         ({"max_concurrent": 0}, "max_concurrent: 0"),
         ({"retained": 0}, "retained: 0"),
         ({"tolerable_failures": -1}, "tolerable_failures: -1 is negative"),
-        ({"aligned_timeout": 1}, "aligned_timeout: it has no effect"),
+        ({"aligned_timeout": am.seconds(1)}, "aligned_timeout: it has no effect"),
         ({"unaligned": True, "max_concurrent": 2}, "max_concurrent: unaligned"),
         (
             {"unaligned": True, "mode": CheckpointingMode.AT_LEAST_ONCE},
@@ -134,18 +134,21 @@ def test_settings_that_cannot_work_are_refused(
     settings: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
-        CheckpointSettings(**{"interval": 1, **settings})
+        CheckpointSettings(**{"interval": am.seconds(1), **settings})
 
 
 def test_settings_of_another_type_are_refused() -> None:
     with pytest.raises(
         WrongTypeError, match="mode: 'exactly_once' is not a checkpointing mode"
     ):
-        CheckpointSettings(interval=1, mode="exactly_once")  # type: ignore[arg-type]
+        CheckpointSettings(interval=am.seconds(1), mode="exactly_once")  # type: ignore[arg-type]
     with pytest.raises(WrongTypeError, match="tolerable_failures"):
-        CheckpointSettings(interval=1, tolerable_failures=True)
+        CheckpointSettings(interval=am.seconds(1), tolerable_failures=True)
 
 
 def test_the_pause_stretches_the_interval() -> None:
-    assert CheckpointSettings(interval=1, min_pause=3).interval_ms == 3000
+    assert (
+        CheckpointSettings(interval=am.seconds(1), min_pause=am.seconds(3)).interval_ms
+        == 3000
+    )
     assert CheckpointSettings(interval=None).interval_ms == 0

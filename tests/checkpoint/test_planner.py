@@ -34,6 +34,7 @@ from aiomailbox.checkpoint.planner import (
     StartCheckpoint,
 )
 from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.durations import seconds
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records.events import SnapshotType
 
@@ -163,7 +164,7 @@ def test_acknowledgements_that_nobody_waits_for_are_harmless() -> None:
 @pytest.mark.parametrize("limit", [1, 2, 5])
 def test_no_more_checkpoints_are_pending_than_allowed(limit: int) -> None:
     """SEM-207."""
-    job = coordinator(interval=0.01, max_concurrent=limit)
+    job = coordinator(interval=seconds(0.01), max_concurrent=limit)
     job.do(job.planner.start_periodic())
     for _ in range(20):
         job.now_ms += 10
@@ -186,7 +187,7 @@ def test_a_newer_completion_makes_room_for_two() -> None:
 
 def test_nothing_begins_before_all_tasks_run() -> None:
     """SEM-209."""
-    job = coordinator(interval=0.01)
+    job = coordinator(interval=seconds(0.01))
     job.plan = FailureReason.NOT_RUNNING
     job.do(job.planner.start_periodic())
     for _ in range(20):
@@ -236,7 +237,7 @@ def test_savepoints_come_first_and_people_before_the_timer() -> None:
 
 def test_only_the_timer_keeps_the_pause() -> None:
     """SEM-213."""
-    job = coordinator(interval=10, min_pause=10)
+    job = coordinator(interval=seconds(10), min_pause=seconds(10))
     job.do(job.planner.start_periodic())
     job.request()
     job.complete(1)
@@ -395,7 +396,7 @@ def test_a_stop_with_savepoint_lets_the_tasks_commit() -> None:
 
 
 def test_stopping_aborts_what_is_pending_and_refuses_what_waits() -> None:
-    job = coordinator(interval=1)
+    job = coordinator(interval=seconds(1))
     job.do(job.planner.start_periodic())
     job.request()
     job.request()
@@ -473,7 +474,7 @@ class Coordinating(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         settings = CheckpointSettings(
-            interval=1, max_concurrent=2, tolerable_failures=3
+            interval=seconds(1), max_concurrent=2, tolerable_failures=3
         )
         self.planner = CheckpointPlanner(settings, lambda: PLAN, Random(1))
         self.now_ms = 0

@@ -35,7 +35,7 @@ from aiomailbox.testing import ManualClock
 from aiomailbox.windowing.time_window import TimeWindow
 from tests.checkpoint.checkpoints import COUNT, SINK, metadata, open_store
 
-TTL = StateTtlConfig(ttl=60)
+TTL = StateTtlConfig(ttl=am.seconds(60))
 
 
 class Color(Enum):

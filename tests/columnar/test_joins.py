@@ -265,7 +265,9 @@ RIGHT = [
 ]
 SELECTS: dict[str, Any] = {
     "interval": lambda left, right: (
-        left.key_by("id").interval_join(right.key_by("id")).between(-0.02, 0.02)
+        left.key_by("id")
+        .interval_join(right.key_by("id"))
+        .between(am.seconds(-0.02), am.seconds(0.02))
     ),
     "windows": lambda left, right: (
         left.join(right)
@@ -348,7 +350,7 @@ def test_explain_says_who_works_on_columns_and_who_asks_for_rows(kind: str) -> N
     left, right = streams(am.StreamExecutionEnvironment(), "columns")
     if kind == "interval":
         join = left.key_by(lambda r: r.id).interval_join(right.key_by("id"))
-        text = join.between(0, 1).select("who").explain()
+        text = join.between(0, am.seconds(1)).select("who").explain()
         assert "; rows: key function lambda" in text
     else:
         join = SELECTS[kind](left, right).allowed_lateness(am.millis(3))

@@ -35,6 +35,7 @@ from aiomailbox.checkpoint.planner import (
     trigger_failure,
 )
 from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.durations import seconds
 from aiomailbox.policies import restart
 from aiomailbox.policies.restart import RestartStrategy, RestartWait
 from aiomailbox.records.events import (
@@ -217,9 +218,9 @@ def test_restarts_are_delayed_as_by_flink(scenario: Spec) -> None:
 def test_requests_are_chosen_as_by_flink(scenario: Spec) -> None:
     params = scenario["params"]
     settings = CheckpointSettings(
-        interval=60,
+        interval=seconds(60),
         max_concurrent=params["max"],
-        min_pause=params["pause"] / 1000,
+        min_pause=seconds(params["pause"] / 1000),
         unaligned=params["unaligned"],
     )
     queue, now_ms = RequestQueue(settings, params["queue"]), 1_000_000

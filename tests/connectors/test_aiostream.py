@@ -120,7 +120,7 @@ async def test_event_times_are_taken_from_the_items(env: Env) -> None:
             strategy.with_timestamp_assigner(lambda n: n),
         )
         .key_by(lambda n: "all")
-        .window(am.TumblingEventTimeWindows.of(5))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(5)))
         .aggregate(am.count())
     )
     assert await counts.collect() == [5, 5]

@@ -102,7 +102,7 @@ def results(env: am.StreamExecutionEnvironment, source: Any) -> dict[str, Any]:
 async def main(directory: Path, batch_rows: int) -> None:
     """Run the job, from the newest checkpoint if there is one."""
     env = am.StreamExecutionEnvironment(parallelism=SUBTASKS)
-    env.enable_checkpointing(0.1, directory=directory / "checkpoints")
+    env.enable_checkpointing(am.seconds(0.1), directory=directory / "checkpoints")
     source = Held(directory / "in.parquet", batch_rows=batch_rows)
     source.gate, source.after = directory / "gate", 20
     for name, stream in results(env, source).items():

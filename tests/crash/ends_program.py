@@ -106,7 +106,7 @@ async def main(facts: dict[str, Any]) -> None:
     if facts.get("workers"):
         env.deployment = am.Processes(facts["workers"])
     more = {name: am.Retention[facts[name]] for name in ("retention",) if name in facts}
-    env.enable_checkpointing(0.05, directory=place / "state", **more)
+    env.enable_checkpointing(am.seconds(0.05), directory=place / "state", **more)
     is_held = "checkpoint" in facts or "savepoint" in facts
     numbers = Numbers(is_held=is_held)
     calls = env.from_async_iterable(numbers, offset=identity).uid("numbers")

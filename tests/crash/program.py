@@ -82,7 +82,7 @@ def build(
 async def main(directory: Path, database: str, socket: str, workers: int) -> None:
     """Run the job, from the newest checkpoint if there is one, and once."""
     env = am.StreamExecutionEnvironment(parallelism=SUBTASKS)
-    env.enable_checkpointing(0.1, directory=directory / "checkpoints")
+    env.enable_checkpointing(am.seconds(0.1), directory=directory / "checkpoints")
     env.set_restart_strategy(am.restart.fixed_delay(100, 0.01))
     if workers:
         env.deployment = am.Processes(workers)

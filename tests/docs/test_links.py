@@ -77,7 +77,10 @@ def test_what_users_call_is_explained_on_a_page(owner: type, named: set[str]) ->
             'async with env.start("job") as job:',
             "aiomailbox.StreamExecutionEnvironment",
         ),
-        ("env.enable_checkpointing(10)", "aiomailbox.StreamExecutionEnvironment"),
+        (
+            "env.enable_checkpointing(am.seconds(10))",
+            "aiomailbox.StreamExecutionEnvironment",
+        ),
         ("am.RateLimit(10, per=1)", "aiomailbox.RateLimit"),
         ("job.stop(drain=False)", "aiomailbox.JobClient.stop"),
         ("JobConfig", "aiomailbox.JobConfig"),

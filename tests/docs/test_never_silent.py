@@ -608,14 +608,14 @@ async def _restart(told: Told) -> None:
             raise failures.pop()
         return number
 
-    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env = new_env().enable_checkpointing(am.seconds(10), directory=told.directory)
     env.from_collection([1]).map(fail_once).sink_to(drop)
     await told.run(env)
 
 
 @line("a call of the library is wrong while the job runs")
 async def _wrong_call(told: Told) -> None:
-    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env = new_env().enable_checkpointing(am.seconds(10), directory=told.directory)
     function: Any = lambda number: number  # noqa: E731
     env.from_collection([1]).map_async(function).sink_to(drop)
     await told.run(env)
@@ -623,7 +623,7 @@ async def _wrong_call(told: Told) -> None:
 
 @line("a function calls `sys.exit()`")
 async def _exit(told: Told) -> None:
-    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env = new_env().enable_checkpointing(am.seconds(10), directory=told.directory)
     env.from_collection([1]).map(lambda number: sys.exit(0)).sink_to(drop)
     job = await told.run(env)
     assert job.restarts == 0
@@ -631,7 +631,7 @@ async def _exit(told: Told) -> None:
 
 @line("a function fails with the same mistake three times")
 async def _mistake(told: Told) -> None:
-    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env = new_env().enable_checkpointing(am.seconds(10), directory=told.directory)
     env.from_collection([1]).map(lambda number: number / 0).sink_to(drop)
     job = await told.run(env)
     assert job.restarts == 2
@@ -699,7 +699,7 @@ async def _late_barrier(told: Told) -> None:
         await asyncio.sleep(3_600)
 
     env = new_env(config=am.JobConfig(stuck_after_s=0.3))
-    env.enable_checkpointing(0.1, directory=told.directory)
+    env.enable_checkpointing(am.seconds(0.1), directory=told.directory)
     env.from_collection([1, 2, 3]).sink_to(hang)
     async with env.start("job") as job:
         await told.until_logged("a barrier is late")
@@ -830,7 +830,7 @@ async def _beside(told: Told) -> None:
 
 async def finish(told: Told, times: int, **options: Any) -> None:
     for _ in range(times):
-        env = new_env().enable_checkpointing(10, directory=told.directory)
+        env = new_env().enable_checkpointing(am.seconds(10), directory=told.directory)
         env.from_collection([1]).sink_to(drop)
         await told.run(env, restore_from="latest", **options)
 
@@ -970,7 +970,7 @@ async def _journal(told: Told) -> None:
         message = "stumbled"
         raise OSError(message)
 
-    env = new_env().enable_checkpointing(60, directory=told.directory)
+    env = new_env().enable_checkpointing(am.seconds(60), directory=told.directory)
     calls = env.from_collection(range(100)).map_async(
         call, concurrency=4, journal=True, id=lambda number: number
     )
@@ -997,14 +997,14 @@ async def _same_name(told: Told) -> None:
 
 @line("exactly once is asked of a source that cannot replay")
 async def _exactly_once(told: Told) -> None:
-    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env = new_env().enable_checkpointing(am.seconds(10), directory=told.directory)
     env.from_collection(iter([1])).sink_to(drop)
     await told.run(env)
 
 
 @line("a job is to resume from checkpoints that end with each job")
 async def _temporary(told: Told) -> None:
-    env = new_env().enable_checkpointing(10)
+    env = new_env().enable_checkpointing(am.seconds(10))
     env.from_collection([1]).sink_to(drop)
     await told.run(env, restore_from="latest")
 
@@ -1012,14 +1012,16 @@ async def _temporary(told: Told) -> None:
 @line("what a source gave after the last checkpoint is lost in a failure")
 async def _lost(told: Told) -> None:
     mode = am.CheckpointingMode.AT_LEAST_ONCE
-    env = new_env().enable_checkpointing(10, directory=told.directory, mode=mode)
+    env = new_env().enable_checkpointing(
+        am.seconds(10), directory=told.directory, mode=mode
+    )
     env.from_collection(iter([1])).sink_to(drop)
     told.explained.append(env.explain())
 
 
 @line("a sink shows rows again after a failure")
 async def _twice(told: Told) -> None:
-    env = new_env().enable_checkpointing(10, directory=told.directory)
+    env = new_env().enable_checkpointing(am.seconds(10), directory=told.directory)
     env.from_collection([1]).sink_to(drop)
     told.explained.append(env.explain())
 

@@ -31,7 +31,7 @@ class Order:
 
 def test_a_strategy_is_frozen_and_its_methods_return_new_ones() -> None:
     plain = WatermarkStrategy.for_bounded_out_of_orderness(seconds(2))
-    full = plain.with_timestamp_assigner("ts").with_idleness(3)
+    full = plain.with_timestamp_assigner("ts").with_idleness(seconds(3))
     assert (plain.assigner, plain.idleness_ms) == (None, None)
     assert (full.assigner, full.idleness_ms) == ("ts", 3000)
     assert plain == WatermarkStrategy(plain.generator_factory)
@@ -45,7 +45,7 @@ def test_every_generator_has_its_own_progress() -> None:
     first, second = (strategy.create_generator(clock) for _ in "ab")
     assert isinstance(first, BoundedOutOfOrderness)
     assert first is not second
-    idle = strategy.with_idleness(1).create_generator(clock)
+    idle = strategy.with_idleness(seconds(1)).create_generator(clock)
     assert isinstance(idle, WithIdleness)
 
 
@@ -73,7 +73,7 @@ def test_alignment_is_part_of_the_strategy() -> None:
     assert alignment is not None
     assert (alignment.max_drift_ms, alignment.update_interval_ms) == (3_600_000, 1000)
     with pytest.raises(InvalidArgumentError, match="update_interval"):
-        strategy.with_watermark_alignment("g", 1, 0)
+        strategy.with_watermark_alignment("g", seconds(1), 0)
 
 
 @pytest.mark.parametrize(

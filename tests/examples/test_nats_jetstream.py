@@ -64,7 +64,7 @@ async def test_a_job_that_is_started_again_continues_after_its_checkpoint(
     await example.publish_orders(server.url, count)
     for life_ends_at in (1, count):
         env = am.StreamExecutionEnvironment()
-        env.enable_checkpointing(0.1, directory=tmp_path / "checkpoints")
+        env.enable_checkpointing(am.seconds(0.1), directory=tmp_path / "checkpoints")
         example.build(env, server.url)
         async with env.start("totals", restore_from="latest") as job:
             await example.wait_for(server.url, life_ends_at)

@@ -53,7 +53,7 @@ async def test_a_checkpoint_that_does_not_complete_counts_as_failed(
         None,
         directory=tmp_path,
         mode=am.CheckpointingMode.AT_LEAST_ONCE,
-        timeout=5,
+        timeout=am.seconds(5),
         tolerable_failures=9,
     )
     env.from_async_iterable(ticks).rebalance().sink_to(wait)

@@ -114,7 +114,9 @@ def test_classes_of_functions_state_and_records_are_declared() -> None:
 def test_classes_of_accumulators_are_declared() -> None:
     env = am.StreamExecutionEnvironment()
     windows = (
-        env.from_collection([1]).key_by(str).window(am.TumblingEventTimeWindows.of(1))
+        env.from_collection([1])
+        .key_by(str)
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
     )
     assert "Accumulator" in classes_of(env, windows.aggregate(Sum()))
 
@@ -175,7 +177,7 @@ async def test_a_record_that_no_snapshot_can_hold_fails_the_job_and_repeats_no_c
         await asyncio.sleep(5)
         return 1
 
-    env = am.StreamExecutionEnvironment().enable_checkpointing(1)
+    env = am.StreamExecutionEnvironment().enable_checkpointing(am.seconds(1))
     plain = env.from_collection(list(range(100))).map(Plain)
     charged = plain.map_async(charge, concurrency=10).name("charge").uid("charge-1")
     charged.sink_to(lambda _: None)

@@ -45,7 +45,7 @@ class Service:
 
 def environment(directory: Path | None, *, parallelism: int = 2, **more: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=parallelism)
-    env.enable_checkpointing(0.05, directory=directory, **more)
+    env.enable_checkpointing(am.seconds(0.05), directory=directory, **more)
     return env.set_restart_strategy(am.restart.fixed_delay(10, 0.01))
 
 
@@ -148,7 +148,7 @@ async def test_what_a_savepoint_has_not_come_to_is_not_paid_again(
             return number
 
         env = am.StreamExecutionEnvironment()
-        env.enable_checkpointing(1000, directory=place)
+        env.enable_checkpointing(am.seconds(1000), directory=place)
         env.set_restart_strategy(am.restart.none())
         numbers = env.from_collection(list(range(400))).map_async(pace, concurrency=1)
         calls = numbers.uid("pace").map_async(
@@ -257,7 +257,7 @@ async def test_a_journal_may_be_apart_from_checkpoints_in_an_object_store(
         return square
 
     env = environment(None, parallelism=1).enable_checkpointing(
-        0.05, directory="memory://apart", journal_directory=tmp_path
+        am.seconds(0.05), directory="memory://apart", journal_directory=tmp_path
     )
     stream = env.from_collection(list(range(100))).map_async(
         ask, concurrency=CONCURRENCY, journal=True, id=lambda number: number
@@ -326,7 +326,9 @@ async def test_two_jobs_of_one_job_id_keep_no_finished_calls_in_one_directory(
 
     def pipeline(name: str) -> am.StreamExecutionEnvironment:
         env = am.StreamExecutionEnvironment().enable_checkpointing(
-            0.05, directory=tmp_path / name, journal_directory=tmp_path / "journal"
+            am.seconds(0.05),
+            directory=tmp_path / name,
+            journal_directory=tmp_path / "journal",
         )
         stream = env.from_collection([1]).map_async(
             ask, journal=True, id=lambda number: number
@@ -427,7 +429,7 @@ async def main():
     env = am.StreamExecutionEnvironment(parallelism=2, config=config)
     if WORKERS:
         env.deployment = am.Processes(WORKERS)
-    env.enable_checkpointing(0.1, directory=f"{DIRECTORY}/checkpoints")
+    env.enable_checkpointing(am.seconds(0.1), directory=f"{DIRECTORY}/checkpoints")
     if RESTARTS:
         env.set_restart_strategy(am.restart.fixed_delay(RESTARTS, 0.01))
     else:

@@ -88,7 +88,8 @@ class Declines(am.ProcessFunction, am.CheckpointedFunction):
 
 def environment(interval: float | None = 3600, **settings: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.enable_checkpointing(interval, **settings)
+    every = None if interval is None else am.seconds(interval)
+    env.enable_checkpointing(every, **settings)
     return env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
 
 

@@ -272,7 +272,7 @@ async def test_a_job_that_goes_on_keeps_its_limit(tmp_path: Path) -> None:
     def program() -> am.StreamExecutionEnvironment:
         env = am.StreamExecutionEnvironment()
         env.enable_checkpointing(
-            5, directory=tmp_path, retention=am.Retention.ON_FAILURE
+            am.seconds(5), directory=tmp_path, retention=am.Retention.ON_FAILURE
         )
         env.set_restart_strategy(am.restart.none())
         limit = am.RateLimit(3, per=60.0)

@@ -32,7 +32,7 @@ def stumble(value: int) -> int:
 def environment(interval: float | None, strategy: Any) -> Any:
     env = am.StreamExecutionEnvironment()
     if interval is not None:
-        env.enable_checkpointing(interval)
+        env.enable_checkpointing(am.seconds(interval))
     return env.set_restart_strategy(strategy)
 
 
@@ -138,7 +138,7 @@ async def test_a_record_that_kills_its_process_is_named_by_its_range(
     tmp_path: Path,
 ) -> None:
     env = environment(None, am.restart.fixed_delay(2, 0.01))
-    env.enable_checkpointing(0.05, directory=tmp_path)
+    env.enable_checkpointing(am.seconds(0.05), directory=tmp_path)
     env.deployment = am.Processes(1)
 
     async def die(value: int) -> int:

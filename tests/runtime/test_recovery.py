@@ -48,7 +48,8 @@ async def now_and_then(value: int) -> int:
 
 def environment(interval: float | None = 0.05, **settings: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=settings.pop("parallelism", 2))
-    env.enable_checkpointing(interval, **settings)
+    every = None if interval is None else am.seconds(interval)
+    env.enable_checkpointing(every, **settings)
     return env.set_restart_strategy(am.restart.fixed_delay(5, 0.01))
 
 
@@ -459,7 +460,7 @@ def test_explain_says_what_a_failure_costs() -> None:
     env = am.StreamExecutionEnvironment()
     env.from_collection([1]).sink_to(print)
     assert "no checkpoints" in env.explain()
-    env.enable_checkpointing(1)
+    env.enable_checkpointing(am.seconds(1))
     assert "each record counts exactly once in state" in env.explain()
     assert "source 'collection' replays\n" in env.explain()
     assert "sink 'FunctionSink': at least once" in env.explain()
@@ -518,7 +519,7 @@ async def test_a_life_that_cannot_be_restored_loses_nothing_that_others_have_lef
 
     kept = program(FailsAt(2_000), int)
     kept.enable_checkpointing(
-        0.05, directory=tmp_path, retention=am.Retention.ON_FAILURE
+        am.seconds(0.05), directory=tmp_path, retention=am.Retention.ON_FAILURE
     )
     with pytest.raises(JobFailedError):
         await kept.execute("sums")

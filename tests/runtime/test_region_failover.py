@@ -54,7 +54,7 @@ class Stumbles(am.ProcessFunction[int, int]):
 def environment(interval: float | None = 0.02, **settings: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=2)
     if interval is not None:
-        env.enable_checkpointing(interval, **settings)
+        env.enable_checkpointing(am.seconds(interval), **settings)
     return env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
 
 
@@ -345,7 +345,7 @@ async def test_finished_calls_are_not_made_again_for_all_regions_begin_again(
         return value
 
     env = environment(None)
-    env.enable_checkpointing(0.05, directory=tmp_path)
+    env.enable_checkpointing(am.seconds(0.05), directory=tmp_path)
     seen: list[int] = []
     (
         env.from_collection(list(range(COUNT)))

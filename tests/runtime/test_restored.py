@@ -74,13 +74,13 @@ class Counting(am.KeyedProcessFunction):
 
 def pipeline(source: ScriptedSource, results: list[Any]) -> Any:
     env = am.StreamExecutionEnvironment()
-    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(0.003)
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(0.003))
     stream = env.from_source(source, strategy, name="rows")
     late = am.OutputTag("late")
     windows = (
         stream.filter(lambda row: row.number % 7 != 0)
         .key_by(lambda row: row.key)
-        .window(am.TumblingEventTimeWindows.of(0.01))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.01)))
         .side_output_late_data(late)
         .aggregate(am.sum_("number"))
     )

@@ -56,7 +56,8 @@ class Remembers(am.KeyedProcessFunction):
 def environment(interval: float | None = 0.05, **settings: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=settings.pop("parallelism", 2))
     settings.setdefault("unaligned", True)
-    env.enable_checkpointing(interval, **settings)
+    every = None if interval is None else am.seconds(interval)
+    env.enable_checkpointing(every, **settings)
     return env.set_restart_strategy(am.restart.fixed_delay(20, 0.01))
 
 
@@ -78,7 +79,7 @@ async def test_every_record_counts_once_in_its_order_however_often_the_job_fails
     timeout: float,
 ) -> None:
     results: dict[int, list[int]] = {}
-    env = environment(aligned_timeout=timeout)
+    env = environment(aligned_timeout=am.seconds(timeout))
     chance = random.Random(f"{timeout}")
     fails = FailsAt(*chance.sample(range(100, COUNT), 8))
     remembered(env, fails, results, pause=0.5)
@@ -156,7 +157,7 @@ async def test_a_slow_consumer_holds_up_aligned_checkpoints_only() -> None:
 
 async def test_the_order_of_each_producer_is_kept_when_several_feed_a_task() -> None:
     results: dict[int, list[int]] = {}
-    env = environment(aligned_timeout=0.12)
+    env = environment(aligned_timeout=am.seconds(0.12))
     even, odd = (
         env.from_collection(list(range(first, COUNT, 2))).set_parallelism(1)
         for first in (0, 1)
@@ -351,7 +352,7 @@ def test_explain_says_on_which_edges_barriers_never_overtake() -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"unaligned": False}, {}, {"aligned_timeout": 0.05}],
+    [{"unaligned": False}, {}, {"aligned_timeout": am.seconds(0.05)}],
     ids=["aligned", "unaligned", "timed"],
 )
 async def test_mb_103_checkpoints_go_on_when_some_channels_have_ended(

@@ -52,7 +52,7 @@ def counting(name: str) -> Any:
 
 def windows(*, trigger: Any = None) -> Any:
     def build(stream: Any) -> Any:
-        made = stream.window(am.TumblingEventTimeWindows.of(100))
+        made = stream.window(am.TumblingEventTimeWindows.of(am.seconds(100)))
         if trigger is not None:
             made = made.trigger(trigger)
         return made.aggregate(am.count()).uid("windows")

@@ -26,7 +26,7 @@ class Keyless(am.ProcessFunction[int, int]):
 
 
 def environment() -> Any:
-    return am.StreamExecutionEnvironment().enable_checkpointing(0.05)
+    return am.StreamExecutionEnvironment().enable_checkpointing(am.seconds(0.05))
 
 
 @pytest.mark.parametrize(

@@ -587,7 +587,9 @@ def windows_of_all(env: Any, sink: Any) -> None:
 
 def windows_in_processing_time(env: Any, sink: Any) -> None:
     events = paced_and_waiting(env)
-    windows = events.key_by("key").window(am.TumblingProcessingTimeWindows.of(0.8))
+    windows = events.key_by("key").window(
+        am.TumblingProcessingTimeWindows.of(am.seconds(0.8))
+    )
     lists = windows.aggregate(am.aggregates(numbers=am.collect_list("number")))
     lists.uid("windows").flat_map(lambda row: row.numbers).uid("flat").sink_to(sink)
 
@@ -618,7 +620,9 @@ def number_pairs(one: Event, two: Event) -> tuple[int, int]:
 def joins(env: Any, sink: Any) -> None:
     left, right = paced(env, "left", step=2), paced(env, "right", step=3)
     keyed_left, keyed_right = left.key_by("key"), right.key_by("key")
-    near = keyed_left.interval_join(keyed_right).between(-0.1, 0.1)
+    near = keyed_left.interval_join(keyed_right).between(
+        am.seconds(-0.1), am.seconds(0.1)
+    )
     near.process(number_pairs).uid("near").sink_to(sink)
     asof = keyed_left.as_of_join(keyed_right, number_pairs)
     asof.uid("as of").sink_to(sink)
@@ -636,7 +640,7 @@ def patterns(env: Any, sink: Any) -> None:
     low_high = (
         am.pattern("low", where=lambda event: event.size < 30)
         .followed_by("high", where=lambda event: event.size > 85)
-        .within(2.0)
+        .within(am.seconds(2.0))
     )
     matches = keyed(env).match(low_high).uid("match")
     matches.map(

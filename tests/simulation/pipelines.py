@@ -54,7 +54,7 @@ def time_of(event: Event) -> int:
 
 
 def disordered(env: am.StreamExecutionEnvironment) -> am.DataStream[Event]:
-    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(0.05)
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(0.05))
     source = env.from_collection(EVENTS, strategy.with_timestamp_assigner("at"))
     return source.uid("events").set_parallelism(1)
 
@@ -127,7 +127,7 @@ def tumbling(env: Any, sink: Any) -> None:
     (
         ordered(env)
         .key_by("key")
-        .window(am.TumblingEventTimeWindows.of(0.2))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.2)))
         .aggregate(am.aggregates(n=am.count()))
         .uid("windows")
         .map(window_row)
@@ -139,7 +139,7 @@ def sliding(env: Any, sink: Any) -> None:
     (
         ordered(env)
         .key_by("key")
-        .window(am.SlidingEventTimeWindows.of(0.3, 0.1))
+        .window(am.SlidingEventTimeWindows.of(am.seconds(0.3), am.seconds(0.1)))
         .aggregate(am.aggregates(n=am.count()))
         .uid("windows")
         .map(window_row)
@@ -151,7 +151,7 @@ def window_functions(env: Any, sink: Any) -> None:
     (
         ordered(env)
         .key_by("key")
-        .window(am.TumblingEventTimeWindows.of(0.2))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.2)))
         .apply(
             lambda key, window, values: [
                 (key, window.start, sorted(one.number for one in values))
@@ -168,7 +168,7 @@ def sessions(env: Any, sink: Any) -> None:
         ordered(env)
         .filter(lambda event: event.number % 60 < 40)
         .key_by("key")
-        .window(am.EventTimeSessionWindows.with_gap(0.1))
+        .window(am.EventTimeSessionWindows.with_gap(am.seconds(0.1)))
         .aggregate(am.aggregates(n=am.count()))
         .uid("sessions")
         .map(window_row)
@@ -181,7 +181,7 @@ def late_data(env: Any, sink: Any) -> None:
     windows = (
         disordered(env)
         .key_by("key")
-        .window(am.TumblingEventTimeWindows.of(0.2))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.2)))
         .side_output_late_data(LATE)
         .apply(lambda key, window, values: [one.number for one in values])
         .uid("windows")
@@ -206,7 +206,7 @@ def late_for_long(env: Any, sink: Any) -> None:
         source.map(awaiting)
         .set_parallelism(1)
         .key_by("key")
-        .window(am.TumblingEventTimeWindows.of(0.1))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.1)))
         .side_output_late_data(LATE)
         .apply(lambda key, window, values: [one.number for one in values])
         .uid("windows")
@@ -219,7 +219,7 @@ def late_for_long(env: Any, sink: Any) -> None:
 def interval_join(env: Any, sink: Any) -> None:
     left = ordered(env, "left", 2).key_by("key")
     right = ordered(env, "right", 3).key_by("key")
-    joined = left.interval_join(right).between(-0.1, 0.1)
+    joined = left.interval_join(right).between(am.seconds(-0.1), am.seconds(0.1))
     pairs = joined.process(lambda one, two: (one.number, two.number))
     pairs.uid("join").sink_to(sink)
 
@@ -237,7 +237,7 @@ def window_join(env: Any, sink: Any) -> None:
         left.join(right)
         .where(key_of)
         .equal_to(key_of)
-        .window(am.TumblingEventTimeWindows.of(0.2))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.2)))
         .apply(lambda one, two: (one.number, two.number))
         .uid("join")
         .sink_to(sink)
@@ -262,7 +262,7 @@ def union_of_unequal(env: Any, sink: Any) -> None:
     (
         short.union(long)
         .key_by("key")
-        .window(am.TumblingEventTimeWindows.of(0.2))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.2)))
         .aggregate(am.aggregates(n=am.count()))
         .uid("windows")
         .map(window_row)
@@ -474,7 +474,7 @@ def patterns(env: Any, sink: Any) -> None:
     pattern = (
         am.pattern("low", where=lambda event: event.number % 4 == 0)
         .followed_by("high", where=lambda event: event.number % 4 == 3)
-        .within(1.0)
+        .within(am.seconds(1.0))
     )
     matches = ordered(env).key_by("key").match(pattern).uid("match")
     matches.map(
@@ -519,7 +519,7 @@ def connected(env: Any, sink: Any) -> None:
 
 def sessionised(env: Any, sink: Any) -> None:
     events = ordered(env).filter(lambda event: event.number % 60 < 40)
-    found = events.key_by("key").sessionise(0.1).uid("sessions")
+    found = events.key_by("key").sessionise(am.seconds(0.1)).uid("sessions")
     found.map(
         lambda one: (one.key, one.start.timestamp(), one.end.timestamp())
     ).sink_to(sink)
@@ -534,7 +534,7 @@ def watermarks_on_the_way(env: Any, sink: Any) -> None:
     ).set_parallelism(1)
     (
         timed.key_by("key")
-        .window(am.TumblingEventTimeWindows.of(0.2))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.2)))
         .aggregate(am.aggregates(n=am.count()))
         .uid("windows")
         .map(window_row)
@@ -546,7 +546,7 @@ def sliding_unevenly(env: Any, sink: Any) -> None:
     """A reduction that cannot share panes."""
     ones = ordered(env).map(lambda event: (event.key, 1))
     windows = ones.key_by(lambda one: one[0]).window(
-        am.SlidingEventTimeWindows.of(0.25, 0.1)
+        am.SlidingEventTimeWindows.of(am.seconds(0.25), am.seconds(0.1))
     )
     counts = windows.reduce(lambda one, two: (one[0], one[1] + two[1]))
     counts.uid("windows").sink_to(sink)

@@ -149,7 +149,7 @@ async def test_a_day_of_windows_is_the_batch_answer(
     env, events, sent = streams(seed, parallelism)
     windows = (
         events.key_by("key")
-        .window(am.TumblingEventTimeWindows.of(WINDOW_MS / 1000))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(WINDOW_MS / 1000)))
         .allowed_lateness(am.seconds(lateness_s))
         .side_output_late_data(LATE)
         .aggregate(am.aggregates(n=am.count(), total=am.sum_(int_amount)))
@@ -177,7 +177,7 @@ async def test_a_day_with_enough_lateness_has_no_late_record(parallelism: int) -
     env, events, sent = streams(4, parallelism)
     windows = (
         events.key_by("key")
-        .window(am.TumblingEventTimeWindows.of(WINDOW_MS / 1000))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(WINDOW_MS / 1000)))
         .allowed_lateness(am.hours(5))
         .side_output_late_data(LATE)
         .aggregate(am.aggregates(n=am.count(), total=am.sum_(int_amount)))
@@ -198,7 +198,7 @@ async def test_a_day_of_sessions_is_the_batch_answer(
     _, events, sent = streams(seed, parallelism)
     sessions = (
         events.key_by("key")
-        .window(am.EventTimeSessionWindows.with_gap(GAP_MS / 1000))
+        .window(am.EventTimeSessionWindows.with_gap(am.seconds(GAP_MS / 1000)))
         .allowed_lateness(am.hours(30))
         .aggregate(am.aggregates(total=am.sum_(int_amount)))
     )

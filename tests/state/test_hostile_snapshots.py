@@ -15,6 +15,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import CorruptStreamError, StateError
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.keygroups.assignment import KeyGroupRange
@@ -56,7 +57,7 @@ class Quote(msgspec.Struct):
 
 
 DECLARED = [Color, Point, Cart, Quote, Void]
-TTL = StateTtlConfig(ttl=60)
+TTL = StateTtlConfig(ttl=seconds(60))
 
 
 def new_store() -> HeapStateStore:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from aiomailbox.durations import seconds
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -52,7 +53,7 @@ def joined(first: Cart, second: Cart) -> Cart:
     return first
 
 
-TTL = StateTtlConfig(ttl=3600)
+TTL = StateTtlConfig(ttl=seconds(3600))
 VALUE = ValueStateDescriptor("value", default=[])
 OBJECT = ValueStateDescriptor("object", default=Cart())
 LIST = ListStateDescriptor("list")

@@ -421,7 +421,9 @@ def test_sweeping_looks_at_a_few_entries_per_write_however_many_a_key_has(
     new_setup: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setup, count = new_setup(), 100
-    state = setup.store.get_map(MapStateDescriptor("m", ttl=config(ttl=86_400)))
+    state = setup.store.get_map(
+        MapStateDescriptor("m", ttl=config(ttl=timedelta(days=1)))
+    )
     state.put_all(dict.fromkeys(range(count), True))
     looks = 0
 

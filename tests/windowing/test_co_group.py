@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import RecordTypeError, UserFunctionError, WrongTypeError
 from aiomailbox.records.events import StreamRecord, Watermark
 from aiomailbox.testing import OneInputHarness
@@ -28,7 +29,7 @@ from aiomailbox.windowing.co_group import (
 )
 from aiomailbox.windowing.evictors import CountEvictor
 
-TUMBLING = TumblingEventTimeWindows.of(0.01)
+TUMBLING = TumblingEventTimeWindows.of(seconds(0.01))
 KEY = SidedKey(lambda record: record[0], lambda record: record[0])
 
 
@@ -130,12 +131,16 @@ def test_records_may_be_none() -> None:
 
 
 def test_windows_may_slide_and_merge() -> None:
-    sliding = Sides(JoinFunction(pair), SlidingEventTimeWindows.of(0.02, 0.01))
+    sliding = Sides(
+        JoinFunction(pair), SlidingEventTimeWindows.of(seconds(0.02), seconds(0.01))
+    )
     sliding.first("a", 15)
     sliding.second("x", 12)
     sliding.watermark(50)
     assert sliding.results == [(("a", "x"), 19), (("a", "x"), 29)]
-    sessions = Sides(CoGroupFunction(lists), EventTimeSessionWindows.with_gap(0.01))
+    sessions = Sides(
+        CoGroupFunction(lists), EventTimeSessionWindows.with_gap(seconds(0.01))
+    )
     sessions.first("a", 0)
     sessions.second("z", 16)
     sessions.second("x", 8)
@@ -144,7 +149,7 @@ def test_windows_may_slide_and_merge() -> None:
 
 
 def test_late_records_within_the_lateness_join_again() -> None:
-    sides = Sides(JoinFunction(pair), allowed_lateness=0.005)
+    sides = Sides(JoinFunction(pair), allowed_lateness=seconds(0.005))
     sides.first("a", 1)
     sides.watermark(9)
     assert sides.results == []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.operators.aggregates.functions import count
 from aiomailbox.testing import OneInputHarness
@@ -15,13 +16,13 @@ from aiomailbox.windowing.triggers import ContinuousProcessingTimeTrigger
 
 
 def harness_of(assigner, interval=3):
-    trigger = ContinuousProcessingTimeTrigger.of(interval)
+    trigger = ContinuousProcessingTimeTrigger.of(seconds(interval))
     operator = window_operator(str, assigner, aggregate=count(), trigger=trigger)
     return OneInputHarness(operator, keyed=True)
 
 
 def test_it_fires_at_multiples_of_the_interval_and_at_the_end_of_the_window():
-    with harness_of(TumblingProcessingTimeWindows.of(10)) as harness:
+    with harness_of(TumblingProcessingTimeWindows.of(seconds(10))) as harness:
         harness.set_processing_time(1_000)
         harness.process_run([7])
         harness.set_processing_time(2_999)
@@ -49,7 +50,7 @@ def test_a_planned_firing_survives_a_restart():
 
 
 def test_merged_sessions_keep_the_earliest_firing():
-    with harness_of(ProcessingTimeSessionWindows.with_gap(10)) as harness:
+    with harness_of(ProcessingTimeSessionWindows.with_gap(seconds(10))) as harness:
         harness.set_processing_time(1_000)
         harness.process_run([7])
         harness.set_processing_time(2_500)

@@ -84,7 +84,7 @@ def test_a_record_that_failed_leaves_no_state_of_a_trigger() -> None:
 
 def test_a_life_of_state_is_described_with_public_names_only() -> None:
     life = am.StateTtlConfig(
-        60,
+        am.seconds(60),
         update=am.TtlUpdate.ON_READ_AND_WRITE,
         visibility=am.StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP,
     )

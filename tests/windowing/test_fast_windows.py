@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from aiomailbox.durations import millis
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
     collect_list,
@@ -156,7 +158,7 @@ def outcome(
 )
 @given(
     windows=st.one_of(st.tuples(ASSIGNERS, STEPS), SESSIONS),
-    lateness=st.sampled_from([0, 0.003, 0.02]),
+    lateness=st.sampled_from([millis(0), millis(3), millis(20)]),
     tag=st.sampled_from([None, LATE]),
     cut=st.one_of(st.none(), st.integers(0, 12)),
     with_watermark=st.booleans(),
@@ -164,7 +166,7 @@ def outcome(
 def test_the_fast_way_and_the_general_one_give_the_same(
     general_trigger: Any,
     windows: tuple[WindowAssigner, list[Any]],
-    lateness: float,
+    lateness: timedelta,
     tag: OutputTag | None,
     cut: int | None,
     with_watermark: bool,
@@ -238,7 +240,7 @@ FOLDINGS: list[Callable[[], dict[str, Any]]] = [
     assigner=paned(),
     steps=STEPS,
     folding=st.sampled_from(FOLDINGS),
-    lateness=st.sampled_from([0, 0.003, 0.02]),
+    lateness=st.sampled_from([millis(0), millis(3), millis(20)]),
     tag=st.sampled_from([None, LATE]),
     cut=st.one_of(st.none(), st.integers(0, 12)),
     with_watermark=st.booleans(),
@@ -248,7 +250,7 @@ def test_windows_that_share_panes_give_what_the_general_way_gives(
     assigner: SlidingEventTimeWindows,
     steps: list[Any],
     folding: Callable[[], dict[str, Any]],
-    lateness: float,
+    lateness: timedelta,
     tag: OutputTag | None,
     cut: int | None,
     with_watermark: bool,

@@ -62,7 +62,7 @@ def _operator(assigner: Any, late: int, **settings: Any) -> Any:
         "aggregate", aggregates(number=count(), total=sum_(lambda record: record[1]))
     )
     return window_operator(
-        lambda record: record[0], assigner, allowed_lateness=late / 1000, **settings
+        lambda record: record[0], assigner, allowed_lateness=am.millis(late), **settings
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import (
     InvalidArgumentError,
     StateError,
@@ -218,7 +219,7 @@ class CountFirings(ProcessWindowFunction):
 
 def test_a_function_keeps_state_per_window_and_per_key() -> None:
     operator = window_operator(
-        first, TUMBLING, window_function=CountFirings(), allowed_lateness=0.01
+        first, TUMBLING, window_function=CountFirings(), allowed_lateness=seconds(0.01)
     )
     with OneInputHarness(operator, keyed=True) as harness:
         harness.process_run([("a", 1), ("b", 1)], [1, 2])
@@ -344,7 +345,9 @@ def test_evictors_keep_the_last_the_young_and_the_near() -> None:
     window = TimeWindow(0, 10)
     assert CountEvictor.of(2).evict(records(1, 2, 3), window) == records(2, 3)
     assert CountEvictor.of(0).evict(records(1, 2), window) == []
-    assert TimeEvictor.of(0.002).evict(records(1, 5, 3, 4), window) == records(5, 4)
+    assert TimeEvictor.of(seconds(0.002)).evict(records(1, 5, 3, 4), window) == records(
+        5, 4
+    )
     assert TimeEvictor(2).evict(records(None, None), window) == records(None, None)
     near = DeltaEvictor.of(2, lambda value, last: abs(last - value))
     assert near.evict(records(1, 5, 3, 4), window) == records(5, 3, 4)

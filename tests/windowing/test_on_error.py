@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from aiomailbox.durations import millis, seconds
 from aiomailbox.errors import UserFunctionError
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
@@ -47,7 +49,7 @@ from aiomailbox.windowing.triggers import (
 )
 
 FAILED = OutputTag("failed")
-TUMBLING = TumblingEventTimeWindows.of(0.01)
+TUMBLING = TumblingEventTimeWindows.of(seconds(0.01))
 
 
 class BadRecordError(Exception):
@@ -146,8 +148,8 @@ def key_of(record: Any) -> Any:
     return record[0]
 
 
-def gap(record: Any) -> float:
-    return float(number(record)) / 1000
+def gap(record: Any) -> timedelta:
+    return millis(number(record))
 
 
 def run_of(key: Any, window: Any, elements: list[Any]) -> Any:
@@ -161,13 +163,13 @@ async def run_of_later(key: Any, window: Any, elements: list[Any]) -> Any:
 
 ASSIGNERS = {
     "tumbling": TUMBLING,
-    "sliding": SlidingEventTimeWindows.of(0.012, 0.005),
-    "overlapping": SlidingEventTimeWindows.of(0.012, 0.004),
-    "sessions": EventTimeSessionWindows.with_gap(0.006),
+    "sliding": SlidingEventTimeWindows.of(seconds(0.012), seconds(0.005)),
+    "overlapping": SlidingEventTimeWindows.of(seconds(0.012), seconds(0.004)),
+    "sessions": EventTimeSessionWindows.with_gap(seconds(0.006)),
     "dynamic sessions": EventTimeSessionWindows.with_dynamic_gap(gap),
     "global": GlobalWindows(),
-    "processing time": TumblingProcessingTimeWindows.of(0.01),
-    "processing-time sessions": ProcessingTimeSessionWindows.with_gap(0.006),
+    "processing time": TumblingProcessingTimeWindows.of(seconds(0.01)),
+    "processing-time sessions": ProcessingTimeSessionWindows.with_gap(seconds(0.006)),
 }
 WORK: dict[str, dict[str, Any]] = {
     "sum": {"aggregate": sum_(number)},
@@ -282,7 +284,7 @@ async def test_skipped_records_are_as_if_they_had_never_come(
     assigner: str, work: str, trigger: str
 ) -> None:
     def make() -> Any:
-        lateness = 0.007 if ASSIGNERS[assigner].is_event_time else 0
+        lateness = millis(7) if ASSIGNERS[assigner].is_event_time else millis(0)
         return window_operator(
             key_of,
             ASSIGNERS[assigner],
@@ -312,7 +314,7 @@ async def test_so_it_is_with_state_outside_of_memory(assigner: str, work: str) -
             key_of,
             ASSIGNERS[assigner],
             trigger=Suspicious(),
-            allowed_lateness=0.007,
+            allowed_lateness=seconds(0.007),
             on_error=skip,
             **WORK[work],
         )
@@ -341,7 +343,7 @@ def test_a_record_that_fails_merges_no_sessions() -> None:
         ):
             operator = window_operator(
                 key_of,
-                EventTimeSessionWindows.with_gap(10),
+                EventTimeSessionWindows.with_gap(seconds(10)),
                 trigger=trigger,
                 on_error=skip,
                 **work,
@@ -354,7 +356,7 @@ def test_a_record_that_fails_merges_no_sessions() -> None:
 
 
 def test_a_skipped_record_leaves_no_session_that_never_ends() -> None:
-    sessions = EventTimeSessionWindows.with_gap(10)
+    sessions = EventTimeSessionWindows.with_gap(seconds(10))
     with OneInputHarness(
         general(assigner=sessions, on_error=skip), keyed=True
     ) as harness:
@@ -463,11 +465,17 @@ def test_a_trigger_that_raises_leaves_no_record() -> None:
 
 FORMS: dict[str, dict[str, Any]] = {
     "fast": {"aggregate": Own()},
-    "fast sliding": {"aggregate": Own(), "assigner": SlidingEventTimeWindows.of(9, 8)},
-    "panes": {"aggregate": OwnSum(), "assigner": SlidingEventTimeWindows.of(8, 4)},
+    "fast sliding": {
+        "aggregate": Own(),
+        "assigner": SlidingEventTimeWindows.of(seconds(9), seconds(8)),
+    },
+    "panes": {
+        "aggregate": OwnSum(),
+        "assigner": SlidingEventTimeWindows.of(seconds(8), seconds(4)),
+    },
     "fast sessions": {
         "aggregate": Own(),
-        "assigner": EventTimeSessionWindows.with_gap(4),
+        "assigner": EventTimeSessionWindows.with_gap(seconds(4)),
     },
     "general": {"aggregate": Own(), "trigger": GeneralTrigger()},
     "evictor": {"aggregate": Own(), "evictor": CountEvictor(9)},
@@ -480,7 +488,7 @@ FORMS: dict[str, dict[str, Any]] = {
 async def test_a_result_that_cannot_be_made_is_a_dead_letter_with_its_window(
     form: str, late: bool
 ) -> None:
-    options = {"assigner": TumblingEventTimeWindows.of(8), **FORMS[form]}
+    options = {"assigner": TumblingEventTimeWindows.of(seconds(8)), **FORMS[form]}
     aggregate = options.pop("aggregate")
 
     class Failing(type(aggregate)):  # type: ignore[misc]
@@ -493,7 +501,7 @@ async def test_a_result_that_cannot_be_made_is_a_dead_letter_with_its_window(
         key_of,
         options.pop("assigner"),
         aggregate=commutative(Failing)() if form == "panes" else Failing(),
-        allowed_lateness=20,
+        allowed_lateness=seconds(20),
         on_error=dead_letter(FAILED),
         **options,
     )
@@ -527,10 +535,10 @@ def test_panes_that_cannot_be_merged_fail_only_their_key(cuts: int) -> None:
 
     operator = window_operator(
         key_of,
-        SlidingEventTimeWindows.of(8, 4),
+        SlidingEventTimeWindows.of(seconds(8), seconds(4)),
         reduce=added_up,
         on_error=dead_letter(FAILED),
-        allowed_lateness=100,
+        allowed_lateness=seconds(100),
     )
     assert type(operator).__name__ == "PanedAggregateOperator"
     with OneInputHarness(operator, keyed=True) as harness:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
@@ -105,7 +106,7 @@ def test_a_late_record_costs_by_the_windows_that_it_changes() -> None:
             merged.append(second)
             return first + second
 
-    operator = operator_for(10_000, 10, aggregate=Merged(), allowed_lateness=1)
+    operator = operator_for(10_000, 10, aggregate=Merged(), allowed_lateness=seconds(1))
     assert isinstance(operator, PanedAggregateOperator)
     with OneInputHarness(operator, keyed=True) as harness:
         harness.process_run([("a", 1)], [0])
@@ -141,7 +142,7 @@ def test_a_reduce_function_that_is_said_to_be_commutative_is_its_own_merge() -> 
 
 
 def test_nothing_is_kept_of_windows_that_are_over() -> None:
-    operator = operator_for(10, 2, allowed_lateness=0.005)
+    operator = operator_for(10, 2, allowed_lateness=seconds(0.005))
     with OneInputHarness(operator, keyed=True) as harness:
         for time in range(0, 10_000, 3):
             harness.process_run([("a", time)], [time])
@@ -154,7 +155,7 @@ def test_nothing_is_kept_of_windows_that_are_over() -> None:
 
 def test_after_a_restore_a_window_fires_again_only_for_keys_with_new_records() -> None:
     def operator() -> Any:
-        return operator_for(6, 2, allowed_lateness=0.02)
+        return operator_for(6, 2, allowed_lateness=seconds(0.02))
 
     with OneInputHarness(operator(), keyed=True) as harness:
         harness.process_run([("a", 1), ("b", 1), ("a", 2)], [0, 0, 4])
@@ -183,7 +184,7 @@ def test_a_record_that_fails_leaves_no_trace_late_or_not() -> None:
         6,
         2,
         aggregate=sum_(lambda record: 6 // record[1]),
-        allowed_lateness=0.1,
+        allowed_lateness=seconds(0.1),
         on_error=skip,
     )
     assert isinstance(operator, PanedAggregateOperator)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import TimestampError, UserFunctionError
 from aiomailbox.operators.aggregates.functions import (
     aggregates,
@@ -62,7 +63,7 @@ def test_when_nothing_is_late_windows_are_a_group_by(
 
 def test_named_results_tell_key_and_window_in_utc(trigger: Any) -> None:
     operator = operator_for(
-        TumblingEventTimeWindows.of(60),
+        TumblingEventTimeWindows.of(seconds(60)),
         aggregate=aggregates(n=count()),
         trigger=trigger,
     )
@@ -79,7 +80,7 @@ def test_named_results_tell_key_and_window_in_utc(trigger: Any) -> None:
 def test_without_a_key_results_name_none(trigger: Any) -> None:
     operator = window_operator(
         None,
-        TumblingEventTimeWindows.of(60),
+        TumblingEventTimeWindows.of(seconds(60)),
         aggregate=aggregates(n=count()),
         trigger=trigger,
     )

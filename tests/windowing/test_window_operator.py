@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.operators.aggregates.functions import count
 from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag
@@ -146,7 +147,9 @@ def test_windows_without_length_merge_with_those_they_touch(
 
 def test_a_continuous_trigger_is_planned_by_the_first_record(scenario: Make) -> None:
     """SEM-74."""
-    run = scenario(GlobalWindows.create(), trigger=ContinuousEventTimeTrigger.of(3))
+    run = scenario(
+        GlobalWindows.create(), trigger=ContinuousEventTimeTrigger.of(seconds(3))
+    )
     run.feed("key1", 0)
     run.feed("key2", 3000, 3999)
     run.feed("key1", 20, 999)
@@ -224,7 +227,7 @@ def test_a_late_record_within_the_lateness_fires_a_purged_window_again(
     run = scenario(
         TumblingEventTimeWindows(2000),
         trigger=PurgingTrigger(EventTimeTrigger()),
-        allowed_lateness=0.5,
+        allowed_lateness=seconds(0.5),
     )
     run.feed("k", 500)
     run.watermark(1500)
@@ -244,7 +247,7 @@ def test_a_late_record_within_the_lateness_is_added_and_fires_at_once(
     run = scenario(
         TumblingEventTimeWindows(2000),
         trigger=trigger,
-        allowed_lateness=0.5,
+        allowed_lateness=seconds(0.5),
         late_tag=OutputTag("late"),
     )
     run.feed("k", 500)
@@ -265,7 +268,9 @@ def test_the_end_of_time_is_no_cleanup_time_that_has_passed(
     scenario: Make, trigger: Any
 ) -> None:
     """SEM-81."""
-    run = scenario(TumblingEventTimeWindows(1000), trigger=trigger, allowed_lateness=2)
+    run = scenario(
+        TumblingEventTimeWindows(1000), trigger=trigger, allowed_lateness=seconds(2)
+    )
     stamp = MAX_TIMESTAMP - 1750
     ((window),) = TumblingEventTimeWindows(1000).assign(None, stamp, 0)
     assert run.watermark(MAX_TIMESTAMP - 1500) == []
@@ -369,7 +374,7 @@ def test_a_late_record_merges_with_the_sessions_that_are_still_kept(
     """SEM-85, SEM-86, SEM-87, SEM-88."""
     trigger = PurgingTrigger(EventTimeTrigger()) if purging else None
     run = sessions(
-        scenario, sum_with_window, trigger=trigger, allowed_lateness=lateness
+        scenario, sum_with_window, trigger=trigger, allowed_lateness=seconds(lateness)
     )
     feed_late_sessions(run)
     assert run.feed("k", 10000) == [(first, 14599)]
@@ -392,7 +397,7 @@ def test_the_cleanup_emits_nothing_and_leaves_nothing(
     run = scenario(
         TumblingEventTimeWindows(2000),
         trigger=trigger,
-        allowed_lateness=0.001,
+        allowed_lateness=seconds(0.001),
         **options,
     )
     run.feed("k", 1000)
@@ -417,7 +422,7 @@ def test_the_cleanup_of_a_purged_window_does_not_call_the_function(
     run = scenario(
         TumblingEventTimeWindows(2000),
         trigger=PurgingTrigger(EventTimeTrigger()),
-        allowed_lateness=0.1,
+        allowed_lateness=seconds(0.1),
         window_function=record,
     )
     run.feed("k", 1000)
@@ -502,7 +507,9 @@ def test_the_end_of_stream_trigger_fires_when_time_ends(scenario: Make) -> None:
 def test_a_record_in_a_gap_counts_as_late_only_after_the_lateness(
     scenario: Make, trigger: Any
 ) -> None:
-    run = scenario(SlidingEventTimeWindows(3, 5), trigger=trigger, allowed_lateness=1)
+    run = scenario(
+        SlidingEventTimeWindows(3, 5), trigger=trigger, allowed_lateness=seconds(1)
+    )
     run.watermark(500)
     run.feed("k", 4)
     assert run.dropped == 0
@@ -513,7 +520,9 @@ def test_a_record_in_a_gap_counts_as_late_only_after_the_lateness(
 
 def test_a_merged_session_has_one_timer(scenario: Make, general_trigger: Any) -> None:
     run = scenario(
-        EventTimeSessionWindows(10), allowed_lateness=1, trigger=general_trigger
+        EventTimeSessionWindows(10),
+        allowed_lateness=seconds(1),
+        trigger=general_trigger,
     )
     run.feed("k", 1, 5, 9, 13)
     state = run.harness.snapshot()
@@ -543,11 +552,15 @@ def test_windows_are_forgotten_also_if_lateness_changed_with_a_restart(
     after: int,
     has_fired: bool,
 ) -> None:
-    drive = scenario(windows, trigger=trigger, allowed_lateness=before, **folding)
+    drive = scenario(
+        windows, trigger=trigger, allowed_lateness=seconds(before), **folding
+    )
     drive.feed("a", 1)
     if has_fired:
         assert drive.watermark(9 + 10)
-    changed = scenario(windows, trigger=trigger, allowed_lateness=after, **folding)
+    changed = scenario(
+        windows, trigger=trigger, allowed_lateness=seconds(after), **folding
+    )
     changed.harness.close()
     changed.harness = changed._open(drive.harness.snapshot())
     changed.watermark(1_000_000)

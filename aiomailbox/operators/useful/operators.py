@@ -427,7 +427,7 @@ class DeduplicateOperator(StatefulOperator):
     Args:
         key: A field's name or a function of a record.
         ttl: After how long, in processing time since its first record, a key counts as
-            new again: a timedelta or seconds; None for never.
+            new again: a timedelta; None for never.
 
     Raises:
         InvalidArgumentError: If ``ttl`` is zero or negative.
@@ -445,9 +445,7 @@ class DeduplicateOperator(StatefulOperator):
 
     takes_columns = True
 
-    def __init__(
-        self, key: KeySelector, *, ttl: timedelta | float | None = None
-    ) -> None:
+    def __init__(self, key: KeySelector, *, ttl: timedelta | None = None) -> None:
         super().__init__()
         self._key = field_or_function(key, "key")
         self._ttl = None if ttl is None else StateTtlConfig(ttl)

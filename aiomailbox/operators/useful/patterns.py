@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
-from aiomailbox.durations import duration_ms, event_datetime
+from aiomailbox.durations import event_datetime, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.context import LateRecords
@@ -101,7 +101,7 @@ class Pattern:
         >>> def is_large(payment):
         ...     return payment > 500
         >>> fraud = pattern("small", where=is_small).next("large", where=is_large)
-        >>> fraud = fraud.within(60)
+        >>> fraud = fraud.within(timedelta(seconds=60))
         >>> [step.name for step in fraud.steps], fraud.within_ms
         (['small', 'large'], 60000)
     """
@@ -169,7 +169,7 @@ class Pattern:
         more = (replace(last, is_strict=False),) * (n - 1)
         return replace(self, steps=(*self.steps, *more))
 
-    def within(self, duration: timedelta | float) -> Pattern:
+    def within(self, duration: timedelta) -> Pattern:
         """Let only less than ``duration`` pass between first and last record.
 
         Args:
@@ -178,7 +178,7 @@ class Pattern:
         Raises:
             InvalidArgumentError: If it is not above zero.
         """
-        within_ms = duration_ms(duration, "duration")
+        within_ms = pipeline_ms(duration, "duration")
         if within_ms == 0:
             raise InvalidArgumentError(
                 "duration", "it is 0", "Use a millisecond or more."

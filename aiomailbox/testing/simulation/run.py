@@ -20,6 +20,7 @@ from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
 from aiomailbox.clock import Clock
+from aiomailbox.durations import seconds
 from aiomailbox.errors import CheckpointFailedError, JobCancelledError, JobFailedError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.graph.job_graph import JobGraph
@@ -479,10 +480,10 @@ class _Program:
             env.state_backend = draw.choice(self._setting.backends)
         is_still = life.world.faults == Faults.none()
         env.enable_checkpointing(
-            interval_s,
+            seconds(interval_s),
             directory=f"{self._place}/checkpoints",
             mode=self._setting.mode,
-            timeout=interval_s * 10 + 10,
+            timeout=seconds(interval_s * 10 + 10),
             tolerable_failures=1_000 if is_still else draw.choice((0, 2, 1_000)),
             retained=draw.choice((1, 2)),
             journal_directory=self._journals if life.world.journal_appends else None,
@@ -513,7 +514,7 @@ class _Program:
         ways: list[dict[str, Any]] = [
             concurrent,
             {"unaligned": True},
-            {"unaligned": True, "aligned_timeout": timeout_s},
+            {"unaligned": True, "aligned_timeout": seconds(timeout_s)},
         ]
         return draw.choice(ways)
 

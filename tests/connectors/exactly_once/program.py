@@ -36,7 +36,7 @@ def key(record: dict[str, int]) -> int:
 def main(place: Path, postgres: str, workers: int) -> None:
     """Run the job from its newest checkpoint, if there is one."""
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.enable_checkpointing(0.1, directory=place / "checkpoints")
+    env.enable_checkpointing(am.seconds(0.1), directory=place / "checkpoints")
     if workers:
         env.deployment = am.Processes(workers)
     # It does not end before it has been killed as often as it is to be.

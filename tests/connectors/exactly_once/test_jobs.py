@@ -102,7 +102,7 @@ class FailsNowAndThen:
 
 def failing_job(sink: Any, *, directory: Path | None = None) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.enable_checkpointing(0.02, directory=directory)
+    env.enable_checkpointing(am.seconds(0.02), directory=directory)
     env.set_restart_strategy(am.restart.fixed_delay(20, 0.01))
     rows = env.from_collection(range(2_000)).map(FailsNowAndThen(350, 4))
     rows.rebalance().sink_to(sink)
@@ -156,7 +156,7 @@ async def test_a_job_goes_on_from_a_savepoint_into_the_same_directory(
 
     def job() -> am.StreamExecutionEnvironment:
         env = am.StreamExecutionEnvironment()
-        env.enable_checkpointing(0.05, directory=tmp_path / "checkpoints")
+        env.enable_checkpointing(am.seconds(0.05), directory=tmp_path / "checkpoints")
         rows = env.from_async_iterable(endless, offset="n")
         rows.uid("numbers").sink_to(am.ParquetSink(target)).uid("out")
         return env
@@ -184,7 +184,7 @@ async def test_a_job_that_failed_for_good_leaves_what_it_committed_and_can_go_on
     def job(*, is_mended: bool) -> Any:
         env = am.StreamExecutionEnvironment()
         env.enable_checkpointing(
-            0.02,
+            am.seconds(0.02),
             directory=tmp_path / "checkpoints",
             retention=am.Retention.ON_FAILURE,
         )

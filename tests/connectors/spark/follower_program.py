@@ -28,7 +28,7 @@ async def main(place: Path, count: int, halts_at: int) -> None:
             yield {"n": n}
 
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(0.05, directory=place / "job")
+    env.enable_checkpointing(am.seconds(0.05), directory=place / "job")
     rows = env.from_async_iterable(numbers, offset=lambda row: row["n"]).uid("numbers")
     rows.sink_to(am.ParquetSink(place / "results", follow="delete")).uid("results")
     await env.execute("numbers", restore_from="latest")

@@ -62,7 +62,11 @@ def in_barrier(place: Path, df: Any) -> list[Any]:
     """Return what the same gives in a barrier stage, which each death begins again."""
     place.mkdir()
     run = windowed(place).run_on(
-        df, place / "out", schema=Seen, order_by="id", checkpoint_interval=0.1
+        df,
+        place / "out",
+        schema=Seen,
+        order_by="id",
+        checkpoint_interval=am.seconds(0.1),
     )
     found = am.run(run)
     assert sorted(path.name for path in place.iterdir()) == ["first", "out", "second"]

@@ -63,7 +63,7 @@ async def main(place: Path, moment: str) -> None:
         batch_rows=20,
     )
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(0.1, directory=place / "job")
+    env.enable_checkpointing(am.seconds(0.1), directory=place / "job")
     rows = env.from_source(source).uid("rows").map_async(slowly, concurrency=2)
     records = rows.uid("slowly").map(lambda row: {"id": row.id})
     records.sink_to(am.ParquetSink(place / "results")).uid("results")

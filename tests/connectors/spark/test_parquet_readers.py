@@ -92,7 +92,7 @@ async def test_a_streaming_reader_beside_a_running_job_sees_nothing_half_written
 
     env = am.StreamExecutionEnvironment(parallelism=2)
     env.enable_checkpointing(
-        0.2,
+        am.seconds(0.2),
         directory=tmp_path / "checkpoints",
         mode=am.CheckpointingMode.AT_LEAST_ONCE,
     )

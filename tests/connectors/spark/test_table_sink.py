@@ -179,7 +179,7 @@ async def test_a_job_writes_to_a_table(spark: Any, table: str, tmp_path: Path) -
     sink = SparkTableSink(spark, table, stage=tmp_path / "stage", ledger="by")
     assert sink.guarantee is Guarantee.EXACTLY_ONCE
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(0.05, directory=tmp_path / "job")
+    env.enable_checkpointing(am.seconds(0.05), directory=tmp_path / "job")
     source = am.SparkSource(spark.range(0, 100, 1, 2))
     env.from_source(source).map(lambda row: {"n": row.id * 2}).sink_to(sink)
     await env.execute()

@@ -930,7 +930,7 @@ async def test_jobs_of_one_job_id_may_write_to_one_table_if_none_goes_on_from_an
         env = am.StreamExecutionEnvironment(parallelism=2)
         if interval is not None:
             # In a temporary directory.
-            env.enable_checkpointing(interval)
+            env.enable_checkpointing(am.seconds(interval))
         records = env.from_collection(numbers(*range(start, start + 500)))
         records.rebalance().sink_to(am.SqlSink(database.url, "numbers"))
         await env.execute()
@@ -954,7 +954,7 @@ async def test_two_jobs_of_one_job_id_with_checkpoints_of_their_own_are_told_apa
 
     def env(name: str) -> am.StreamExecutionEnvironment:
         made = am.StreamExecutionEnvironment()
-        made.enable_checkpointing(0.02, directory=tmp_path / name)
+        made.enable_checkpointing(am.seconds(0.02), directory=tmp_path / name)
         source = made.from_async_iterable(
             lambda position: numbered(name == "a"), offset=lambda record: record[1]
         )

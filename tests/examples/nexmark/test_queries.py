@@ -48,7 +48,7 @@ def bid(number: int, time: int, price: int, bidder: int = 1, **more: str) -> Bid
 
 async def ask(query: Any, events: list[Event], late: float = 0) -> list[Any]:
     env = am.StreamExecutionEnvironment()
-    time = am.WatermarkStrategy.for_bounded_out_of_orderness(late)
+    time = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(late))
     stream = env.from_collection(events, time.with_timestamp_assigner("date_time"))
     return await stream.through(query).collect()
 

@@ -22,6 +22,7 @@ from aiomailbox.columnar.forms import ClassForm
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.window_forms import columnar_windows
+from aiomailbox.durations import seconds
 from aiomailbox.operators.aggregates.functions import aggregates, count, mean, sum_
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.functions.process import (
@@ -103,7 +104,7 @@ ROWS: Final[dict[str, Callable[[Any], Any]]] = {
     "running": lambda one: KeyedAggregateOperator("key", one),
     "in state": lambda one: KeyedProcessOperator("key", InState(one)),
     "in state that expires": lambda one: KeyedProcessOperator(
-        "key", InState(one, StateTtlConfig(3600))
+        "key", InState(one, StateTtlConfig(seconds(3600)))
     ),
     "tumbling": _windows(_TUMBLING),
     "panes": _windows(_PANED),

@@ -124,7 +124,7 @@ def test_a_condition_is_a_field_or_a_function(build: Any) -> None:
 
 async def test_they_go_together_in_windows_and_sessions() -> None:
     env = am.StreamExecutionEnvironment()
-    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(5)
+    strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(5))
     trades = env.from_collection(
         [Trade(2_000, 10.5), Trade(1_000, 10.0), Trade(3_000, 11.0, False)],
         strategy.with_timestamp_assigner("at"),
@@ -136,8 +136,8 @@ async def test_they_go_together_in_windows_and_sessions() -> None:
         prices=am.count_distinct("price"),
     )
     for windows in (
-        am.TumblingEventTimeWindows.of(10),
-        am.EventTimeSessionWindows.with_gap(1),
+        am.TumblingEventTimeWindows.of(am.seconds(10)),
+        am.EventTimeSessionWindows.with_gap(am.seconds(1)),
     ):
         (row,) = await trades.window(windows).aggregate(wanted).collect()
         assert (row.opening, row.closing, row.good, row.prices) == (10.0, 11.0, 20.5, 3)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import (
     InvalidArgumentError,
     StateError,
@@ -486,7 +487,7 @@ async def test_wrong_uses_are_refused_with_the_reason(drive: Any) -> None:
             context.state.get_value(ValueStateDescriptor("one"))
             context.state.get_list(ListStateDescriptor("one"))
         if value == "ttl":
-            ttl = StateTtlConfig(1)
+            ttl = StateTtlConfig(seconds(1))
             context.state.get_aggregating(
                 AggregatingStateDescriptor("sum", Total(), ttl=ttl)
             )

@@ -114,7 +114,9 @@ OPERATORS: dict[str, Callable[[], tuple[Any, Operator]]] = {
     ),
     "window": lambda: (
         f := Window(),
-        window_operator(same, TumblingEventTimeWindows.of(1), window_function=f),
+        window_operator(
+            same, TumblingEventTimeWindows.of(am.seconds(1)), window_function=f
+        ),
     ),
 }
 

@@ -21,6 +21,7 @@ from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.sessions import ColumnarSessionOperator
 from aiomailbox.columnar.window_forms import columnar_windows
 from aiomailbox.columnar.window_join import ColumnarWindowJoin
+from aiomailbox.durations import seconds
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
@@ -235,7 +236,7 @@ class Reminders(KeyedProcessFunction):
     carts = ValueStateDescriptor("cart", default=[])
     seen = MapStateDescriptor("seen")
     rows = ListStateDescriptor("rows", Row)
-    old = ValueStateDescriptor("old", ttl=StateTtlConfig(ttl=0.02))
+    old = ValueStateDescriptor("old", ttl=StateTtlConfig(ttl=seconds(0.02)))
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         state, timers = context.state, context.timer_service
@@ -397,9 +398,9 @@ def committed(harness: OperatorHarness) -> list[Any]:
 
 
 ORDERED = (
-    WatermarkStrategy.for_bounded_out_of_orderness(0.003)
+    WatermarkStrategy.for_bounded_out_of_orderness(seconds(0.003))
     .with_timestamp_assigner(lambda row: row.number)
-    .with_idleness(0.05)
+    .with_idleness(seconds(0.05))
 )
 SCRIPTS = {
     name: [(Row(name, number), number) for number in range(start, 40, 7)]
@@ -408,7 +409,7 @@ SCRIPTS = {
 
 
 def source() -> SourceOperator:
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(0.002)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(seconds(0.002))
     return SourceOperator(ScriptedSource(SCRIPTS, timed=True), strategy)
 
 
@@ -448,7 +449,7 @@ def window_cases() -> list[Case]:
     tumbling, sliding = TumblingEventTimeWindows(10), SlidingEventTimeWindows(12, 4)
     sessions = EventTimeSessionWindows(5)
     staggered = TumblingEventTimeWindows(10, 0, WindowStagger.RANDOM)
-    lateness = {"allowed_lateness": 0.006}
+    lateness = {"allowed_lateness": seconds(0.006)}
     general: dict[str, dict[str, Any]] = {
         "staggered": {"assigner": staggered, "window_function": Visits()},
         "tumbling": {"assigner": tumbling, "window_function": Visits()},
@@ -523,7 +524,7 @@ def cases() -> list[Case]:
     """Return a case or more for each operator."""
     is_even, first = (lambda row: row.number % 4 == 1), {"key": key_of}
     async_steps = in_flight(ONE)
-    found = pattern("big", where=is_even).followed_by("next").within(0.01)
+    found = pattern("big", where=is_even).followed_by("next").within(seconds(0.01))
     return [
         one(MapOperator, lambda: MapOperator(key_of)),
         one(FilterOperator, lambda: FilterOperator(is_even)),
@@ -709,7 +710,7 @@ def columnar_cases() -> list[Case]:
             for kind, steps, lateness in (
                 (WindowJoinOperator, TWO, 0),
                 (ColumnarWindowJoin, as_columns(TWO), 0),
-                (ColumnarWindowJoin, as_columns(TWO), 0.006),
+                (ColumnarWindowJoin, as_columns(TWO), seconds(0.006)),
             )
         ),
         *(
@@ -719,7 +720,7 @@ def columnar_cases() -> list[Case]:
                     columnar_windows,
                     "key",
                     windows,
-                    allowed_lateness=0.006,
+                    allowed_lateness=seconds(0.006),
                     aggregate=aggregates(sum=sum_("number")),
                 ),
                 as_columns(LATE),

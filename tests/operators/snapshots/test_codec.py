@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.keygroups.assignment import KeyGroupRange
@@ -173,7 +174,7 @@ def test_what_a_subtask_is_about_is_merged_only_where_there_are_other_subtasks()
     assert (gone.own.elements("at"), gone.watermark) == ([7], 7)
 
 
-TTL = StateTtlConfig(ttl=60)
+TTL = StateTtlConfig(ttl=seconds(60))
 MISFITS: list[tuple[Any, Any, set[tuple[str, str, str]]]] = [
     (ValueStateDescriptor("s", int), "x", {("value", "int", "str")}),
     (ValueStateDescriptor("s", int, ttl=TTL), "x", {("value", "int", "str")}),

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime.alignment import AlignmentGroup
 from aiomailbox.eventtime.strategy import AlignmentConfig, WatermarkStrategy
@@ -113,7 +114,7 @@ def test_what_a_killed_predecessor_has_reported_holds_nobody_back() -> None:
 
 
 def test_an_idle_source_holds_nobody_back_until_it_has_records_again() -> None:
-    strategy = ALIGNED.with_idleness(2.0)
+    strategy = ALIGNED.with_idleness(seconds(2.0))
     harness = started(timed(11, PAUSE, 5, PAUSE), strategy)
     while poll(harness) is InputStatus.MORE_AVAILABLE:
         pass
@@ -130,7 +131,7 @@ def test_an_idle_source_holds_nobody_back_until_it_has_records_again() -> None:
 
 
 def test_a_source_that_waits_is_not_idle() -> None:
-    harness = started(timed(1001, 2001), ALIGNED.with_idleness(2.0))
+    harness = started(timed(1001, 2001), ALIGNED.with_idleness(seconds(2.0)))
     group(harness).report("slow", 500)
     poll(harness)
     for _ in range(6):

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import (
     IllegalStateError,
     OverdraftCeilingError,
@@ -162,7 +163,7 @@ def test_an_idle_split_lets_the_others_go_on_and_all_idle_is_idle():
     source = ScriptedSource(
         {"a": [("x", 9), PAUSE], "b": [PAUSE, ("y", 20)]}, timed=True
     )
-    harness = started(source, IN_ORDER.with_idleness(1.0))
+    harness = started(source, IN_ORDER.with_idleness(seconds(1.0)))
     poll_all(harness)
     harness.take_output()
     for now_ms in range(200, 3001, 200):
@@ -175,7 +176,7 @@ def test_an_idle_split_lets_the_others_go_on_and_all_idle_is_idle():
 
 def test_the_last_watermark_wakes_an_idle_source_first():
     """SEM-229, at the source."""
-    harness = started(ScriptedSource([PAUSE]), IN_ORDER.with_idleness(1.0))
+    harness = started(ScriptedSource([PAUSE]), IN_ORDER.with_idleness(seconds(1.0)))
     poll_all(harness)
     for now_ms in range(200, 3001, 200):
         harness.set_processing_time(now_ms)
@@ -186,7 +187,7 @@ def test_the_last_watermark_wakes_an_idle_source_first():
 
 
 def test_time_in_which_the_output_takes_nothing_is_not_quiet_time():
-    harness = started(ScriptedSource([PAUSE]), IN_ORDER.with_idleness(1.0))
+    harness = started(ScriptedSource([PAUSE]), IN_ORDER.with_idleness(seconds(1.0)))
     harness.recorded.availability.reset()
     for now_ms in range(200, 5001, 200):
         harness.set_processing_time(now_ms)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import UserFunctionError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.operators.stateless.operators import TimestampsAndWatermarksOperator
@@ -14,7 +15,7 @@ from aiomailbox.records.events import (
 from aiomailbox.testing import OneInputHarness
 
 BY_VALUE = WatermarkStrategy.for_bounded_out_of_orderness(
-    0.002
+    seconds(0.002)
 ).with_timestamp_assigner(lambda value: value)
 
 
@@ -56,7 +57,7 @@ def test_watermarks_and_statuses_of_upstream_end_here_except_the_last():
 
 
 def test_a_quiet_stream_becomes_idle_and_wakes_when_event_time_advances():
-    with OneInputHarness(operator(BY_VALUE.with_idleness(1.0))) as harness:
+    with OneInputHarness(operator(BY_VALUE.with_idleness(seconds(1.0)))) as harness:
         harness.process_element(10)
         harness.take_output()
         for now_ms in range(200, 3001, 200):

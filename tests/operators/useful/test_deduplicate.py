@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
+from aiomailbox.durations import seconds
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.operators.useful.operators import DeduplicateOperator
 from aiomailbox.records.events import StreamRecord
@@ -37,7 +38,7 @@ def test_event_times_stay_and_drops_are_counted() -> None:
 
 
 def test_a_key_is_new_again_when_its_time_is_over() -> None:
-    operator = DeduplicateOperator(identity, ttl=1.0)
+    operator = DeduplicateOperator(identity, ttl=seconds(1))
     with OneInputHarness(operator, keyed=True) as harness:
         harness.process_run([1])
         harness.set_processing_time(900)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.durations import event_time_ms as ms
+from aiomailbox.durations import event_time_ms as ms, seconds
 from aiomailbox.errors import (
     InvalidArgumentError,
     TimestampError,
@@ -77,7 +77,7 @@ def patterns(draw: st.DrawFn) -> Pattern:
         add = made.next if draw(st.booleans()) else made.followed_by
         made = add(str(number), where=where)
     if draw(st.booleans()):
-        made = made.within(draw(st.integers(1, 20)) / 1000)
+        made = made.within(seconds(draw(st.integers(1, 20)) / 1000))
     return made.skipping(draw(st.sampled_from(["past_last_event", "none"])))
 
 
@@ -150,7 +150,7 @@ def ab() -> Pattern:
 
 
 def test_what_can_no_longer_be_completed_in_time_is_forgotten() -> None:
-    fed = Fed(ab().within(0.010), restarts=False)
+    fed = Fed(ab().within(seconds(0.010)), restarts=False)
     fed.step([(0, "a")], 5)
     assert fed.state()[0] != ()
     fed.step([], 10)

@@ -48,7 +48,7 @@ def window_counts(env: am.StreamExecutionEnvironment) -> am.DataStream[Any]:
     return (
         env.from_collection([(word, 10 * n) for n, word in enumerate(WORDS)], timed())
         .key_by(lambda record: record[0])
-        .window(am.TumblingEventTimeWindows.of(1.0))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(1.0)))
         .aggregate(am.aggregates(word_count=am.count()))
         .map(tuple)
     )
@@ -143,7 +143,7 @@ async def test_records_of_the_users_classes_travel(
     windows = (
         env.from_collection(range(8), timed_by_itself())
         .key_by(lambda n: 0)
-        .window(am.TumblingEventTimeWindows.of(0.004))
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.004)))
         .aggregate(am.aggregates(many=am.count()))
     )
     assert sorted((r.key, r.many) for r in await windows.collect()) == [(0, 4), (0, 4)]

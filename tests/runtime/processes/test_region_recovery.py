@@ -62,7 +62,7 @@ async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
     )
     gate = tmp_path / "gate"
     if checkpoints:
-        env.enable_checkpointing(0.05, directory=tmp_path / "checkpoints")
+        env.enable_checkpointing(am.seconds(0.05), directory=tmp_path / "checkpoints")
     # One failure: what ends because of it is not another one.
     env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
     env.deployment = am.Processes(2)
@@ -105,7 +105,7 @@ async def test_a_region_begins_again_beside_others_of_its_worker(
     where = tmp_path / "opened"
     where.mkdir()
     env = am.StreamExecutionEnvironment(parallelism=4)
-    env.enable_checkpointing(0.05)
+    env.enable_checkpointing(am.seconds(0.05))
     env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
     env.deployment = am.Processes(2)
     values = env.from_collection(list(range(COUNT)))
@@ -148,7 +148,9 @@ async def test_of_two_pipelines_the_one_without_the_killed_worker_goes_on(
     where = tmp_path / "opened"
     where.mkdir()
     env = am.StreamExecutionEnvironment()
-    env.enable_checkpointing(0.05, directory=tmp_path / "checkpoints", unaligned=True)
+    env.enable_checkpointing(
+        am.seconds(0.05), directory=tmp_path / "checkpoints", unaligned=True
+    )
     env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
     env.deployment = am.Processes(2)
     gate = tmp_path / "gate"

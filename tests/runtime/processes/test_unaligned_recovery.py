@@ -54,10 +54,10 @@ async def test_killed_workers_lose_nothing_that_was_in_flight(
 ) -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)
     env.enable_checkpointing(
-        0.05,
+        am.seconds(0.05),
         directory=tmp_path / "checkpoints",
         unaligned=True,
-        aligned_timeout=timeout,
+        aligned_timeout=am.seconds(timeout),
     )
     env.set_restart_strategy(am.restart.fixed_delay(20, 0.01))
     env.deployment = am.Processes(2)

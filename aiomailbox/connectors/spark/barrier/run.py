@@ -128,7 +128,7 @@ class BarrierRun:
     sinks: list[Transformation]
     parallelism: int | None
     config: JobConfig
-    interval: timedelta | float
+    interval: timedelta
     encrypt: bool | None
     on_snapshot: Callable[[JobSnapshot], object] | None = None
 

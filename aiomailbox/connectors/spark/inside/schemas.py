@@ -105,7 +105,7 @@ def _declared_by(origin: Origin) -> type | None:
 
 def _of_class(kind: type, parameter: str) -> Any:
     try:
-        return spark_schema(pa.schema(list(type_of_hint(kind, ""))))
+        return spark_schema(pa.schema(list(type_of_hint(kind))))
     except NoColumnTypeError as error:
         raise WrongTypeError(
             parameter,

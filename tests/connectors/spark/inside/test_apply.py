@@ -442,7 +442,9 @@ def test_what_cannot_run_over_a_shuffle_is_refused_before_a_job(spark: Any) -> N
         return windows.reduce(lambda one, other: one)
 
     def idle(rows: Any) -> Any:
-        return rows.assign_timestamps_and_watermarks(by_id().with_idleness(1.0))
+        return rows.assign_timestamps_and_watermarks(
+            by_id().with_idleness(am.seconds(1.0))
+        )
 
     def sink(rows: Any) -> Any:
         rows.sink_to(print)
