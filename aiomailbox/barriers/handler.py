@@ -24,7 +24,7 @@ from aiomailbox.barriers.machine import (
     DeclineReason,
     ResumeChannel,
     SetAlignmentTimer,
-    Trigger,
+    TakeSnapshot,
 )
 from aiomailbox.clock import Clock
 from aiomailbox.records.events import Alignment, CheckpointBarrier
@@ -400,7 +400,7 @@ class CheckpointBarrierTracker(_BarrierHandler):
             self._pending.clear()
             self._meter.start(checkpoint_id, barrier.timestamp_ms)
             self._meter.stop()
-            return [Trigger(barrier)]
+            return [TakeSnapshot(barrier)]
         if is_new:
             self.latest_checkpoint_id = checkpoint_id
             self._meter.start(checkpoint_id, barrier.timestamp_ms)
@@ -469,7 +469,7 @@ class CheckpointBarrierTracker(_BarrierHandler):
             return []
         if count.checkpoint_id == self.latest_checkpoint_id:
             self._meter.stop()
-        return [Trigger(count.barrier)]
+        return [TakeSnapshot(count.barrier)]
 
 
 def _abort(count: _Count, reason: DeclineReason) -> list[Action]:

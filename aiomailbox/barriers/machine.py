@@ -89,7 +89,7 @@ class StopPersisting:
 
 
 @dataclass(frozen=True, slots=True)
-class Trigger:
+class TakeSnapshot:
     """Take the task's snapshot now.
 
     Attributes:
@@ -128,7 +128,7 @@ Action: TypeAlias = (
     | SetAlignmentTimer
     | StartPersisting
     | StopPersisting
-    | Trigger
+    | TakeSnapshot
 )
 
 
@@ -297,11 +297,11 @@ class AlignmentMachine:
     def _start_unaligned(self, barrier: CheckpointBarrier) -> list[Action]:
         self.state = AlignmentState.COLLECTING_UNALIGNED
         unaligned = barrier.as_unaligned()
-        return [StartPersisting(unaligned), Trigger(unaligned)]
+        return [StartPersisting(unaligned), TakeSnapshot(unaligned)]
 
     def _complete_aligned(self, barrier: CheckpointBarrier) -> list[Action]:
         # The snapshot first: what a resumed channel brings is not part of it.
-        return [Trigger(barrier), *self._resume_all()]
+        return [TakeSnapshot(barrier), *self._resume_all()]
 
     def _complete_unaligned(self, barrier: CheckpointBarrier) -> list[Action]:
         return [StopPersisting(barrier.checkpoint_id), *self._resume_all()]

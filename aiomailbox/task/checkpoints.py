@@ -22,7 +22,7 @@ from aiomailbox.barriers.machine import (
     SetAlignmentTimer,
     StartPersisting,
     StopPersisting,
-    Trigger,
+    TakeSnapshot,
 )
 from aiomailbox.clock import Clock
 from aiomailbox.errors import (
@@ -184,7 +184,7 @@ class InputBarriers:
 
     async def _carry_out(self, actions: Iterable[Action]) -> None:
         for action in actions:
-            if isinstance(action, Trigger):
+            if isinstance(action, TakeSnapshot):
                 await self._target.perform(action.barrier)
             elif isinstance(action, Abort):
                 error = CheckpointDeclinedError(

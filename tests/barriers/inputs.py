@@ -19,7 +19,7 @@ from aiomailbox.barriers.machine import (
     SetAlignmentTimer,
     StartPersisting,
     StopPersisting,
-    Trigger,
+    TakeSnapshot,
 )
 from aiomailbox.records.events import (
     NO_ALIGNED_TIMEOUT,
@@ -115,7 +115,7 @@ class Inputs:
         self.actions += actions
         for action in actions:
             match action:
-                case Trigger(barrier):
+                case TakeSnapshot(barrier):
                     self.triggered.append(barrier.checkpoint_id)
                     self.barriers.append(barrier)
                 case Abort(checkpoint_id, reason):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.barriers.machine import ResumeChannel, Trigger
+from aiomailbox.barriers.machine import ResumeChannel, TakeSnapshot
 from tests.barriers.inputs import aligned
 
 
@@ -47,7 +47,7 @@ def test_the_snapshot_is_triggered_before_any_channel_is_read_on() -> None:
     inputs.b(1, 0)
     inputs.b(1, 1)
     kinds = [type(action) for action in inputs.actions]
-    assert kinds.index(Trigger) < kinds.index(ResumeChannel)
+    assert kinds.index(TakeSnapshot) < kinds.index(ResumeChannel)
 
 
 def test_a_newer_checkpoint_subsumes_the_one_that_is_pending() -> None:

@@ -23,7 +23,7 @@ from aiomailbox.barriers.machine import (
     SetAlignmentTimer,
     StartPersisting,
     StopPersisting,
-    Trigger,
+    TakeSnapshot,
 )
 from aiomailbox.checkpoint.planner import (
     CheckpointRequest,
@@ -133,7 +133,7 @@ class Handler:
         log: Log = []
         for action in actions:
             match action:
-                case Trigger(barrier):
+                case TakeSnapshot(barrier):
                     log.append(
                         ["trigger", barrier.checkpoint_id, barrier.alignment.name]
                     )
