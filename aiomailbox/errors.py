@@ -233,10 +233,6 @@ class InsufficientBuffersError(WorldError):
     """A buffer pool cannot get the buffers it must have."""
 
 
-class BufferTimeoutError(InsufficientBuffersError):
-    """Waiting for buffers took longer than the pool's request timeout."""
-
-
 class OverdraftCeilingError(WorldError):
     """One record emitted more than the overdraft ceiling allows."""
 
