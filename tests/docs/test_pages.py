@@ -75,6 +75,17 @@ def test_a_decision_says_context_decision_and_consequences() -> None:
         assert headings == ["Context", "Decision", "Consequences"], page.name
 
 
+@pytest.mark.parametrize("session", ["demo", "tests"])
+def test_one_line_of_the_readme_sets_up_and_runs(session: str) -> None:
+    """A new user copies it, and so does what checks each change."""
+    readme = (ROOT / "README.md").read_text("utf-8")
+    blocks = re.findall(r"^```sh\n(.*?)^```$", readme, re.MULTILINE | re.DOTALL)
+    lines = [line for block in blocks for line in block.splitlines()]
+    ending = [line for line in lines if line.endswith(f"nox -s {session}")]
+    assert len(ending) == 1
+    assert ending[0].startswith("python3 -m venv ")
+
+
 def test_each_extra_is_on_its_page() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     page = (DOCS / "extras.md").read_text("utf-8")
