@@ -13,6 +13,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
 def millis(n: float) -> timedelta:
@@ -154,6 +155,19 @@ def duration_s(value: timedelta | float, parameter: str) -> float:
         return value.total_seconds()
     _check_seconds(value, parameter)
     return float(value)
+
+
+def duration_text(ms: float) -> str:
+    """Return a duration for people, in the largest unit that gives a whole number.
+
+    Example:
+        >>> duration_text(120_000), duration_text(90_000), duration_text(1_500)
+        ('2 min', '90 s', '1500 ms')
+    """
+    for size, unit in _UNITS:
+        if ms and ms % size == 0:
+            return f"{ms / size:g} {unit}"
+    return f"{ms:g} ms"
 
 
 def event_datetime(timestamp_ms: int) -> datetime:

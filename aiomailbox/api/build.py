@@ -14,7 +14,9 @@ from types import CellType, CodeType, FunctionType
 from typing import Any, Final, TypeVar, cast
 
 from aiomailbox.connectors.sinks import FunctionSink
+from aiomailbox.durations import duration_text
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.eventtime.generators import BoundedOutOfOrderness, NoWatermarks
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import FunctionInfo, Origin, Transformation
 from aiomailbox.operators.aggregates.functions import fields_read
@@ -421,6 +423,38 @@ def check_strategy(
             "Give the strategy to from_source(...) instead.",
         )
     return strategy
+
+
+def told_strategy(strategy: WatermarkStrategy) -> str:
+    """Say where event times come from, and how watermarks follow them, for `explain`.
+
+    Example:
+        >>> strategy = WatermarkStrategy.for_monotonous_timestamps()
+        >>> told_strategy(strategy.with_timestamp_assigner("at"))
+        "event times from 'at', watermarks in order"
+    """
+    assigner, factory = strategy.assigner, strategy.generator_factory
+    if assigner is None:
+        times = "of the records"
+    elif isinstance(assigner, str):
+        times = f"from {assigner!r}"
+    else:
+        times = f"by {describe(assigner)}"
+    if factory is NoWatermarks:
+        marks = "no watermarks before the end"
+    elif isinstance(factory, partial) and factory.func is BoundedOutOfOrderness:
+        [bound_ms] = factory.args
+        marks = f"watermarks {duration_text(bound_ms)} behind the newest record"
+        marks = marks if bound_ms else "watermarks in order"
+    else:
+        marks = f"watermarks by {describe(factory)}"
+    texts = [f"event times {times}, {marks}"]
+    if strategy.idleness_ms is not None:
+        texts.append(f"idle after {duration_text(strategy.idleness_ms)}")
+    if strategy.alignment is not None:
+        drift = duration_text(strategy.alignment.max_drift_ms)
+        texts.append(f"at most {drift} ahead in group {strategy.alignment.group!r}")
+    return ", ".join(texts)
 
 
 def check_source(source: object) -> None:

@@ -153,6 +153,7 @@ class JobDefinition:
                 if checkpoints is None
                 else checkpoints.mode.value.replace("_", " ")
             ),
+            checkpoints="" if checkpoints is None else str(checkpoints),
         )
 
     def deploy(

@@ -27,6 +27,7 @@ from aiomailbox.api.build import (
     check_reads,
     check_source,
     check_strategy,
+    told_strategy,
 )
 from aiomailbox.api.columns import rows_for_times
 from aiomailbox.api.definition import JobDefinition
@@ -209,6 +210,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             parallelism_max=getattr(source, "parallelism_max", None),
             record_fields=fields,
             source=source,
+            settings=() if watermark_strategy is None else (told_strategy(strategy),),
             asks_for_rows=rows_for_times(strategy),
         )
         origins = self._definition.declare(item)

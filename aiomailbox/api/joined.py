@@ -11,7 +11,7 @@ from aiomailbox.api.build import described_key, function_info, own_copy
 from aiomailbox.api.columns import selected_pairs
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
-from aiomailbox.durations import signed_ms
+from aiomailbox.durations import duration_text, signed_ms
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.fields import Expression, field_or_function
@@ -191,7 +191,12 @@ class IntervalJoined(Unfinished, Generic[A, B]):
             on_error=on_error,
         )
         factory()
-        return self._derive("interval join", factory, functions=(join_info(function),))
+        return self._derive(
+            "interval join",
+            factory,
+            functions=(join_info(function),),
+            settings=(self._told(),),
+        )
 
     def select(
         self,
@@ -270,7 +275,13 @@ class IntervalJoined(Unfinished, Generic[A, B]):
         if facts.get("takes_columns"):
             late = {tag for tag in (left_late, right_late) if tag is not None}
             facts["columns_aside"] = frozenset(late)
+        facts["settings"] = (self._told(),)
         return self._derive("interval join", factory, **facts)
+
+    def _told(self) -> str:
+        """Return the interval, for `explain`."""
+        lower, upper = map(duration_text, self._bounds)
+        return f"the right record is {lower} to {upper} later than the left one"
 
 
 def join_info(function: Any) -> FunctionInfo:

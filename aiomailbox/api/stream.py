@@ -40,6 +40,7 @@ from aiomailbox.api.build import (
     known_fields,
     own_copy,
     sink_transformation,
+    told_strategy,
 )
 from aiomailbox.api.columns import (
     aggregating,
@@ -720,6 +721,7 @@ class DataStream(Generic[T]):
         return self._derive(
             "timestamps",
             factory,
+            settings=(told_strategy(strategy),),
             record_fields=fields,
             takes_columns=not asking,
             asks_for_rows=asking,

@@ -12,7 +12,7 @@ from aiomailbox import connectors
 from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
 from aiomailbox.api.columns import aggregating, window_form
 from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
-from aiomailbox.durations import pipeline_ms
+from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
@@ -50,6 +50,14 @@ T = TypeVar("T")
 U = TypeVar("U")
 V = TypeVar("V")
 W = TypeVar("W")
+
+# What `explain` calls the settings of windows.
+_TOLD: Final = {
+    "trigger": "trigger",
+    "evictor": "evictor",
+    "allowed_lateness": "allowed lateness",
+    "late_tag": "late records",
+}
 
 # What `explain` says of windows that never end.
 _NEVER_PURGED: Final = "a global window keeps its contents until its trigger purges"
@@ -315,7 +323,21 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         purging = isinstance(settings.get("trigger"), PurgingTrigger)
         stays = isinstance(self._assigner, GlobalWindows) and not purging
         unbounded = _NEVER_PURGED if stays else ""
+        form["settings"] = (self._told(),)
         return self._derive(name, factory, functions, unbounded=unbounded, **form)
+
+    def _told(self) -> str:
+        """Return the windows with their settings, for `explain`."""
+        texts = [f"windows: {self._assigner}"]
+        for name, value in self._settings.items():
+            told = value
+            if isinstance(value, timedelta):
+                told = duration_text(pipeline_ms(value, name))
+            elif isinstance(value, OutputTag):
+                told = f"to {value.id!r}"
+            if name in _TOLD:
+                texts.append(f"{_TOLD[name]} {told}")
+        return "; ".join(texts)
 
 
 def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:

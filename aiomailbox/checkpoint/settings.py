@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum
 from os import PathLike
 from typing import Final
 
-from aiomailbox.durations import pipeline_ms
+from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
@@ -146,6 +147,27 @@ class CheckpointSettings:
                     name, f"{place!r} is not a path", "Give a str or a Path."
                 )
         self._check_unaligned()
+
+    def __str__(self) -> str:
+        """Return when checkpoints are taken and where they go, for `explain`.
+
+        Example:
+            >>> str(
+            ...     CheckpointSettings(interval=timedelta(minutes=1), directory="/jobs")
+            ... )
+            'every 1 min, to /jobs, which keeps the last one'
+        """
+        when = "when asked for"
+        if self.interval is not None:
+            when = f"every {duration_text(self.interval_ms)}"
+        place = "to a temporary directory, which ends with the job"
+        if self.directory is not None:
+            kept = "one" if self.retained == 1 else str(self.retained)
+            place = f"to {os.fspath(self.directory)}, which keeps the last {kept}"
+        journal = ""
+        if self.journal_directory is not None:
+            journal = f", journals to {os.fspath(self.journal_directory)}"
+        return f"{when}, {place}{journal}"
 
     @property
     def is_durable(self) -> bool:

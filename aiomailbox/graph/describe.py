@@ -115,6 +115,7 @@ def describe_text(
     buffer_size_bytes: int,
     unaligned: bool = False,
     counts: str | None = None,
+    checkpoints: str = "",
 ) -> str:
     """Return the graph, its chains, its bounds, and which functions are async.
 
@@ -129,6 +130,7 @@ def describe_text(
         unaligned: Whether barriers may overtake data where they can.
         counts: How often a record counts in state when a job goes on from a checkpoint,
             as people say it; None for a job that takes none.
+        checkpoints: When checkpoints are taken and where they go; "" for none.
     """
     lines = [f"Job {graph.name!r}: {_count(len(graph.vertices), 'task chain')}"]
     total_buffers = 0
@@ -174,6 +176,8 @@ def describe_text(
         lines.append(f"    A buffer of columns holds up to {times} times as much.")
     lines.append(f"Key groups: {graph.max_parallelism}")
     lines += describe_side_outputs(graph)
+    if checkpoints:
+        lines.append(f"Checkpoints: {checkpoints}.")
     lines += _describe_guarantees(graph, counts)
     return "\n".join(lines)
 
@@ -217,11 +221,16 @@ def _describe_node(node: Node) -> list[str]:
     bound = f"; holds at most {item.bound}" if item.bound else ""
     lines.append(f"    - {item.name}{uid}{keyed}{bound}{describe_form(item)}")
     lines += [f"        unbounded: {text}" for text in _unbounded(item)]
+    lines += [f"        {text}" for text in _settings(item)]
     for function in item.functions:
         way = "async" if function.is_async else "sync"
         note = f": {function.note}" if function.note else ""
         lines.append(f"        {way} {function.text}{note}")
     return lines
+
+
+def _settings(item: Transformation) -> list[str]:
+    return [*item.settings, *([] if item.limit is None else [str(item.limit)])]
 
 
 def _unbounded(item: Transformation) -> list[str]:
@@ -294,6 +303,7 @@ def _plan_of(node: Node) -> dict[str, Any]:
         "is_keyed": item.is_keyed,
         "holds_at_most": item.bound or None,
         "unbounded": _unbounded(item),
+        "settings": _settings(item),
         "functions": [
             {"function": function.text, "is_async": function.is_async}
             for function in item.functions

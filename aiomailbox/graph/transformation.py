@@ -93,6 +93,7 @@ class Transformation:
         functions: The user's functions in it.
         bound: What it holds at most, for `explain`; "" for nothing beyond a run.
         unbounded: What grows without end in it, for `explain`; "" for nothing known.
+        settings: Its event times and windows, for `explain`: a line for each.
         limit: The rate limit that it was given, if any.
         has_journal: Whether it keeps finished calls in a journal.
         takes_columns: Whether columns that come in go out as columns.
@@ -119,6 +120,7 @@ class Transformation:
     functions: tuple[FunctionInfo, ...] = ()
     bound: str = ""
     unbounded: str = ""
+    settings: tuple[str, ...] = ()
     limit: RateLimit | None = None
     has_journal: bool = False
     takes_columns: bool = False

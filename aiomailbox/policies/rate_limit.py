@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from aiomailbox.durations import duration_s
+from aiomailbox.durations import duration_s, duration_text
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies.arguments import check_number
 
@@ -114,6 +114,25 @@ class RateLimit:
         """
         unit = "" if self.unit == "units" else f"({self.unit})"
         return f"{self.name or ''} {unit}".strip()
+
+    def __str__(self) -> str:
+        """Return what it allows, for `explain`.
+
+        Example:
+            >>> str(RateLimit(90_000, per=60, name="openai", unit="tokens"))
+            "limit 'openai': 90000 tokens in 1 min"
+        """
+        name = "limit" if self.name is None else self.label
+        texts = [
+            f"{name}: {self.count:.15g} {self.unit} in {duration_text(self.per_s * 1000)}"
+        ]
+        if self.burst is not None:
+            texts.append(f"{self.burst:.15g} at once")
+        if self.budget is not None:
+            texts.append(f"{self.budget:.15g} in all")
+        if self.per_task:
+            texts.append("for each task")
+        return ", ".join(texts)
 
     def check_weight(self, weight: float) -> None:
         """Raise unless a lease of this weight can be granted at some time.

@@ -9,7 +9,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Any, ClassVar, Generic, Self
 
-from aiomailbox.durations import pipeline_ms, signed_ms
+from aiomailbox.durations import duration_text, pipeline_ms, signed_ms
 from aiomailbox.errors import (
     BadResultError,
     InvalidArgumentError,
@@ -92,6 +92,10 @@ class WindowAssigner(ABC, Generic[WindowT_co]):
     def kept_offset(self) -> int | None:
         """Return the offset of this subtask's own windows, once it is set."""
         return None
+
+    def __str__(self) -> str:
+        """Return its class and its times, for `explain`."""
+        return type(self).__name__
 
 
 class WindowStagger(Enum):
@@ -198,6 +202,13 @@ class _TumblingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
         is_decided = self.stagger is WindowStagger.ALIGNED
         return self.offset_ms if self._is_shifted and is_decided else None
 
+    def __str__(self) -> str:
+        """Return its class and its times, for `explain`."""
+        text = f"{super().__str__()} of {duration_text(self.size_ms)}"
+        if self.stagger is not WindowStagger.ALIGNED:
+            text += f", {self.stagger.value} start"
+        return text + _offset_text(self.offset_ms)
+
     def _window(self, timestamp: int, now_ms: int) -> list[Any]:
         if self.stagger is WindowStagger.NATURAL:
             # The first record decides, by when it arrived within an aligned window.
@@ -302,6 +313,11 @@ class _SlidingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
             signed_ms(slide, "slide"),
             signed_ms(offset, "offset"),
         )
+
+    def __str__(self) -> str:
+        """Return its class and its times, for `explain`."""
+        times = f"of {duration_text(self.size_ms)} every {duration_text(self.slide_ms)}"
+        return f"{super().__str__()} {times}{_offset_text(self.offset_ms)}"
 
     def _windows(self, timestamp: int) -> list[Any]:
         size = self.size_ms
@@ -409,6 +425,10 @@ class GlobalWindows(WindowAssigner[GlobalWindow]):
         return self._trigger
 
 
+def _offset_text(offset_ms: int) -> str:
+    return f", offset {duration_text(offset_ms)}" if offset_ms else ""
+
+
 def required_timestamp(timestamp: int | None) -> int:
     """Return ``timestamp``, or raise if there is none.
 
@@ -469,6 +489,12 @@ class _SessionWindows(_MadeOfDurations, MergingWindowAssigner):
     def gap_ms(self) -> Gap:
         """Milliseconds, or a function of a record that returns them."""
         return self._gap_ms
+
+    def __str__(self) -> str:
+        """Return its class and its gap, for `explain`."""
+        gap = self._gap_ms
+        text = duration_text(gap) if isinstance(gap, int) else str(gap)
+        return f"{super().__str__()} with a gap of {text}"
 
     def _session(self, value: Any, begin_ms: int) -> list[Any]:
         gap = self._gap_ms
@@ -536,6 +562,9 @@ class DynamicGap:
 
     def __init__(self, gap: Callable[[Any], timedelta]) -> None:
         self._gap = check_sync_function(gap, "gap", arity=1)
+
+    def __str__(self) -> str:
+        return describe(self._gap)
 
     def __call__(self, value: Any) -> int:
         """Return the gap after ``value``.

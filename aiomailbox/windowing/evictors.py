@@ -7,9 +7,9 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.durations import pipeline_ms
+from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.operators.core.user_code import check_sync_function
+from aiomailbox.operators.core.user_code import check_sync_function, describe
 from aiomailbox.records.events import StreamRecord
 from aiomailbox.windowing.time_window import Window
 
@@ -28,6 +28,14 @@ class Evictor(ABC):
 
     def __init__(self, *, after: bool = False) -> None:
         self.after = after
+
+    def __str__(self) -> str:
+        """Return its class and its settings, for `explain`."""
+        text = " ".join([type(self).__name__, *self._told()])
+        return f"{text}, after the function" if self.after else text
+
+    def _told(self) -> list[str]:
+        return []
 
     @abstractmethod
     def evict(
@@ -75,6 +83,9 @@ class CountEvictor(Evictor):
         """Return an evictor that keeps the last ``count`` records."""
         return cls(count, after=after)
 
+    def _told(self) -> list[str]:
+        return [f"of {self.count}"]
+
     def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
         """Return the last records."""
         return records[max(len(records) - self.count, 0) :]
@@ -97,6 +108,9 @@ class TimeEvictor(Evictor):
     def of(cls, size: timedelta, *, after: bool = False) -> TimeEvictor:
         """Return an evictor for ``size``, a timedelta."""
         return cls(pipeline_ms(size, "size"), after=after)
+
+    def _told(self) -> list[str]:
+        return [f"of {duration_text(self.size_ms)}"]
 
     def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
         """Return the records that are recent enough."""
@@ -140,6 +154,9 @@ class DeltaEvictor(Evictor):
     ) -> DeltaEvictor:
         """Return an evictor that keeps records nearer than ``threshold``."""
         return cls(threshold, delta, after=after)
+
+    def _told(self) -> list[str]:
+        return [f"of {self.threshold} by {describe(self.delta)}"]
 
     def evict(self, records: list[StreamRecord], window: Window) -> list[StreamRecord]:
         """Return the records that are close enough."""

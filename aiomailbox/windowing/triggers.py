@@ -9,7 +9,7 @@ from enum import Enum
 from operator import add
 from typing import Any, ClassVar, Final, Protocol, Self
 
-from aiomailbox.durations import pipeline_ms
+from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import BadResultError, WrongTypeError
 from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
 from aiomailbox.policies.arguments import check_count
@@ -127,6 +127,10 @@ class Trigger(ABC):
     ) -> TriggerResult:
         """Handle a timer that wall-clock time has passed."""
         return TriggerResult.CONTINUE
+
+    def __str__(self) -> str:
+        """Return its class and its settings, for `explain`."""
+        return type(self).__name__
 
     @property
     def can_merge(self) -> bool:
@@ -260,6 +264,10 @@ class CountTrigger(Trigger):
         """Return a trigger that fires for every ``count``-th record."""
         return cls(count)
 
+    def __str__(self) -> str:
+        """Return its class and its settings, for `explain`."""
+        return f"{super().__str__()} of {self.count}"
+
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
@@ -301,6 +309,10 @@ class PurgingTrigger(Trigger):
     def of(cls, inner: Trigger) -> PurgingTrigger:
         """Return a trigger that fires as ``inner`` does, and purges."""
         return cls(inner)
+
+    def __str__(self) -> str:
+        """Return its class and its settings, for `explain`."""
+        return f"{super().__str__()} of {self.inner}"
 
     @property
     def can_merge(self) -> bool:
@@ -408,6 +420,10 @@ class DeltaTrigger(Trigger):
         """Return a trigger that fires at distances above ``threshold``."""
         return cls(threshold, delta)
 
+    def __str__(self) -> str:
+        """Return its class and its settings, for `explain`."""
+        return f"{super().__str__()} of {self.threshold} by {describe(self.delta)}"
+
     def on_element(
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
@@ -454,6 +470,10 @@ class _ContinuousTrigger(Trigger):
     def of(cls, interval: timedelta) -> Self:
         """Return a trigger that fires every ``interval``."""
         return cls(pipeline_ms(interval, "interval"))
+
+    def __str__(self) -> str:
+        """Return its class and its settings, for `explain`."""
+        return f"{super().__str__()} of {duration_text(self.interval_ms)}"
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:
         """Keep the earliest of the planned firings."""
