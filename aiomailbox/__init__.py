@@ -31,7 +31,11 @@ from aiomailbox.api.stream import DataStream, KeyedStream
 from aiomailbox.api.windowed import WindowedStream
 from aiomailbox.availability import Availability
 from aiomailbox.checkpoint.savepoint import Savepoint
-from aiomailbox.checkpoint.settings import CheckpointingMode, Retention
+from aiomailbox.checkpoint.settings import (
+    CheckpointConfig,
+    CheckpointingMode,
+    Retention,
+)
 from aiomailbox.collector import tune_collector
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
@@ -164,7 +168,7 @@ from aiomailbox.runtime.backpressure import (
     TaskPressure,
     VertexPressure,
 )
-from aiomailbox.runtime.config import JobConfig, JobState
+from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
 from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
@@ -278,6 +282,7 @@ __all__ = [
     "BudgetExceededError",
     "Cache",
     "CancelTimeoutError",
+    "CheckpointConfig",
     "CheckpointFailedError",
     "CheckpointSummary",
     "CheckpointView",
@@ -331,6 +336,7 @@ __all__ = [
     "JobMetrics",
     "JobProgress",
     "JobResult",
+    "JobSettings",
     "JobSnapshot",
     "JobState",
     "JoinedStreams",

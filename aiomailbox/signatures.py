@@ -7,7 +7,12 @@ import inspect
 import re
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+
+from aiomailbox.errors import InvalidArgumentError
+
+CalledT = TypeVar("CalledT", bound=Callable[..., Any])
 
 
 def accepts(function: Callable[..., Any], arity: int) -> bool:
@@ -28,6 +33,50 @@ def accepts(function: Callable[..., Any], arity: int) -> bool:
     except TypeError:
         return False
     return True
+
+
+def renamed(**new: str) -> Callable[[CalledT], CalledT]:
+    """Refuse keyword arguments that have another name now, and say which.
+
+    Args:
+        **new: What to write now, by the name of the argument in an earlier version. Text
+            that begins with a space is the whole remedy.
+
+    Example:
+        >>> @renamed(buffer="capacity=...")
+        ... def run(*, capacity: int) -> None: ...
+        >>> run(buffer=3)
+        Traceback (most recent call last):
+            ...
+        aiomailbox.errors.InvalidArgumentError: buffer: run() has no such argument any
+        more. Write capacity=....
+    """
+
+    def decorated(called: CalledT) -> CalledT:
+        # Of a class what makes its objects: the class itself stays what it is.
+        is_class = isinstance(called, type)
+        function: Any = (
+            inspect.getattr_static(called, "__init__") if is_class else called
+        )
+        name = called.__qualname__
+
+        @wraps(function)
+        def checked(*args: Any, **named: Any) -> Any:
+            for old in new.keys() & named.keys():
+                remedy = new[old]
+                raise InvalidArgumentError(
+                    old,
+                    f"{name}() has no such argument any more",
+                    f"{remedy.strip()}" if remedy[0] == " " else f"Write {remedy}.",
+                )
+            return function(*args, **named)
+
+        if is_class:
+            setattr(called, "__init__", checked)  # noqa: B010 -- a class, to checkers a function
+            return called
+        return cast("CalledT", checked)
+
+    return decorated
 
 
 # Says what is meant by a name that an object or a class of the library does not have.

@@ -105,7 +105,7 @@ async def of_a_record_between_processes() -> Entered:
     with tempfile.TemporaryDirectory() as place:
         between = Between(place)
         env = am.StreamExecutionEnvironment(parallelism=2)
-        env.deployment = am.Processes(2)
+        env.configure(deployment=am.Processes(2))
         numbers = env.from_collection(range(500)).rebalance().map(between.leaves)
         await numbers.key_by(lambda n: n % 7).reduce(between.arrives).collect()
         entered: Entered = {}

@@ -47,7 +47,7 @@ async def main() -> list[list[Visits]]:
         visits_of("Ada", ["home", "news", "home"], every_s=0.01),
         visits_of("Bob", ["news", "home", "sport"], every_s=0.015),
     )
-    env = am.StreamExecutionEnvironment().set_buffer_timeout(0)
+    env = am.StreamExecutionEnvironment().configure(buffer_timeout=am.millis(0))
     counts = env.from_source(source_from_aiostream(merged)).through(counted)
     chunks: list[list[Visits]] = []
     async with (aiostream_from_stream(counts) | pipe.chunks(2)).stream() as pairs:

@@ -100,7 +100,7 @@ async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
     """Run the pipeline as long as the application runs; let it finish what came in."""
     inbox = Inbox()
     totals: dict[str, Total] = {}
-    env = am.StreamExecutionEnvironment().set_buffer_timeout(0)
+    env = am.StreamExecutionEnvironment().configure(buffer_timeout=am.millis(0))
     stream = env.from_async_iterable(inbox.readings, name="inbox")
     stream.through(running_totals).sink_to(
         lambda total: totals.update({total.sensor: total})

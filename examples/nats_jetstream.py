@@ -387,7 +387,7 @@ async def run(place: Path, count: int, kills: int) -> bool:
         env.enable_checkpointing(
             timedelta(seconds=0.1), directory=place / "checkpoints"
         )
-        env.set_restart_strategy(am.restart.fixed_delay(100, timedelta(seconds=0.2)))
+        env.configure(restart=am.restart.fixed_delay(100, timedelta(seconds=0.2)))
         build(env, server.url)
         async with env.start("totals", restore_from="latest") as job:
             for number in range(kills):

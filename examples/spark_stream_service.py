@@ -51,7 +51,7 @@ def make_app(df: Any, place: Path) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         known: dict[str, Any] = {}
-        env = am.StreamExecutionEnvironment().set_buffer_timeout(0)
+        env = am.StreamExecutionEnvironment().configure(buffer_timeout=am.millis(0))
         # Spark's checkpoints and the job's belong together: both outlive the service.
         env.enable_checkpointing(am.seconds(0.5), directory=place / "job")
         source = am.SparkStreamSource(df, place / "query")

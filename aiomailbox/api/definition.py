@@ -42,12 +42,10 @@ class JobDefinition:
         parallelism: Subtasks of operators that do not say how many.
         max_parallelism: Key groups, None for Flink's default.
         clock: The job's clock, None for the event loop's own or the machine's.
-        config: Settings of the runtime.
-        chaining: Whether operators may share tasks.
+        config: The settings of jobs.
         sinks: What `execute` runs: transformations whose effects are wanted.
         executed: What it has run last, to be explained.
         taken_by: The job that has taken what ended in sinks before; "" if there was none.
-        deployment: Where jobs run by default.
         declared: The newest operators that no job has run, with the user's lines.
     """
 
@@ -55,11 +53,9 @@ class JobDefinition:
     max_parallelism: int | None = None
     clock: Clock | None = None
     config: JobConfig = field(default_factory=JobConfig)
-    chaining: bool = True
     sinks: list[Transformation] = field(default_factory=list)
     executed: list[Transformation] = field(default_factory=list)
     taken_by: str = ""
-    deployment: Deployment = field(default_factory=Embedded)
     declared: deque[tuple[Transformation, str]] = field(
         default_factory=partial(deque, maxlen=_DECLARED_MAX)
     )
@@ -88,7 +84,7 @@ class JobDefinition:
         self,
         name: str,
         sinks: list[Transformation],
-        deployment: Deployment | None = None,
+        config: JobConfig | None = None,
     ) -> JobGraph:
         """Return the job graph of what the sinks need.
 
@@ -109,13 +105,14 @@ class JobDefinition:
                 "async for record in stream"
             )
             raise UsageError(message)
+        config = config or self.config
         return build_job_graph(
             name,
             sinks,
             parallelism=self.parallelism,
             max_parallelism=self.max_parallelism,
-            chaining=self.chaining,
-            parent_apart=(deployment or self.deployment).parent_apart,
+            chaining=config.operator_chaining,
+            parent_apart=_place(config).parent_apart,
         )
 
     def explain(self, name: str, sinks: list[Transformation], form: str) -> str:
@@ -144,7 +141,7 @@ class JobDefinition:
             graph,
             buffers_per_channel=config.buffers_per_channel,
             floating_buffers=config.floating_buffers,
-            stays_here=isinstance(self.deployment, Embedded),
+            stays_here=isinstance(_place(config), Embedded),
             records_per_buffer=RUN_LENGTH_MAX,
             buffer_size_bytes=config.buffer_size_bytes,
             unaligned=checkpoints is not None and checkpoints.unaligned,
@@ -162,7 +159,6 @@ class JobDefinition:
         sinks: list[Transformation],
         *,
         handovers: dict[str, PullHandover] | None = None,
-        deployment: Deployment | None = None,
         config: JobConfig | None = None,
     ) -> JobMaster:
         """Start a job for the sinks on the running loop and return it.
@@ -170,9 +166,11 @@ class JobDefinition:
         Raises:
             UsageError: If there is nothing to run.
         """
-        place = deployment or self.deployment
-        config = traced(config or self.config)
-        graph = self.job_graph(name, sinks, place)
+        config = config or self.config
+        place = _place(config)
+        graph = self.job_graph(name, sinks, config)
+        # Workers get the settings, and start no others.
+        config = replace(traced(config), deployment=None)
         _check_replayable(graph, config)
         _check_blocking(graph, config)
         _check_finished(config)
@@ -182,6 +180,10 @@ class JobDefinition:
         self.declared.clear()
         self.declared.extend(left)
         return job
+
+
+def _place(config: JobConfig) -> Deployment:
+    return config.deployment or Embedded()
 
 
 def _as_json(graph: JobGraph) -> str:
@@ -252,7 +254,8 @@ def _check_finished(config: JobConfig) -> None:
             "if_finished",
             f"it is {config.if_finished!r}, and whether a job has finished is written "
             "beside its checkpoints",
-            "Call env.enable_checkpointing(interval, directory=...).",
+            "Give checkpoints a directory: "
+            "env.enable_checkpointing(interval, directory=...).",
         )
 
 

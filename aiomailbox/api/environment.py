@@ -10,15 +10,24 @@ from collections.abc import (
     AsyncIterable,
     Callable,
     Iterable,
-    Mapping,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace as replaced
 from datetime import timedelta
+from difflib import get_close_matches
 from functools import partial
 from os import PathLike
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from aiomailbox.api.build import (
     check_count,
@@ -45,26 +54,22 @@ from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import verb
 from aiomailbox.checkpoint.settings import (
     MEMORY_THRESHOLD,
+    CheckpointConfig,
     CheckpointingMode,
-    CheckpointSettings,
     Retention,
 )
 from aiomailbox.clock import Clock
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
 from aiomailbox.connectors.inbox import Inbox, Questions
-from aiomailbox.durations import duration_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
-from aiomailbox.policies.restart import RestartStrategy
 from aiomailbox.records.events import Question
-from aiomailbox.runtime.config import IfFinished, JobConfig, JobState
-from aiomailbox.runtime.deployment import Deployment
+from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
-from aiomailbox.state.backends import StateBackend
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.files.source import FileSource
@@ -87,7 +92,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         max_parallelism: Key groups of the job; None for Flink's default.
         clock: The source of processing time; None for the event loop's own (such as that
             of a virtual-time loop), else the machine's.
-        config: Settings of the runtime.
+        config: The settings of all jobs of the environment.
 
     Concept:
         Flink, ``StreamExecutionEnvironment``.
@@ -119,7 +124,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                     "Use at least the parallelism, better 128.",
                 )
         self._definition = JobDefinition(
-            parallelism, max_parallelism, clock, config or JobConfig()
+            parallelism, max_parallelism, clock, _checked(config or JobConfig())
         )
 
     def __repr__(self) -> str:
@@ -330,14 +335,10 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         self,
         job_name: str = UNNAMED,
         *,
-        deployment: Deployment | None = None,
-        job_id: str | None = None,
-        restore_from: str | PathLike[str] | None = None,
-        if_finished: IfFinished | None = None,
-        allow_unmatched_state: bool | None = None,
-        state_names: Mapping[str, type] | None = None,
+        config: JobConfig | None = None,
         progress: bool = False,
         replace: JobClient | None = None,
+        **settings: Unpack[JobSettings],
     ) -> JobResult:
         """Run every stream that ends in a sink until the job has finished.
 
@@ -346,14 +347,10 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
         Args:
             job_name: The name of the job.
-            deployment: As in `start`, as are the next four.
-            job_id: See `start`.
-            restore_from: See `start`.
-            if_finished: See `start`.
-            allow_unmatched_state: See `start`.
-            state_names: See `start`.
+            config: As in `start`.
             progress: Whether to show the job's progress; see `progress`.
             replace: As in `start`.
+            **settings: As in `start`.
 
         Raises:
             UsageError: If there is no sink, or the job runs already; see `start`.
@@ -362,14 +359,10 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         async with (
             self.start(
                 job_name,
-                deployment=deployment,
-                job_id=job_id,
-                restore_from=restore_from,
-                if_finished=if_finished,
-                allow_unmatched_state=allow_unmatched_state,
-                state_names=state_names,
+                config=config,
                 on_failure="log",
                 replace=replace,
+                **settings,
             ) as job,
             showing_progress(job, quiet=not progress),
         ):
@@ -380,14 +373,10 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         self,
         job_name: str = UNNAMED,
         *,
-        deployment: Deployment | None = None,
-        job_id: str | None = None,
-        restore_from: str | PathLike[str] | None = None,
-        if_finished: IfFinished | None = None,
-        allow_unmatched_state: bool | None = None,
-        state_names: Mapping[str, type] | None = None,
+        config: JobConfig | None = None,
         progress: bool = False,
         replace: JobClient | None = None,
+        **settings: Unpack[JobSettings],
     ) -> JobClient:
         """Run every stream that ends in a sink in the background, and return at once.
 
@@ -399,16 +388,12 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
         Args:
             job_name: The name of the job.
-            deployment: As in `start`, as are the next four.
-            job_id: See `start`.
-            restore_from: See `start`.
-            if_finished: See `start`.
-            allow_unmatched_state: See `start`.
-            state_names: See `start`.
+            config: As in `start`.
             progress: Whether to show the job's progress while it runs; see `progress`. In a
                 notebook, it is updated below the cell, with a row for each
                 operator, even while other cells run.
             replace: As in `start`.
+            **settings: As in `start`.
 
         Returns:
             The job, which has been started.
@@ -436,14 +421,10 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             async with (
                 self.start(
                     job_name,
-                    deployment=deployment,
-                    job_id=job_id,
-                    restore_from=restore_from,
-                    if_finished=if_finished,
-                    allow_unmatched_state=allow_unmatched_state,
-                    state_names=state_names,
+                    config=config,
                     on_failure="log",
                     replace=replace,
+                    **settings,
                 ) as job,
                 showing_progress(job, quiet=not progress),
             ):
@@ -455,14 +436,10 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         self,
         job_name: str = UNNAMED,
         *,
-        deployment: Deployment | None = None,
-        job_id: str | None = None,
-        restore_from: str | PathLike[str] | None = None,
-        if_finished: IfFinished | None = None,
-        allow_unmatched_state: bool | None = None,
-        state_names: Mapping[str, type] | None = None,
+        config: JobConfig | None = None,
         on_failure: Literal["cancel", "log"] = "cancel",
         replace: JobClient | None = None,
+        **settings: Unpack[JobSettings],
     ) -> AbstractAsyncContextManager[JobClient]:
         """Run every stream that ends in a sink as a service.
 
@@ -474,52 +451,27 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
         Args:
             job_name: The name of the job.
-            deployment: Where the job runs; None for the environment's `deployment`.
-            job_id: Its identity, by which its checkpoints are found after the program
-                has been restarted. None, as of the next four, for that of the
-                environment's `JobConfig`, which is by default the job's name.
-            restore_from: What it resumes from: ``"latest"`` for its newest checkpoint
-                that can be read, if there is one, or the path or URL of any checkpoint
-                or savepoint. If the job has checkpoints that descend from that one, it
-                resumes from the newest of them, with a warning: a job that is
-                started again with the same argument repeats nothing.
-            if_finished: What happens if the job has finished before (``restore_from``
-                a savepoint: has finished after it went on from there): ``"run"`` runs it
-                again, with a warning if it was to resume; ``"return"`` ends it at once,
-                as finished, with `JobResult.finished_before`; ``"refuse"`` fails it with
-                `JobFinishedError`. The last two need a checkpoint directory.
-            allow_unmatched_state: Whether state that belongs to no operator, or to no
-                aggregate of one, may be dropped, and new aggregates begin empty.
-            state_names: Classes that were saved under other names, by these:
-                ``{"__main__:Acc": Acc}`` for one that was in the program itself, and is
-                in a module now.
+            config: The settings of this job; None for those of the environment.
+            on_failure: What a failure does to the body of the block: ``"cancel"``, or
+                ``"log"`` for a body that continues without the job.
             replace: A running job that this one takes over from, such as that of a notebook
                 cell that is run again. It is first stopped with a savepoint, from
                 which this job resumes. A job that has already ended is left alone.
-            on_failure: What a failure does to the body of the block: ``"cancel"``, or
-                ``"log"`` for a body that continues without the job.
+            **settings: Settings of `JobConfig` that this job has of its own, such as
+                ``restore_from="latest"`` or ``deployment=am.Processes(4)``.
 
         Raises:
             UsageError: If there is no sink; or if a job with this ``job_id`` or, without one, of
                 this name, other than the default one, still runs on this event loop, and
                 ``replace`` is not given.
-            InvalidArgumentError: If ``on_failure`` or ``if_finished`` is none of these,
-                there is no directory for what ``if_finished`` asks about, or a name in
-                ``state_names`` is none that a class of yours can have.
-            WrongTypeError: If ``state_names`` gives something that is no class.
+            InvalidArgumentError: If ``on_failure`` is none of these, there is no directory
+                for what ``if_finished`` asks about, or a setting is out of its range.
+            WrongTypeError: If a setting is of another type.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
         return JobBlock(
             self._running(
-                job_name,
-                deployment,
-                job_id,
-                restore_from,
-                if_finished,
-                allow_unmatched_state,
-                state_names,
-                on_failure,
-                replace,
+                job_name, config or self.config, settings, on_failure, replace
             )
         )
 
@@ -527,12 +479,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     async def _running(
         self,
         job_name: str,
-        deployment: Deployment | None,
-        job_id: str | None,
-        restore_from: str | PathLike[str] | None,
-        if_finished: IfFinished | None,
-        allow_unmatched_state: bool | None,
-        state_names: Mapping[str, type] | None,
+        config: JobConfig,
+        settings: JobSettings,
         on_failure: Literal["cancel", "log"],
         replace: JobClient | None,
     ) -> AsyncGenerator[JobClient]:
@@ -545,11 +493,11 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         definition = self._definition
         sinks = list(definition.sinks)
         handed_over = None
+        config = _checked(config, **settings)
         if replace is None:
-            identity = definition.config.job_id if job_id is None else job_id
-            _refuse_twice(check_name(job_name, "job_name"), identity)
+            _refuse_twice(check_name(job_name, "job_name"), config.job_id)
         else:
-            if restore_from is not None:
+            if settings.get("restore_from") is not None:
                 raise InvalidArgumentError(
                     "replace",
                     "the job cannot resume from two places",
@@ -557,27 +505,16 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 )
             # Before the other one is stopped: what cannot be deployed replaces nothing.
             graph = definition.job_graph(
-                check_name(job_name, "job_name"), sinks, deployment
+                check_name(job_name, "job_name"), sinks, config
             )
             # What both jobs read takes records meanwhile, for this one.
             with inboxes_kept_open(graph):
-                handed_over = restore_from = await _take_over(replace)
-        given: dict[str, Any] = {
-            "job_id": job_id,
-            "restore_from": restore_from,
-            "if_finished": if_finished,
-            "allow_unmatched_state": allow_unmatched_state,
-            "state_names": state_names,
-        }
+                handed_over = await _take_over(replace)
+            if handed_over is not None:
+                config = replaced(config, restore_from=handed_over)
         try:
             job = definition.deploy(
-                check_name(job_name, "job_name"),
-                sinks,
-                deployment=deployment,
-                config=replaced(
-                    definition.config,
-                    **{name: one for name, one in given.items() if one is not None},
-                ),
+                check_name(job_name, "job_name"), sinks, config=config
             )
         except BaseException as error:
             if handed_over is not None:
@@ -708,8 +645,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             >>> env = am.StreamExecutionEnvironment()
             >>> _ = env.enable_checkpointing(am.seconds(10))
         """
-        settings = CheckpointSettings(
-            interval=interval,
+        checkpoints = CheckpointConfig(
+            interval,
             directory=directory,
             mode=mode,
             timeout=timeout,
@@ -725,92 +662,52 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             memory_threshold=memory_threshold,
             file_mode=file_mode,
         )
-        self._definition.config = replaced(
-            self._definition.config, checkpoints=settings
-        )
-        return self
+        return self.configure(checkpoints=checkpoints)
 
-    def set_restart_strategy(
-        self, strategy: RestartStrategy | None
-    ) -> StreamExecutionEnvironment:
-        """Set whether and when a failed job is restarted.
+    @property
+    def config(self) -> JobConfig:
+        """The settings of the jobs of this environment; `configure` changes some."""
+        return self._definition.config
 
-        Args:
-            strategy: One of ``am.restart``; None for the default: growing delays if the job
-                takes checkpoints, else no restart.
+    def configure(self, **settings: Unpack[JobSettings]) -> StreamExecutionEnvironment:
+        """Change settings of the jobs of this environment: those of `JobConfig`, by name.
 
         Raises:
-            WrongTypeError: If it is not a restart strategy.
+            InvalidArgumentError: If a setting is out of its range.
+            WrongTypeError: If a setting is of another type.
 
         Example:
             >>> import aiomailbox as am
             >>> env = am.StreamExecutionEnvironment()
-            >>> env = env.set_restart_strategy(am.restart.fixed_delay(3, 0.5))
+            >>> env = env.configure(restart=am.restart.fixed_delay(3, 0.5))
         """
-        if strategy is not None and not callable(getattr(strategy, "begin", None)):
-            raise WrongTypeError(
-                "strategy",
-                f"{strategy!r} is not a restart strategy",
-                "Use e.g. am.restart.fixed_delay(3), or am.restart.none().",
-            )
-        self._definition.config = replaced(self._definition.config, restart=strategy)
+        self._definition.config = _checked(self._definition.config, **settings)
         return self
 
-    @property
-    def state_backend(self) -> StateBackend:
-        """Where keyed state is kept: `HeapStateBackend` or `RocksDBStateBackend`."""
-        return self._definition.config.state_backend
 
-    @state_backend.setter
-    def state_backend(self, backend: StateBackend) -> None:
-        if not callable(getattr(backend, "create_store", None)):
-            raise WrongTypeError(
-                "state_backend",
-                f"{backend!r} is not a state backend",
-                "Use am.HeapStateBackend() or am.RocksDBStateBackend().",
-            )
-        self._definition.config = replaced(
-            self._definition.config, state_backend=backend
+def _checked(config: JobConfig, **settings: Unpack[JobSettings]) -> JobConfig:
+    """Return the settings with other values of some.
+
+    Raises:
+        InvalidArgumentError: If there is no such setting.
+    """
+    if not isinstance(config, JobConfig):
+        raise WrongTypeError(
+            "config", f"{config!r} is not a JobConfig", "Write am.JobConfig(...)."
         )
-
-    @property
-    def deployment(self) -> Deployment:
-        """Where jobs run: on this loop, or e.g. in ``am.Processes(4)``.
-
-        It applies to every method that runs a stream; ``execute`` and ``start`` accept
-        another one as an argument.
-        """
-        return self._definition.deployment
-
-    @deployment.setter
-    def deployment(self, deployment: Deployment) -> None:
-        if not callable(getattr(deployment, "deploy", None)):
-            raise WrongTypeError(
-                "deployment",
-                f"{deployment!r} is not a deployment",
-                "Use e.g. am.Processes(4).",
-            )
-        self._definition.deployment = deployment
-
-    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
-        """Give every operator a task of its own."""
-        self._definition.chaining = False
-        return self
-
-    def set_buffer_timeout(
-        self, timeout: timedelta | float | None
-    ) -> StreamExecutionEnvironment:
-        """Set how long an unfinished buffer may wait for more records.
-
-        Args:
-            timeout: A timedelta or seconds; 0 sends every run at once; None waits until
-                a task has nothing else to do.
-        """
-        interval = None if timeout is None else duration_ms(timeout, "timeout")
-        self._definition.config = replaced(
-            self._definition.config, flush_interval_ms=interval
-        )
-        return self
+    try:
+        return replaced(config, **settings)
+    except UsageError:
+        raise
+    except TypeError as error:
+        known = JobSettings.__annotations__
+        name = next(name for name in settings if name not in known)
+        close = get_close_matches(name, known, n=1)
+        raise InvalidArgumentError(
+            name,
+            "there is no such setting",
+            f"Is {close[0]} meant?" if close else "See am.JobConfig for all of them.",
+        ) from error
 
 
 def _refuse_twice(name: str, job_id: str | None) -> None:

@@ -641,7 +641,7 @@ class JobClient:
         """Cancel the job and wait until all its tasks and resources are gone.
 
         It waits even if the caller is cancelled meanwhile, however often. The job ends
-        within ``JobConfig.cancel_timeout_s`` and a moment, whatever the user code does.
+        within ``JobConfig.cancel_timeout`` and a moment, whatever the user code does.
         """
         self._check_loop()
         self._job.cancel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import timedelta
 from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -17,6 +16,7 @@ from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.job_snapshot import JobSnapshot
+from aiomailbox.signatures import renamed
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.spark import DataFrame
@@ -86,7 +86,7 @@ class Pipeline(Generic[InT, OutT]):
                 those that directly read a DataFrame, which has its own partitions; None for
                 the cores that Spark has.
             max_parallelism: Key groups; None for Flink's default.
-            config: Settings of the runtime; ``config.job_id`` names the run in a
+            config: The settings; ``config.job_id`` names the run in a
                 journal, None for the pipeline's name.
             journal: A directory that all workers can access, for the outcomes of calls of
                 ``map_async(journal=True, id=...)``: another action, a retried
@@ -126,7 +126,7 @@ class Pipeline(Generic[InT, OutT]):
         definition = JobDefinition(
             check_count(parallelism, "parallelism"),
             max_parallelism,
-            config=config or JobConfig(),
+            config=_inside_spark(config),
         )
         items = {name: each.transformation for name, each in inputs.items()}
         result = self._built(definition, items)
@@ -141,6 +141,9 @@ class Pipeline(Generic[InT, OutT]):
         )
         return Applied(application, schema)
 
+    @renamed(
+        checkpoint_interval="config=am.JobConfig(checkpoints=am.CheckpointConfig(...))"
+    )
     async def run_on(
         self,
         df: Any = None,
@@ -152,7 +155,6 @@ class Pipeline(Generic[InT, OutT]):
         order_by: Any = None,
         parallelism: int | None = None,
         max_parallelism: int | None = None,
-        checkpoint_interval: timedelta = timedelta(seconds=10),
         config: JobConfig | None = None,
         encrypt: bool | None = None,
         on_snapshot: Callable[[JobSnapshot], object] | None = None,
@@ -186,9 +188,8 @@ class Pipeline(Generic[InT, OutT]):
             parallelism: Subtasks of all operators that do not set their own, and so the
                 minimum number of workers; None for the number of Spark's slots.
             max_parallelism: Key groups; None for Flink's default.
-            checkpoint_interval: The time between checkpoints: a timedelta.
-            config: Settings of the runtime; ``config.checkpoints`` takes precedence over
-                the interval; ``restore_from="latest"`` resumes the run of a driver that
+            config: The settings; without ``checkpoints`` in it, a checkpoint is taken every
+                10 seconds. ``restore_from="latest"`` resumes the run of a driver that
                 has died.
             encrypt: Whether workers encrypt their connections to each other; None does so
                 unless all of them are on one machine. Workers always authenticate each
@@ -235,7 +236,7 @@ class Pipeline(Generic[InT, OutT]):
         }
         if parallelism is not None:
             check_count(parallelism, "parallelism")
-        used = config or JobConfig()
+        used = _inside_spark(config)
         definition = JobDefinition(1, max_parallelism, config=used)
         items = {name: each.transformation for name, each in inputs.items()}
         result = self._built(definition, items)
@@ -253,7 +254,6 @@ class Pipeline(Generic[InT, OutT]):
             definition.sinks,
             parallelism,
             used,
-            checkpoint_interval,
             encrypt,
             on_snapshot,
         )
@@ -306,6 +306,23 @@ def _frames(df: Any, named: dict[str, Any]) -> dict[str, Any]:
             "Pass one, or several by the names of the function's parameters.",
         )
     return frames
+
+
+def _inside_spark(config: JobConfig | None) -> JobConfig:
+    """Return the settings of a job that Spark runs.
+
+    Raises:
+        InvalidArgumentError: If they say that it runs elsewhere.
+    """
+    if config is None:
+        return JobConfig()
+    if config.deployment is not None:
+        raise InvalidArgumentError(
+            "config",
+            f"it has deployment={config.deployment!r}, and Spark's workers run the job",
+            "Leave deployment= out.",
+        )
+    return config
 
 
 def _orders(order_by: Any, frames: dict[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from random import Random
 from typing import Final, TypeAlias
 
 from aiomailbox.checkpoint.handles import TaskHandle
-from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records.events import CheckpointBarrier, SnapshotType
 
@@ -259,7 +259,7 @@ class RequestQueue:
         queued_max: How many may wait.
     """
 
-    settings: CheckpointSettings
+    settings: CheckpointConfig
     queued_max: int = _QUEUED_MAX
     _queued: list[CheckpointRequest] = field(default_factory=list)
 
@@ -483,7 +483,7 @@ class CheckpointPlanner:
         next_id: The first number to give away: beyond that of a restored checkpoint.
     """
 
-    settings: CheckpointSettings
+    settings: CheckpointConfig
     plan: Planning
     random: Random
     next_id: int = 1

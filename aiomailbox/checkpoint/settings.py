@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from enum import Enum
 from os import PathLike
@@ -42,8 +42,8 @@ class CheckpointingMode(Enum):
     AT_LEAST_ONCE = "at_least_once"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSettings:
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
     """The settings of a job's checkpoints.
 
     Args:
@@ -87,13 +87,14 @@ class CheckpointSettings:
         Flink, ``CheckpointConfig``; the defaults are Flink's.
 
     Example:
-        >>> CheckpointSettings(interval=timedelta(seconds=5), unaligned=True).alignment(
+        >>> CheckpointConfig(timedelta(seconds=5), unaligned=True).alignment(
         ...     SnapshotType.CHECKPOINT
         ... )
         (<Alignment.UNALIGNED: 'unaligned'>, 9223372036854775807)
     """
 
     interval: timedelta | None
+    _: KW_ONLY
     mode: CheckpointingMode = CheckpointingMode.EXACTLY_ONCE
     timeout: timedelta = timedelta(minutes=10)
     min_pause: timedelta = timedelta()

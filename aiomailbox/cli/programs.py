@@ -82,12 +82,11 @@ def run(
     error: str | None = None
     code, state, duration_s = ExitCode.FINE, "finished", None
     try:
-        job = env.execute(
-            name,
-            deployment=None if processes is None else Processes(processes),
-            restore_from=restore,
-            progress=not as_json,
-        )
+        if processes is not None:
+            env.configure(deployment=Processes(processes))
+        if restore is not None:
+            env.configure(restore_from=restore)
+        job = env.execute(name, progress=not as_json)
         result = run_work(job, dashboard=dashboard)
         duration_s = result.duration_s
     except JobFailedError as failure:

@@ -476,7 +476,7 @@ _TASK_METRICS: Final = (
         "ms",
         _SUM,
         "How long ordinary mail waits, by one that is sent now and then; with "
-        "latency_interval_ms.",
+        "latency_interval.",
         _TASK,
         "mailboxLatencyMs",
     ),

@@ -389,7 +389,7 @@ class Mistakes:
             self.remark = (
                 f"{culprit.kind} at {place} ended {times} attempts, and no "
                 "checkpoint completed in between: the job takes it for a mistake in the "
-                "program and ends. A strategy given to env.set_restart_strategy() decides "
+                "program and ends. A strategy given with JobConfig(restart=...) decides "
                 "instead"
             )
 

@@ -375,7 +375,7 @@ class TaskBuilder:
         return RecordWriter(
             partition,
             edge.partitioner,
-            flush_interval_ms=self._config.flush_interval_ms,
+            flush_interval_ms=self._config.buffer_timeout_ms,
             # From the seed of the job and the partition: the same records go the same
             # ways in each run.
             random=random.Random(f"{self._services.seed}/{partition_id}"),

@@ -5,11 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import Enum
 from os import PathLike, path
-from typing import Any, Final, Literal, get_args
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    TypedDict,
+    get_args,
+)
 
-from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig
+from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.policies.restart import (
@@ -17,13 +26,17 @@ from aiomailbox.policies.restart import (
     NoRestart,
     RestartStrategy,
 )
+from aiomailbox.signatures import renamed
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
 from aiomailbox.state.serializers import check_state_names
 
-_HEARTBEAT_TIMEOUT_S_MIN: Final = 3.0
+if TYPE_CHECKING:
+    from aiomailbox.runtime.deployment import Deployment
+
+_HEARTBEAT_TIMEOUT_MIN: Final = timedelta(seconds=3)
 
 
-_STALL_THRESHOLD_MS_MIN: Final = 50.0
+_STALL_THRESHOLD_MIN: Final = timedelta(milliseconds=50)
 
 
 IfFinished = Literal["run", "return", "refuse"]
@@ -36,14 +49,29 @@ _LEAST: Final = {
     "buffer_size_bytes": 1,
 }
 
+_MILLISECOND: Final = timedelta(milliseconds=1)
 
-@dataclass(frozen=True, slots=True)
+
+@renamed(
+    flush_interval_ms="buffer_timeout=am.millis(...)",
+    buffer_debloat_target_ms="buffer_debloat_target=am.millis(...)",
+    cancel_timeout_s="cancel_timeout=am.seconds(...)",
+    heartbeat_timeout_s="heartbeat_timeout=am.seconds(...)",
+    latency_interval_ms="latency_interval=am.millis(...)",
+    stall_threshold_ms="stall_threshold=am.millis(...)",
+    stuck_after_s="stuck_after=am.seconds(...)",
+)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """The settings of a job's runtime.
+    """All settings of a job. A timedelta is written as e.g. ``am.seconds(5)``.
+
+    Given to an environment, it holds for all of its jobs; given to ``execute`` or
+    ``start``, for one. `StreamExecutionEnvironment.configure` changes some of them.
 
     Attributes:
-        flush_interval_ms: How long an unfinished buffer may wait for more records;
-            0 flushes after every run, None only when the task has nothing else to do.
+        buffer_timeout: How long an unfinished buffer may wait for more records: a
+            timedelta; 0 sends every run at once, None waits until the task has nothing
+            else to do.
         buffers_per_channel: Buffers that each channel may fill, at least 1.
         floating_buffers: Buffers that the channels of a partition share, if some of them
             lead to other processes, or to files.
@@ -51,74 +79,97 @@ class JobConfig:
         buffer_size_bytes: The maximum size of a buffer, in estimated bytes.
         buffer_debloat: Whether buffers from other processes shrink where a task is
             slow, so that it processes the data in flight within the target time.
-        buffer_debloat_target_ms: That target time, at least 1.
-        cancel_timeout_s: How long a task may take to end, including clean-up, once it is
-            asked to end; a sixth of it passes between two interrupts.
-        heartbeat_timeout_s: How long a worker process may send no heartbeat before
-            it is killed and the job fails; at least 3, infinite for no
+        buffer_debloat_target: That target time: a timedelta of at least 1 ms.
+        cancel_timeout: How long a task may take to end, including clean-up, once it is
+            asked to end: a timedelta; a sixth of it passes between two interrupts.
+        heartbeat_timeout: How long a worker process may send no heartbeat before
+            it is killed and the job fails: a timedelta of at least 3 s; None for no
             limit. A function that keeps the process busy does not stop heartbeats; a C call
             that holds Python's global lock all that time does.
-        latency_interval_ms: How often each source sends a latency marker through the job,
-            which every operator measures: at least 1, None for never. Markers queue
-            like records, but bypass functions.
+        latency_interval: How often each source sends a latency marker through the job,
+            which every operator measures: a timedelta of at least 1 ms, None for never.
+            Markers queue like records, but bypass functions.
         trace_calls: Whether each asynchronous call is an OpenTelemetry span, with its
             retries as events, in the trace of the code that starts the job.
         trace_carrier: The context of that trace, set by the job when it starts.
-        stall_threshold_ms: How many milliseconds a function may block the event loop
-            before a warning names it; at least 50, None to watch no loop.
-        stuck_after_s: How long a task with work to do may make no progress, or a
-            barrier may be in flight, before a warning reports what the job waits for:
-            seconds above 0, None for never.
+        stall_threshold: How long a function may block the event loop before a warning
+            names it: a timedelta of at least 50 ms, None to watch no loop.
+        stuck_after: How long a task with work to do may make no progress, or a
+            barrier may be in flight, before a warning reports what the job waits for: a
+            timedelta above 0, None for never.
         check_mutations: Whether to detect operators that change records after they
             were emitted, which raises `RecordMutatedError`. For tests: each operator
             traverses each record twice, and functions are not fused.
-        state_backend: Where keyed state is kept.
+        operator_chaining: Whether operators may share tasks.
+        deployment: Where jobs run: None for the event loop that starts them, or e.g.
+            ``am.Processes(4)``.
+        state_backend: Where keyed state is kept: `HeapStateBackend` or
+            `RocksDBStateBackend`.
         seed: The seed of the operators' random generators; None for a random one.
-        checkpoints: The settings of checkpoints; None for a
-            job without. `StreamExecutionEnvironment.enable_checkpointing` sets it.
-        restart: Whether a failed job is restarted; None for Flink's default: with
-            exponential delay if it takes checkpoints, else not at all.
-        job_id: The identity of the job, by which its checkpoints are found; None
-            for its name.
-        restore_from: What the job resumes from: ``"latest"``, or the path or URL of a
-            checkpoint or savepoint; None to start without state.
-        if_finished: What happens if the job has finished before: ``"run"`` runs it again,
-            ``"return"`` ends it at once, as finished, ``"refuse"`` fails it.
+        checkpoints: The settings of checkpoints, a `CheckpointConfig`; None for a
+            job without.
+        restart: Whether and when a failed job is restarted: one of ``am.restart``; None for
+            Flink's default: with growing delays if it takes checkpoints, else not at all.
+        job_id: The identity of the job, by which its checkpoints are found after the
+            program has been restarted; None for its name.
+        restore_from: What the job resumes from: ``"latest"`` for its newest checkpoint
+            that can be read, if there is one, or the path or URL of any checkpoint or
+            savepoint; None to start without state. If the job has checkpoints that
+            descend from that one, it resumes from the newest of them, with a warning: a
+            job that is started again with the same setting repeats nothing.
+        if_finished: What happens if the job has finished before (``restore_from`` a
+            savepoint: has finished after it went on from there): ``"run"`` runs it again,
+            with a warning if it was to resume; ``"return"`` ends it at once, as finished,
+            with `JobResult.finished_before`; ``"refuse"`` fails it with
+            `JobFinishedError`. The last two need a checkpoint directory.
         allow_unmatched_state: Whether state that belongs to no operator, or to no aggregate
             of one, may be dropped, and new aggregates begin empty.
         allow_pickled_state: Whether pickled state may be read that another execution has
             written, which executes code that its bytes define.
         state_names: Classes that state, data in flight and kept results were saved with
-            under other names, by these: ``{"__main__:Acc": Acc}``.
+            under other names, by these: ``{"__main__:Acc": Acc}`` for one that was in the
+            program itself, and is in a module now.
 
     Raises:
-        InvalidArgumentError: If a number is out of its range, or a name in
+        InvalidArgumentError: If a setting is out of its range, or a name in
             ``state_names`` is none that a class of yours can have.
-        WrongTypeError: If ``state_names`` gives something that is no class.
+        WrongTypeError: If a setting is of another type.
 
     Concept:
-        Flink, ``metrics.latency.interval``, ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``,
-        ``heartbeat.timeout``.
+        Flink, ``execution.buffer-timeout.interval``, ``metrics.latency.interval``,
+        ``taskmanager.network.memory.buffer-debloat.enabled`` and ``.target``,
+        ``task.cancellation.timeout``, ``heartbeat.timeout``,
+        ``pipeline.operator-chaining.enabled``.
+
+    Example:
+        >>> import aiomailbox as am
+        >>> config = am.JobConfig(
+        ...     checkpoints=am.CheckpointConfig(am.seconds(10)),
+        ...     restart=am.restart.fixed_delay(3, 0.5),
+        ... )
+        >>> env = am.StreamExecutionEnvironment(config=config)
     """
 
-    flush_interval_ms: int | None = 100
+    buffer_timeout: timedelta | None = timedelta(milliseconds=100)
     buffers_per_channel: int = 2
     floating_buffers: int = 8
     overdraft_buffers: int = 5
     buffer_size_bytes: int = BUFFER_SIZE_BYTES
     buffer_debloat: bool = False
-    buffer_debloat_target_ms: int = 1_000
-    cancel_timeout_s: float = 30.0
-    heartbeat_timeout_s: float = 50.0
-    latency_interval_ms: int | None = None
+    buffer_debloat_target: timedelta = timedelta(seconds=1)
+    cancel_timeout: timedelta = timedelta(seconds=30)
+    heartbeat_timeout: timedelta | None = timedelta(seconds=50)
+    latency_interval: timedelta | None = None
     trace_calls: bool = False
     trace_carrier: Mapping[str, str] | None = None
-    stall_threshold_ms: float | None = 100.0
-    stuck_after_s: float | None = 60.0
+    stall_threshold: timedelta | None = timedelta(milliseconds=100)
+    stuck_after: timedelta | None = timedelta(seconds=60)
     check_mutations: bool = False
+    operator_chaining: bool = True
+    deployment: Deployment | None = None
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
     seed: int | None = None
-    checkpoints: CheckpointSettings | None = None
+    checkpoints: CheckpointConfig | None = None
     restart: RestartStrategy | None = None
     job_id: str | None = None
     restore_from: str | PathLike[str] | None = None
@@ -142,54 +193,79 @@ class JobConfig:
                 f"{self.if_finished!r} is not known",
                 'Use "run", "return" or "refuse".',
             )
-        # Not `<=`: it would take NaN.
-        if not 0 < self.cancel_timeout_s < math.inf:
-            raise InvalidArgumentError(
-                "cancel_timeout_s",
-                f"{self.cancel_timeout_s} is too short for a task to end",
-                "Give seconds above 0; 30 is usual.",
-            )
-        if self.buffer_debloat_target_ms < 1:
-            raise InvalidArgumentError(
-                "buffer_debloat_target_ms",
-                f"{self.buffer_debloat_target_ms} is less than 1",
-                "Give milliseconds; 1,000 is usual.",
-            )
-        # Not `<`: it would take NaN.
-        if not self.heartbeat_timeout_s >= _HEARTBEAT_TIMEOUT_S_MIN:
-            raise InvalidArgumentError(
-                "heartbeat_timeout_s",
-                f"{self.heartbeat_timeout_s} is less than {_HEARTBEAT_TIMEOUT_S_MIN:g}",
-                "Workers send one heartbeat a second; 50 is usual.",
+        self._check_kinds()
+        self._check_times()
+
+    def _check_kinds(self) -> None:
+        for name, method, what, remedy in _KINDS:
+            value = getattr(self, name)
+            if value is None and name != "state_backend":
+                continue
+            if isinstance(value, type) or not callable(getattr(value, method, None)):
+                raise WrongTypeError(name, f"{value!r} is not {what}", remedy)
+        if not isinstance(self.checkpoints, CheckpointConfig | None):
+            raise WrongTypeError(
+                "checkpoints",
+                f"{self.checkpoints!r} is not a CheckpointConfig",
+                "Write am.CheckpointConfig(am.seconds(10), directory=...).",
             )
 
-        if self.latency_interval_ms is not None and self.latency_interval_ms < 1:
-            raise InvalidArgumentError(
-                "latency_interval_ms",
-                f"{self.latency_interval_ms} is less than 1",
-                "Give milliseconds; 1,000 is usual, None is off.",
-            )
-        if self.stall_threshold_ms is not None and not (
-            _STALL_THRESHOLD_MS_MIN <= self.stall_threshold_ms < math.inf
-        ):
-            raise InvalidArgumentError(
-                "stall_threshold_ms",
-                f"{self.stall_threshold_ms} is less than {_STALL_THRESHOLD_MS_MIN:g}",
-                "The loop is checked 40 times a second; 100 is usual, None is off.",
-            )
-        # Not `<=`: it would take NaN.
-        if self.stuck_after_s is not None and not 0 < self.stuck_after_s < math.inf:
-            raise InvalidArgumentError(
-                "stuck_after_s",
-                f"{self.stuck_after_s} is too short for a task to make progress",
-                "Give seconds above 0; 60 is usual, None is off.",
-            )
+    def _check_times(self) -> None:
+        for name, least, usual in _TIMES:
+            value = getattr(self, name)
+            if value is None and name not in {
+                "buffer_debloat_target",
+                "cancel_timeout",
+            }:
+                continue
+            pipeline_ms(value, name)
+            if isinstance(value, int) or value < least:
+                raise InvalidArgumentError(
+                    name,
+                    f"{value} is less than {least / _MILLISECOND:g} ms",
+                    usual,
+                )
+        if self.buffer_timeout is not None:
+            pipeline_ms(self.buffer_timeout, "buffer_timeout")
+
+    @property
+    def buffer_timeout_ms(self) -> int | None:
+        """How long an unfinished buffer may wait, in milliseconds."""
+        timeout = self.buffer_timeout
+        return None if timeout is None else pipeline_ms(timeout, "buffer_timeout")
+
+    @property
+    def buffer_debloat_target_ms(self) -> int:
+        """The target time of debloating, in milliseconds."""
+        return pipeline_ms(self.buffer_debloat_target, "buffer_debloat_target")
+
+    @property
+    def cancel_timeout_s(self) -> float:
+        """How long a task may take to end, in seconds."""
+        return self.cancel_timeout.total_seconds()
+
+    @property
+    def heartbeat_timeout_s(self) -> float:
+        """How long a worker may send no heartbeat, in seconds; infinite for no limit."""
+        timeout = self.heartbeat_timeout
+        return math.inf if timeout is None else timeout.total_seconds()
+
+    @property
+    def latency_interval_ms(self) -> int | None:
+        """How often sources send latency markers, in milliseconds; None for never."""
+        interval = self.latency_interval
+        return None if interval is None else pipeline_ms(interval, "latency_interval")
 
     @property
     def stall_threshold_s(self) -> float | None:
         """After how many seconds a loop counts as blocked; None for never."""
-        threshold_ms = self.stall_threshold_ms
-        return None if threshold_ms is None else threshold_ms / 1000
+        threshold = self.stall_threshold
+        return None if threshold is None else threshold.total_seconds()
+
+    @property
+    def stuck_after_s(self) -> float | None:
+        """After how many seconds without progress a task is stuck; None for never."""
+        return None if self.stuck_after is None else self.stuck_after.total_seconds()
 
     @property
     def is_resumable(self) -> bool:
@@ -213,6 +289,81 @@ class JobConfig:
         if self.restart is not None:
             return self.restart
         return NoRestart() if self.checkpoints is None else ExponentialDelayRestart()
+
+
+class JobSettings(TypedDict, total=False):
+    """The settings of `JobConfig` by name, where some of them are given."""
+
+    buffer_timeout: timedelta | None
+    buffers_per_channel: int
+    floating_buffers: int
+    overdraft_buffers: int
+    buffer_size_bytes: int
+    buffer_debloat: bool
+    buffer_debloat_target: timedelta
+    cancel_timeout: timedelta
+    heartbeat_timeout: timedelta | None
+    latency_interval: timedelta | None
+    trace_calls: bool
+    trace_carrier: Mapping[str, str] | None
+    stall_threshold: timedelta | None
+    stuck_after: timedelta | None
+    check_mutations: bool
+    operator_chaining: bool
+    deployment: Deployment | None
+    state_backend: StateBackend
+    seed: int | None
+    checkpoints: CheckpointConfig | None
+    restart: RestartStrategy | None
+    job_id: str | None
+    restore_from: str | PathLike[str] | None
+    if_finished: IfFinished
+    allow_unmatched_state: bool
+    allow_pickled_state: bool
+    state_names: Mapping[str, type]
+
+
+# What each setting that is an object is called by.
+_KINDS: Final = (
+    ("deployment", "deploy", "a deployment", "Use e.g. am.Processes(4)."),
+    (
+        "state_backend",
+        "create_store",
+        "a state backend",
+        "Use am.HeapStateBackend() or am.RocksDBStateBackend().",
+    ),
+    (
+        "restart",
+        "begin",
+        "a restart strategy",
+        "Use e.g. am.restart.fixed_delay(3), or am.restart.none().",
+    ),
+)
+# The least that each time may be.
+_TIMES: Final = (
+    (
+        "cancel_timeout",
+        _MILLISECOND,
+        "A task needs time to end: am.seconds(30) is usual.",
+    ),
+    ("buffer_debloat_target", _MILLISECOND, "am.seconds(1) is usual."),
+    (
+        "heartbeat_timeout",
+        _HEARTBEAT_TIMEOUT_MIN,
+        "Workers send one heartbeat a second: am.seconds(50) is usual.",
+    ),
+    ("latency_interval", _MILLISECOND, "am.seconds(1) is usual, None is off."),
+    (
+        "stall_threshold",
+        _STALL_THRESHOLD_MIN,
+        "The loop is checked 40 times a second: am.millis(100) is usual, None is off.",
+    ),
+    (
+        "stuck_after",
+        _MILLISECOND,
+        "A task needs time to make progress: am.seconds(60) is usual, None is off.",
+    ),
+)
 
 
 # What a job may resume from.

@@ -48,7 +48,7 @@ from aiomailbox.checkpoint.planner import (
     loses_union_state,
     plan_checkpoint,
 )
-from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.checkpoint.store import CheckpointStore
 from aiomailbox.errors import (
     AioMailboxError,
@@ -199,7 +199,7 @@ class CheckpointCoordinator:
     def __init__(
         self,
         graph: JobGraph,
-        settings: CheckpointSettings,
+        settings: CheckpointConfig,
         services: JobServices,
         tasks: CheckpointTasks,
         owner: CheckpointOwner,

@@ -25,7 +25,7 @@ from typing import Any, Final, Protocol
 from aiomailbox.checkpoint.handles import PreparedData
 from aiomailbox.checkpoint.reader import CheckpointFiles, RestoredJob
 from aiomailbox.checkpoint.restored import RestoredTasks, finished_tasks, restored_tasks
-from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.checkpoint.store import LATEST, CheckpointStore
 from aiomailbox.checkpoint.writer import decode_prepared
 from aiomailbox.errors import (
@@ -635,7 +635,7 @@ class JobCheckpoints:
                 is_final=False,
             )
 
-    async def _open_store(self, settings: CheckpointSettings) -> None:
+    async def _open_store(self, settings: CheckpointConfig) -> None:
         if settings.directory is None:
             self._place = await run_in_thread(self._scratch.below, "")
         else:
@@ -735,7 +735,7 @@ class JobCheckpoints:
                 self._job.fail_attempt(error)
 
 
-def _has_leases(settings: CheckpointSettings) -> bool:
+def _has_leases(settings: CheckpointConfig) -> bool:
     """Say whether claims have to be renewed: there are no locks on object stores."""
     places = (settings.directory, settings.journal_directory)
     return any(

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from aiomailbox.checkpoint.layout import job_directory
-from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
@@ -23,7 +23,7 @@ from aiomailbox.threads import ThreadTurns
 
 
 def journal_place(
-    settings: CheckpointSettings | None, place: str, job_id: str
+    settings: CheckpointConfig | None, place: str, job_id: str
 ) -> JournalPlace | Callable[[Path], JournalPlace]:
     """Return where the journal of a job is, or what makes that.
 
@@ -58,7 +58,7 @@ class FinishedCalls:
     def __init__(
         self,
         graph: JobGraph,
-        settings: CheckpointSettings | None,
+        settings: CheckpointConfig | None,
         services: JobServices,
     ) -> None:
         self._settings = settings

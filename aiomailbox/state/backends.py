@@ -91,7 +91,9 @@ class RocksDBStateBackend:
     Example:
         >>> import aiomailbox as am
         >>> env = am.StreamExecutionEnvironment()
-        >>> env.state_backend = am.RocksDBStateBackend(memory_bytes=64 << 20)
+        >>> env = env.configure(
+        ...     state_backend=am.RocksDBStateBackend(memory_bytes=64 << 20)
+        ... )
         >>> am.run(env.from_collection([1, 2]).key_by(str).reduce(max).collect())
         [1, 2]
     """

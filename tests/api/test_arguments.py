@@ -62,9 +62,9 @@ ENVIRONMENT: list[tuple[str, Callable[[], object]]] = [
     ("name", lambda: Env().from_collection([1], name=1)),  # type: ignore[arg-type]
     ("watermark_strategy", lambda: Env().from_collection([1], "ts")),  # type: ignore[arg-type]
     ("output_type", lambda: Env().from_collection([1], output_type="int")),  # type: ignore[arg-type]
-    ("timeout", lambda: Env().set_buffer_timeout(-1)),
-    ("timeout", lambda: Env().set_buffer_timeout(100_000)),
-    ("timeout", lambda: Env().set_buffer_timeout("1 s")),  # type: ignore[arg-type]
+    ("buffer_timeout", lambda: Env().configure(buffer_timeout=-am.seconds(1))),
+    ("buffer_timeout", lambda: Env().configure(buffer_timeout=100)),  # type: ignore[arg-type]
+    ("buffer_timeout", lambda: Env().configure(buffer_timeout="1 s")),  # type: ignore[arg-type]
     ("build", lambda: am.pipeline(3)),  # type: ignore[arg-type]
     ("id", lambda: am.OutputTag("")),
     ("count", lambda: am.RateLimit(0)),

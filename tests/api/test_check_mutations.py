@@ -357,7 +357,7 @@ async def test_in_worker_processes_it_is_named_too() -> None:
 
 
 async def env_collect(env: Env, stream: Stream) -> None:
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
     await stream.collect()
 
 

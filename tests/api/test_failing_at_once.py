@@ -67,7 +67,7 @@ async def test_one_error_names_operator_line_and_record_at_the_time_of_the_failu
 async def test_a_restart_is_a_warning_and_only_giving_up_is_an_error(
     env: Env, caplog: pytest.LogCaptureFixture
 ) -> None:
-    env.set_restart_strategy(am.restart.fixed_delay(2, 1.0))
+    env.configure(restart=am.restart.fixed_delay(2, 1.0))
     failing(env)
     with pytest.raises(am.JobFailedError):
         await env.execute()

@@ -235,7 +235,7 @@ async def test_stopping_a_task_from_a_function_ends_the_job_as_cancelled(
 
 
 async def test_what_was_handed_over_before_a_failure_is_there(env: Env) -> None:
-    env.set_buffer_timeout(0)
+    env.configure(buffer_timeout=am.millis(0))
 
     async def numbers() -> AsyncIterator[int]:
         yield 1

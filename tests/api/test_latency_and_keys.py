@@ -19,7 +19,9 @@ async def ticks() -> AsyncIterator[int]:
 
 
 async def test_each_operator_measures_each_source() -> None:
-    env = am.StreamExecutionEnvironment(config=am.JobConfig(latency_interval_ms=100))
+    env = am.StreamExecutionEnvironment(
+        config=am.JobConfig(latency_interval=am.millis(100))
+    )
     left = env.from_async_iterable(ticks, name="left")
     right = env.from_async_iterable(ticks, name="right")
 
@@ -44,7 +46,9 @@ async def test_each_operator_measures_each_source() -> None:
 
 
 async def test_each_task_measures_how_long_its_mail_waits() -> None:
-    env = am.StreamExecutionEnvironment(config=am.JobConfig(latency_interval_ms=100))
+    env = am.StreamExecutionEnvironment(
+        config=am.JobConfig(latency_interval=am.millis(100))
+    )
 
     async def slow(number: int) -> int:
         await asyncio.sleep(0.04)
@@ -76,8 +80,8 @@ async def test_there_are_no_marks_unless_they_are_wanted() -> None:
             "mailbox_latency_ms" not in one.metrics for one in job.snapshot().tasks
         )
     assert not [name for name in names if name.startswith("latency")]
-    with pytest.raises(am.InvalidArgumentError, match="latency_interval_ms"):
-        am.JobConfig(latency_interval_ms=0)
+    with pytest.raises(am.InvalidArgumentError, match="latency_interval"):
+        am.JobConfig(latency_interval=am.millis(0))
 
 
 async def test_the_hottest_key_is_found_over_all_subtasks() -> None:

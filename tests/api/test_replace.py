@@ -99,7 +99,7 @@ async def test_the_state_is_kept_if_the_next_job_fails_before_it_has_a_checkpoin
         )
         total = source.key_by(lambda one: "all").reduce(lambda one, other: one + other)
         total.uid("sum").sink_to(fail)
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         with pytest.raises(am.JobFailedError, match="the new version is wrong"):
             await env.execute("sums", replace=first)
     (kept,) = tmp_path.glob("aiomailbox-savepoint-*")

@@ -78,7 +78,7 @@ async def test_both_backends_give_the_same_results(
     results = []
     for backend in (am.HeapStateBackend(), small_rocksdb(tmp_path)):
         env = am.StreamExecutionEnvironment(parallelism)
-        env.state_backend = backend
+        env.configure(state_backend=backend)
         strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(
             am.millis(10)
         ).with_timestamp_assigner(value_of)
@@ -99,7 +99,7 @@ async def test_a_failed_job_removes_its_files(tmp_path: Path) -> None:
         return new
 
     env = am.StreamExecutionEnvironment()
-    env.state_backend = small_rocksdb(tmp_path)
+    env.configure(state_backend=small_rocksdb(tmp_path))
     with pytest.raises(am.JobFailedError):
         await (
             env.from_collection(rows(2000, 50))
@@ -114,7 +114,7 @@ async def test_a_cancelled_job_removes_its_files_and_keeps_its_metrics(
     tmp_path: Path,
 ) -> None:
     env = am.StreamExecutionEnvironment()
-    env.state_backend = small_rocksdb(tmp_path)
+    env.configure(state_backend=small_rocksdb(tmp_path))
     counts = (
         env.from_collection(rows(200_000, 5000)).key_by(key_of).aggregate(am.count())
     )
@@ -171,9 +171,7 @@ def test_explain_names_state_that_grows_for_ever() -> None:
         (lambda: am.RocksDBStateBackend(memory_bytes=1e9), "memory_bytes"),  # type: ignore[arg-type]
         (lambda: am.RocksDBStateBackend(5), "path"),  # type: ignore[arg-type]
         (
-            lambda: setattr(
-                am.StreamExecutionEnvironment(), "state_backend", "rocksdb"
-            ),
+            lambda: am.JobConfig(state_backend="rocksdb"),  # type: ignore[arg-type]
             "state_backend",
         ),
     ],

@@ -169,7 +169,9 @@ async def test_a_generator_that_never_gives_way_ends_the_job_as_a_cancel_would()
             except asyncio.CancelledError:
                 told.append(1)
 
-    env = am.StreamExecutionEnvironment(config=am.JobConfig(cancel_timeout_s=12.0))
+    env = am.StreamExecutionEnvironment(
+        config=am.JobConfig(cancel_timeout=am.seconds(12.0))
+    )
     env.from_async_iterable(stubborn).sink_to(lambda number: None)
     loop = asyncio.get_running_loop()
     before = loop.time()

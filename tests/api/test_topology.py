@@ -120,7 +120,9 @@ async def test_a_pipeline_is_attached_to_any_stream(env: Env) -> None:
 
 
 async def test_records_of_one_key_stay_in_order_across_a_shuffle() -> None:
-    env = am.StreamExecutionEnvironment(parallelism=4).set_buffer_timeout(0)
+    env = am.StreamExecutionEnvironment(parallelism=4).configure(
+        buffer_timeout=am.millis(0)
+    )
     pairs = [(key, n) for n in range(200) for key in "abc"]
     stream = env.from_collection(iter(pairs)).rebalance().map(lambda pair: pair)
     # One subtask per key sees its records; those came through four others.
@@ -223,7 +225,7 @@ async def test_the_side_output_of_a_checked_stream_is_that_of_its_operator() -> 
 def test_without_chaining_every_operator_is_a_task(env: Env) -> None:
     env.from_collection([1]).map(doubled).sink_to(print)
     assert "1 task chain" in env.explain()
-    env.disable_operator_chaining()
+    env.configure(operator_chaining=False)
     assert "3 task chains" in env.explain()
 
 
@@ -311,7 +313,7 @@ async def test_metrics_and_await_tree_can_be_looked_at_while_a_job_runs(
             yield n
             await asyncio.sleep(1)
 
-    env.set_buffer_timeout(0)
+    env.configure(buffer_timeout=am.millis(0))
     env.from_async_iterable(numbers, name="numbers").map(doubled).name(
         "double"
     ).sink_to(lambda n: None)
@@ -342,7 +344,7 @@ async def test_metrics_have_every_operator_from_the_first_moment(env: Env) -> No
 async def test_metrics_have_every_operator_while_a_job_waits_for_its_restart(
     env: Env,
 ) -> None:
-    env.set_restart_strategy(am.restart.fixed_delay(3, 60.0))
+    env.configure(restart=am.restart.fixed_delay(3, 60.0))
     env.from_collection([0]).map(lambda n: 1 / n).name("divide").sink_to(print)
     async with env.start() as job:
         await asyncio.sleep(30)

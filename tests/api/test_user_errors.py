@@ -189,7 +189,7 @@ async def test_a_function_that_raises_names_operator_uid_and_line(
 
 async def test_a_key_function_that_raises_names_the_keyed_operator(env: Env) -> None:
     """Also when the records cross a channel before they are used."""
-    env.disable_operator_chaining()
+    env.configure(operator_chaining=False)
     stream = events(env).key_by(broken).reduce(lambda a, b: b).name("culprit")
     with pytest.raises(am.JobFailedError, match="broken"):
         await stream.collect()

@@ -351,7 +351,7 @@ def fails_for_b(key: Any, window: Any, elements: list[Any]) -> list[Any]:
 @pytest.mark.timeout(180)
 async def test_dead_letters_of_windows_travel_between_processes() -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
     stream = env.from_collection([("a", 1), ("b", 2), ("b", 3)])
     timed = keyed(stream).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
     global_ = stream.key_by(lambda record: record[0]).window(am.GlobalWindows())

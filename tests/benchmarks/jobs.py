@@ -26,7 +26,7 @@ def w1(count: int, *, chained: bool = True) -> int:
     """Map, filter, map, count."""
     env = am.StreamExecutionEnvironment()
     if not chained:
-        env.disable_operator_chaining()
+        env.configure(operator_chaining=False)
     stream = env.from_collection(records(count)).map(double).filter(is_even)
     return am.run(stream.map(value_of).count())
 

@@ -47,7 +47,7 @@ def _value_of(pair: Pair) -> int:
 def sums_on_disk(keys: int) -> int:
     """Sum up per key in RocksDB; return the number of results."""
     env = am.StreamExecutionEnvironment()
-    env.state_backend = am.RocksDBStateBackend()
+    env.configure(state_backend=am.RocksDBStateBackend())
     keyed = env.from_collection(pairs(keys)).key_by(_key_of)
     return am.run(keyed.aggregate(am.sum_(_value_of)).count())
 

@@ -29,7 +29,7 @@ _PAIRS = 10
 _TURNS = 3
 _LOST_MAX = 0.03
 _EVERY_S = 1.0
-_OFF = am.JobConfig(stall_threshold_ms=None, stuck_after_s=None)
+_OFF = am.JobConfig(stall_threshold=None, stuck_after=None)
 _LOOK_S = loop_watch._LOOK_S
 
 Build = Callable[[am.DataStream[Record]], am.DataStream[Any]]
@@ -56,7 +56,9 @@ async def _run(build: Build, count: int, busy: float | None) -> None:
     config = _OFF
     if busy is not None:
         vars(loop_watch)["_LOOK_S"] = _LOOK_S * busy
-        config = am.JobConfig(latency_interval_ms=round(1000 * busy), trace_calls=True)
+        config = am.JobConfig(
+            latency_interval=am.millis(round(1000 * busy)), trace_calls=True
+        )
     env = am.StreamExecutionEnvironment(config=config)
     build(env.from_collection(records(count))).sink_to(_drop)
     async with env.start() as job:

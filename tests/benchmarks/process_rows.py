@@ -94,14 +94,14 @@ def _third(record: Record) -> float:
 def running_sums(count: int, deployment: Any) -> int:
     """Sum up per key in two subtasks."""
     env, sums = _sums(count, make_record, _second, _third)
-    env.deployment = deployment
+    env.configure(deployment=deployment)
     return am.run(sums.count())
 
 
 def keyed_events(count: int) -> int:
     """Sum up events per int key in two processes."""
     env, sums = _sums(count, make_event, "key", "value")
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
     return am.run(sums.count())
 
 
@@ -141,7 +141,7 @@ def bare_stream(count: int) -> int:
 def byte_records(count: int) -> int:
     """Let one process make records of 1 KiB and another one read them to the last."""
     env = am.StreamExecutionEnvironment(parallelism=1)
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
     payloads, last = (_PAYLOAD, _LAST), count - 1
     made = env.from_collection(range(count)).map(
         lambda number: payloads[number == last]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.durations import seconds
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
@@ -95,9 +95,9 @@ def test_directories_that_exist_keep_their_mode(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mode", [0o400, 0o755, 640, 0o1600, -1])
 def test_a_mode_that_its_owner_cannot_use_is_refused(mode: int) -> None:
     with pytest.raises(InvalidArgumentError, match="0o640"):
-        CheckpointSettings(interval=seconds(1), file_mode=mode)
+        CheckpointConfig(interval=seconds(1), file_mode=mode)
 
 
 def test_a_mode_is_a_number() -> None:
     with pytest.raises(WrongTypeError, match="file_mode"):
-        CheckpointSettings(interval=seconds(1), file_mode="0o640")  # type: ignore[arg-type]
+        CheckpointConfig(interval=seconds(1), file_mode="0o640")  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from aiomailbox.checkpoint.planner import (
     loses_union_state,
     plan_checkpoint,
 )
-from aiomailbox.checkpoint.settings import CheckpointingMode, CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig, CheckpointingMode
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
@@ -102,12 +102,12 @@ def test_how_barriers_meet(
     settings: dict[str, Any], kind: SnapshotType, expected: Alignment
 ) -> None:
     """SEM-194."""
-    found = CheckpointSettings(interval=am.seconds(1), **settings).alignment(kind)
+    found = CheckpointConfig(interval=am.seconds(1), **settings).alignment(kind)
     assert found == (expected, NO_ALIGNED_TIMEOUT)
 
 
 def test_unaligned_barriers_may_be_tried_aligned_first() -> None:
-    settings = CheckpointSettings(
+    settings = CheckpointConfig(
         interval=am.seconds(1), unaligned=True, aligned_timeout=am.millis(30)
     )
     assert settings.alignment(CHECKPOINT) == (Alignment.ALIGNED, 30)
@@ -134,21 +134,21 @@ def test_settings_that_cannot_work_are_refused(
     settings: dict[str, Any], problem: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=problem):
-        CheckpointSettings(**{"interval": am.seconds(1), **settings})
+        CheckpointConfig(**{"interval": am.seconds(1), **settings})
 
 
 def test_settings_of_another_type_are_refused() -> None:
     with pytest.raises(
         WrongTypeError, match="mode: 'exactly_once' is not a checkpointing mode"
     ):
-        CheckpointSettings(interval=am.seconds(1), mode="exactly_once")  # type: ignore[arg-type]
+        CheckpointConfig(interval=am.seconds(1), mode="exactly_once")  # type: ignore[arg-type]
     with pytest.raises(WrongTypeError, match="tolerable_failures"):
-        CheckpointSettings(interval=am.seconds(1), tolerable_failures=True)
+        CheckpointConfig(interval=am.seconds(1), tolerable_failures=True)
 
 
 def test_the_pause_stretches_the_interval() -> None:
     assert (
-        CheckpointSettings(interval=am.seconds(1), min_pause=am.seconds(3)).interval_ms
+        CheckpointConfig(interval=am.seconds(1), min_pause=am.seconds(3)).interval_ms
         == 3000
     )
-    assert CheckpointSettings(interval=None).interval_ms == 0
+    assert CheckpointConfig(interval=None).interval_ms == 0

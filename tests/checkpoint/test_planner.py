@@ -33,7 +33,7 @@ from aiomailbox.checkpoint.planner import (
     SetPeriodicTimer,
     StartCheckpoint,
 )
-from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.durations import seconds
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records.events import SnapshotType
@@ -48,7 +48,7 @@ STOP = SnapshotType.SUSPEND_CANONICAL
 class Coordinator:
     """Carries out what a planner decides, as lists of what happened."""
 
-    settings: CheckpointSettings
+    settings: CheckpointConfig
     plan: CheckpointPlan | FailureReason = PLAN
     now_ms: int = 1_000_000
     started: list[int] = field(default_factory=list)
@@ -105,7 +105,7 @@ class Coordinator:
 
 
 def coordinator(**settings: Any) -> Coordinator:
-    return Coordinator(CheckpointSettings(**{"interval": None, **settings}))
+    return Coordinator(CheckpointConfig(**{"interval": None, **settings}))
 
 
 def test_a_checkpoint_completes_with_its_last_acknowledgement() -> None:
@@ -226,7 +226,7 @@ def test_a_request_waits_while_too_many_that_failed_are_deleted() -> None:
 
 def test_savepoints_come_first_and_people_before_the_timer() -> None:
     """SEM-212."""
-    queue = RequestQueue(CheckpointSettings(interval=None, unaligned=True))
+    queue = RequestQueue(CheckpointConfig(interval=None, unaligned=True))
     periodic = CheckpointRequest(1, is_periodic=True)
     asked = CheckpointRequest(2)
     savepoint = CheckpointRequest(3, SAVEPOINT)
@@ -255,7 +255,7 @@ def test_only_the_timer_keeps_the_pause() -> None:
 
 def test_too_many_requests_are_refused() -> None:
     """SEM-214."""
-    settings = CheckpointSettings(interval=None)
+    settings = CheckpointConfig(interval=None)
     queue = RequestQueue(settings, queued_max=10)
     requests = [CheckpointRequest(number) for number in range(11)]
     refusals = [queue.add(request) for request in requests]
@@ -267,7 +267,7 @@ def test_too_many_requests_are_refused() -> None:
 
 def test_the_timers_request_makes_room_for_a_savepoint() -> None:
     """SEM-214."""
-    queue = RequestQueue(CheckpointSettings(interval=None), queued_max=1)
+    queue = RequestQueue(CheckpointConfig(interval=None), queued_max=1)
     periodic = CheckpointRequest(1, is_periodic=True)
     assert queue.add(periodic) is None
     refusal = queue.add(CheckpointRequest(2, SAVEPOINT))
@@ -473,7 +473,7 @@ class Coordinating(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        settings = CheckpointSettings(
+        settings = CheckpointConfig(
             interval=seconds(1), max_concurrent=2, tolerable_failures=3
         )
         self.planner = CheckpointPlanner(settings, lambda: PLAN, Random(1))

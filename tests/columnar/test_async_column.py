@@ -452,7 +452,7 @@ async def test_a_finished_call_is_found_in_the_journal(tmp_path: Any) -> None:
 
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(am.seconds(0.05), directory=tmp_path)
-    env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    env.configure(restart=am.restart.fixed_delay(3, 0.01))
     found: list[Any] = []
     stream = env.from_arrow(TABLE.to_batches(100), TIMES)
     called = stream.map_async(

@@ -249,7 +249,7 @@ async def written_by(
     """Run all pipelines in one job; return what each of them has written."""
     env = am.StreamExecutionEnvironment(parallelism=2)
     if deployment is not None:
-        env.deployment = deployment
+        env.configure(deployment=deployment)
     parts = in_batches(rows, [17])
     batches = [pa.RecordBatch.from_pylist(part, SCHEMA) for part in parts]
     # One subtask emits, so that records of a key come in one order.

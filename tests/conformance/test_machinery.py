@@ -34,7 +34,7 @@ from aiomailbox.checkpoint.planner import (
     RequestQueue,
     trigger_failure,
 )
-from aiomailbox.checkpoint.settings import CheckpointSettings
+from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.durations import seconds
 from aiomailbox.policies import restart
 from aiomailbox.policies.restart import RestartStrategy, RestartWait
@@ -217,7 +217,7 @@ def test_restarts_are_delayed_as_by_flink(scenario: Spec) -> None:
 @pytest.mark.parametrize("scenario", of("request_decider"))
 def test_requests_are_chosen_as_by_flink(scenario: Spec) -> None:
     params = scenario["params"]
-    settings = CheckpointSettings(
+    settings = CheckpointConfig(
         interval=seconds(60),
         max_concurrent=params["max"],
         min_pause=seconds(params["pause"] / 1000),

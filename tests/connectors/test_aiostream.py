@@ -105,7 +105,7 @@ async def test_a_failure_of_the_job_comes_out_of_aiostream(env: Env) -> None:
 async def test_leaving_the_context_of_aiostream_cancels_the_job(env: Env) -> None:
     ticks = Ticks()
     records = env.from_source(source_from_aiostream(ticks.stream()))
-    env.set_buffer_timeout(0)
+    env.configure(buffer_timeout=am.millis(0))
     async with (aiostream_from_stream(records) | pipe.take(2)).stream() as taken:
         assert [n async for n in taken] == [0, 1]
     assert ticks.closed == 1

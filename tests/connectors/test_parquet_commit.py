@@ -305,7 +305,7 @@ from aiomailbox.connectors.collection import IteratorSource
 import aiomailbox as am
 
 env = am.StreamExecutionEnvironment(parallelism=2)
-env.deployment = am.Processes(2)
+env.configure(deployment=am.Processes(2))
 source = IteratorSource(itertools.count, bounded=False)
 records = env.from_source(source).rebalance().map(lambda n: {"n": n})
 records.sink_to(am.ParquetSink(sys.argv[1], mode="overwrite", rows_per_file=100))

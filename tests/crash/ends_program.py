@@ -104,7 +104,7 @@ async def main(facts: dict[str, Any]) -> None:
     place = Path(facts["place"])
     env = am.StreamExecutionEnvironment(parallelism=facts.get("parallelism", 1))
     if facts.get("workers"):
-        env.deployment = am.Processes(facts["workers"])
+        env.configure(deployment=am.Processes(facts["workers"]))
     more = {name: am.Retention[facts[name]] for name in ("retention",) if name in facts}
     env.enable_checkpointing(am.seconds(0.05), directory=place / "state", **more)
     is_held = "checkpoint" in facts or "savepoint" in facts

@@ -154,8 +154,8 @@ class _Stumbling:
 async def _run(place: Place, failure: str, *, checkpoints: bool) -> None:
     env = am.StreamExecutionEnvironment()
     if checkpoints:
-        env.enable_checkpointing(am.seconds(0.05)).set_restart_strategy(
-            am.restart.fixed_delay(3)
+        env.enable_checkpointing(am.seconds(0.05)).configure(
+            restart=am.restart.fixed_delay(3)
         )
     stumbles = COUNT * 3 // 4 if failure == "a function raises" else None
     env.from_collection(list(range(COUNT))).map(_Stumbling(stumbles)).sink_to(

@@ -83,9 +83,9 @@ async def main(directory: Path, database: str, socket: str, workers: int) -> Non
     """Run the job, from the newest checkpoint if there is one, and once."""
     env = am.StreamExecutionEnvironment(parallelism=SUBTASKS)
     env.enable_checkpointing(am.seconds(0.1), directory=directory / "checkpoints")
-    env.set_restart_strategy(am.restart.fixed_delay(100, 0.01))
+    env.configure(restart=am.restart.fixed_delay(100, 0.01))
     if workers:
-        env.deployment = am.Processes(workers)
+        env.configure(deployment=am.Processes(workers))
     build(env, directory, database, socket)
     async with env.start("crash", restore_from="latest", if_finished="return") as job:
         result: Any = await job.result()

@@ -364,7 +364,7 @@ async def _buffer(told: Told) -> None:
         await asyncio.sleep(1)
 
     env = new_env()
-    env.set_buffer_timeout(0)
+    env.configure(buffer_timeout=am.millis(0))
     env.from_collection(range(10_000)).buffer(1).rebalance().sink_to(slow)
     async with env.start("job") as job:
         while "records_dropped" not in told.counters:
@@ -686,7 +686,7 @@ async def _stuck(told: Told) -> None:
         await asyncio.sleep(3_600)
         return number
 
-    env = new_env(config=am.JobConfig(stuck_after_s=0.3))
+    env = new_env(config=am.JobConfig(stuck_after=am.seconds(0.3)))
     env.from_collection([1, 2, 3]).map_async(hang, concurrency=1).sink_to(drop)
     async with env.start("job") as job:
         await told.until_logged("tasks make no progress")
@@ -698,7 +698,7 @@ async def _late_barrier(told: Told) -> None:
     async def hang(number: int) -> None:
         await asyncio.sleep(3_600)
 
-    env = new_env(config=am.JobConfig(stuck_after_s=0.3))
+    env = new_env(config=am.JobConfig(stuck_after=am.seconds(0.3)))
     env.enable_checkpointing(am.seconds(0.1), directory=told.directory)
     env.from_collection([1, 2, 3]).sink_to(hang)
     async with env.start("job") as job:
@@ -782,7 +782,7 @@ async def _own_copies(told: Told) -> None:
         count_up()
 
     env = new_env()
-    env.deployment = am.Processes(1)
+    env.configure(deployment=am.Processes(1))
     numbers = env.from_collection([1]).map(Counts()).name("counts").uid("c")
     numbers.map(count_around).sink_to(count_here)
     await told.run(env)

@@ -117,7 +117,7 @@ async def test_the_page_goes_on_through_a_restart_of_the_demo(
 
     async def run() -> None:
         env = am.StreamExecutionEnvironment()
-        env.set_restart_strategy(am.restart.fixed_delay(2, 1.0))
+        env.configure(restart=am.restart.fixed_delay(2, 1.0))
         source = am.SparkSource(demo.as_they_left(month), splits="ordered")
         read = env.from_source(source, demo.strategy(), name="flights").map(fail_once)
         read.name("check").through(demo.daily_delays).sink_to(lambda day: None)

@@ -40,7 +40,9 @@ def families_of(port: int) -> dict[str, Any]:
 async def test_a_scrape_shows_declared_metrics_with_labels() -> None:
     registry = CollectorRegistry()
     server, thread = start_http_server(0, "127.0.0.1", registry)
-    env = am.StreamExecutionEnvironment(config=am.JobConfig(latency_interval_ms=1))
+    env = am.StreamExecutionEnvironment(
+        config=am.JobConfig(latency_interval=am.millis(1))
+    )
     pipeline(env)
     async with env.start("first") as job:
         export = am.observe.prometheus(job, registry)
@@ -152,7 +154,9 @@ async def test_two_jobs_of_a_name_that_run_are_told_apart() -> None:
 async def test_the_source_of_a_latency_is_a_label() -> None:
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
     provider = MeterProvider([reader])
-    env = am.StreamExecutionEnvironment(config=am.JobConfig(latency_interval_ms=1))
+    env = am.StreamExecutionEnvironment(
+        config=am.JobConfig(latency_interval=am.millis(1))
+    )
     inbox = am.Inbox[int]()
     env.from_source(inbox, name="numbers").map(abs).name("add").uid("a").sink_to(
         lambda number: None
@@ -188,7 +192,9 @@ class Sizes(am.ProcessFunction[int, int]):
 async def test_opentelemetry_observes_them_through_its_api() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader])
-    env = am.StreamExecutionEnvironment(config=am.JobConfig(latency_interval_ms=1))
+    env = am.StreamExecutionEnvironment(
+        config=am.JobConfig(latency_interval=am.millis(1))
+    )
     stream = env.from_collection(range(1, 101)).process(Sizes()).name("sizes")
     stream.sink_to(lambda number: None)
     async with env.start("observed") as job:

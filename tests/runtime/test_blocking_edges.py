@@ -68,7 +68,7 @@ async def test_who_reads_begins_when_who_writes_has_ended(parallelism: int) -> N
 
 async def test_who_fails_reads_again_and_who_writes_runs_once() -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    env.configure(restart=am.restart.fixed_delay(3, 0.01))
     trials = Trials(1_000, 4_000)
     seen: list[int] = []
     two_stages(env, trials).sink_to(seen.append)
@@ -146,7 +146,7 @@ async def test_a_damaged_file_is_written_again(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(BlockingFile, "read", damaged)
     env = am.StreamExecutionEnvironment()
-    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    env.configure(restart=am.restart.fixed_delay(1, 0.01))
     trials = Trials()
     seen: list[int] = []
     two_stages(env, trials).sink_to(seen.append)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import aiomailbox as am
 from aiomailbox.errors import (
     JobCancelledError,
     JobFailedError,
@@ -162,7 +163,9 @@ async def test_every_committer_is_ended_and_the_first_error_counts(
 
 async def test_a_clean_up_that_hangs_is_given_up(bench: Any, new_sink: Any) -> None:
     sink = new_sink(end=lambda: asyncio.sleep(10**6))
-    job = bench.deploy(bench.sink(bench.source([1]), sink), cancel_timeout_s=5.0)
+    job = bench.deploy(
+        bench.sink(bench.source([1]), sink), cancel_timeout=am.seconds(5.0)
+    )
     with pytest.raises(JobFailedError) as caught:
         await job.wait()
     assert isinstance(caught.value.__cause__, TimeoutError)
@@ -248,7 +251,9 @@ async def test_every_committer_is_ended_also_when_time_has_run_out(
     second = new_sink(first.log)
     source = bench.source([1])
     job = bench.deploy(
-        bench.sink(source, first), bench.sink(source, second), cancel_timeout_s=5.0
+        bench.sink(source, first),
+        bench.sink(source, second),
+        cancel_timeout=am.seconds(5.0),
     )
     with pytest.raises(JobFailedError):
         await job.wait()
@@ -294,7 +299,7 @@ async def test_a_committer_that_does_not_give_way_is_left_behind_and_named(
     job = bench.deploy(
         bench.sink(source, first, "stubborn"),
         bench.sink(source, second),
-        cancel_timeout_s=5.0,
+        cancel_timeout=am.seconds(5.0),
     )
     await asyncio.sleep(1)
     job.cancel()

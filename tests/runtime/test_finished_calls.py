@@ -46,7 +46,7 @@ class Service:
 def environment(directory: Path | None, *, parallelism: int = 2, **more: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=parallelism)
     env.enable_checkpointing(am.seconds(0.05), directory=directory, **more)
-    return env.set_restart_strategy(am.restart.fixed_delay(10, 0.01))
+    return env.configure(restart=am.restart.fixed_delay(10, 0.01))
 
 
 @pytest.mark.parametrize("ordered", [True, False])
@@ -94,7 +94,7 @@ async def test_another_program_at_another_parallelism_finds_what_is_finished(
         env = environment(
             place, parallelism=parallelism, retention=am.Retention.ON_FAILURE
         )
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
 
         def fail(number: int) -> int:
             if number == fails_at:
@@ -149,7 +149,7 @@ async def test_what_a_savepoint_has_not_come_to_is_not_paid_again(
 
         env = am.StreamExecutionEnvironment()
         env.enable_checkpointing(am.seconds(1000), directory=place)
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         numbers = env.from_collection(list(range(400))).map_async(pace, concurrency=1)
         calls = numbers.uid("pace").map_async(
             lambda number: service(number),
@@ -425,15 +425,15 @@ class Client:
 
 
 async def main():
-    config = am.JobConfig(heartbeat_timeout_s=float(sys.argv[5]))
+    config = am.JobConfig(heartbeat_timeout=am.seconds(float(sys.argv[5])))
     env = am.StreamExecutionEnvironment(parallelism=2, config=config)
     if WORKERS:
-        env.deployment = am.Processes(WORKERS)
+        env.configure(deployment=am.Processes(WORKERS))
     env.enable_checkpointing(am.seconds(0.1), directory=f"{DIRECTORY}/checkpoints")
     if RESTARTS:
-        env.set_restart_strategy(am.restart.fixed_delay(RESTARTS, 0.01))
+        env.configure(restart=am.restart.fixed_delay(RESTARTS, 0.01))
     else:
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
     orders = env.from_source(am.FileSource(f"{DIRECTORY}/orders.jsonl"))
     paid = orders.map_async(Client(), concurrency=8, journal=True, id="id", ordered=False)
     paid.uid("pay").sink_to(note)

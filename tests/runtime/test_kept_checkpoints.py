@@ -102,7 +102,7 @@ async def hundred(after: int | None) -> AsyncIterator[int]:
 def program(sink: Any, directory: Any, source: Any = forever, **settings: Any) -> Any:
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(None, directory=directory, **settings)
-    env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    env.configure(restart=am.restart.fixed_delay(3, 0.01))
     numbers = env.from_async_iterable(source, offset=lambda number: number)
     numbers.uid("numbers").sink_to(sink).uid("rows")
     return env
@@ -216,7 +216,7 @@ async def test_a_directory_that_was_named_keeps_them_until_the_job_has_finished(
     def job() -> Any:
         env = am.StreamExecutionEnvironment()
         env.enable_checkpointing(am.seconds(0.01), directory=tmp_path)
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         numbers = env.from_async_iterable(forever, offset=lambda number: number)
         numbers.uid("numbers").map(stumble).sink_to(sink).uid("rows")
         return env
@@ -257,7 +257,7 @@ async def test_repair_the_table_and_start_the_job_again_loses_nothing(
     def job() -> Any:
         env = am.StreamExecutionEnvironment()
         env.enable_checkpointing(am.seconds(0.05), directory=tmp_path / "state")
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         source = env.from_async_iterable(numbers, offset=lambda number: number)
         rows = source.uid("numbers").map(lambda number: {"n": number % 90})
         rows.sink_to(am.SqlSink(sqlite.url, "numbers")).uid("table")

@@ -90,7 +90,7 @@ def environment(interval: float | None = 3600, **settings: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=2)
     every = None if interval is None else am.seconds(interval)
     env.enable_checkpointing(every, **settings)
-    return env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    return env.configure(restart=am.restart.fixed_delay(3, 0.01))
 
 
 async def forever(after: int | None) -> AsyncIterator[int]:
@@ -233,7 +233,7 @@ async def test_a_job_that_starts_again_is_stopped_with_a_savepoint_once_it_runs(
     tmp_path: Path,
 ) -> None:
     env = environment(None)
-    env.set_restart_strategy(am.restart.fixed_delay(3, 5))
+    env.configure(restart=am.restart.fixed_delay(3, 5))
     trouble = [ConnectionError("once")]
 
     def stumble(number: int) -> int:

@@ -274,7 +274,7 @@ async def test_a_job_that_goes_on_keeps_its_limit(tmp_path: Path) -> None:
         env.enable_checkpointing(
             am.seconds(5), directory=tmp_path, retention=am.Retention.ON_FAILURE
         )
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         limit = am.RateLimit(3, per=60.0)
         # It never ends, so that checkpoints do not wait for the last call.
         lines = env.from_source(am.FileSource(tmp_path / "lines", "text", watch=1))

@@ -33,7 +33,7 @@ def environment(interval: float | None, strategy: Any) -> Any:
     env = am.StreamExecutionEnvironment()
     if interval is not None:
         env.enable_checkpointing(am.seconds(interval))
-    return env.set_restart_strategy(strategy)
+    return env.configure(restart=strategy)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ async def test_failures_of_several_places_are_no_poison() -> None:
 async def test_what_else_ends_with_a_region_does_not_hide_it() -> None:
     """Its other tasks fail, too, while they are ended."""
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.set_restart_strategy(am.restart.fixed_delay(2, 0.01))
+    env.configure(restart=am.restart.fixed_delay(2, 0.01))
 
     class Ends(am.ProcessFunction[int, int]):
         def process_element(self, value: int, context: Any, out: Any) -> None:
@@ -139,7 +139,7 @@ async def test_a_record_that_kills_its_process_is_named_by_its_range(
 ) -> None:
     env = environment(None, am.restart.fixed_delay(2, 0.01))
     env.enable_checkpointing(am.seconds(0.05), directory=tmp_path)
-    env.deployment = am.Processes(1)
+    env.configure(deployment=am.Processes(1))
 
     async def die(value: int) -> int:
         if value % 20 == 0:

@@ -50,7 +50,7 @@ def environment(interval: float | None = 0.05, **settings: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=settings.pop("parallelism", 2))
     every = None if interval is None else am.seconds(interval)
     env.enable_checkpointing(every, **settings)
-    return env.set_restart_strategy(am.restart.fixed_delay(5, 0.01))
+    return env.configure(restart=am.restart.fixed_delay(5, 0.01))
 
 
 def sums(env: Any, fails: FailsAt, results: list[tuple[int, int]]) -> None:
@@ -89,7 +89,7 @@ async def test_each_record_counts_once_in_state_however_often_the_job_fails() ->
 
 async def test_a_job_that_fails_too_often_has_failed_with_the_last_error() -> None:
     env = environment()
-    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    env.configure(restart=am.restart.fixed_delay(1, 0.01))
     sums(env, FailsAt(100, 101, 102), [])
     with pytest.raises(JobFailedError, match=r"stumbled over 10[01]"):
         await env.execute()
@@ -98,7 +98,7 @@ async def test_a_job_that_fails_too_often_has_failed_with_the_last_error() -> No
 async def test_without_checkpoints_a_job_that_starts_again_begins_anew() -> None:
     results: list[tuple[int, int]] = []
     env = am.StreamExecutionEnvironment()
-    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    env.configure(restart=am.restart.fixed_delay(1, 0.01))
     sums(env, FailsAt(2_000), results)
     await env.execute()
     assert totals(results) == EXPECTED
@@ -111,7 +111,7 @@ async def test_another_program_goes_on_from_the_latest_checkpoint(
 
     def program(fails: FailsAt) -> Any:
         env = environment(directory=tmp_path, retention=am.Retention.ON_FAILURE)
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         sums(env, fails, results)
         return env
 
@@ -390,7 +390,7 @@ async def test_a_checkpoint_that_nobody_takes_says_why() -> None:
 
 async def test_cancelling_while_a_restart_is_waited_for_ends_the_job() -> None:
     env = environment()
-    env.set_restart_strategy(am.restart.fixed_delay(3, 3_600))
+    env.configure(restart=am.restart.fixed_delay(3, 3_600))
     sums(env, FailsAt(100), [])
     async with env.start() as job:
         while job.state is not am.JobState.RESTARTING:
@@ -431,7 +431,7 @@ async def test_what_had_finished_is_not_done_again(tmp_path: Path) -> None:
     fails = FailsAt(5)
     results: list[int] = []
     env = environment(0.1, parallelism=1, mode=AT_LEAST_ONCE)
-    env.disable_operator_chaining()
+    env.configure(operator_chaining=False)
     short = env.from_collection([100]).process(Life("short"))
     long = env.from_async_iterable(Slow).map(fails).process(Life("long"))
     short.union(long).sink_to(results.append)
@@ -478,7 +478,7 @@ async def test_a_job_that_has_failed_leaves_the_journal_and_one_that_has_not_doe
 
     def program(fails: FailsAt) -> Any:
         env = environment(None, directory=tmp_path, parallelism=1)
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         stream = env.from_collection(list(range(20)))
         called = stream.map_async(
             call, concurrency=1, journal=True, id=lambda value: value
@@ -501,7 +501,7 @@ async def test_a_life_that_cannot_be_restored_loses_nothing_that_others_have_lef
     results: list[tuple[int, int]] = []
 
     def program(fails: FailsAt, kind: type) -> Any:
-        env = environment(directory=tmp_path).set_restart_strategy(am.restart.none())
+        env = environment(directory=tmp_path).configure(restart=am.restart.none())
         descriptor = am.ValueStateDescriptor("sum", kind)
 
         class Sums(am.KeyedProcessFunction):
@@ -616,8 +616,8 @@ async def test_keys_of_another_type_than_those_that_were_restored_are_refused(
 
     def program(key: Any) -> Any:
         env = environment(None)
-        env.set_restart_strategy(am.restart.none())
-        env.state_backend = backend()
+        env.configure(restart=am.restart.none())
+        env.configure(state_backend=backend())
 
         async def forever(after: int | None) -> Any:
             for number in range(0 if after is None else after + 1, 10**9):
@@ -710,7 +710,7 @@ def opaque_counts(
         directory=directory,
         retention=am.Retention.ON_CANCELLATION,
     )
-    env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    env.configure(restart=am.restart.fixed_delay(3, 0.01))
     counts = env.from_source(inbox).key_by(lambda _: 0).process(CountsOpaquely(opened))
     counts.uid("counts").sink_to(results.put_nowait)
     return env

@@ -55,7 +55,7 @@ def environment(interval: float | None = 0.02, **settings: Any) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=2)
     if interval is not None:
         env.enable_checkpointing(am.seconds(interval), **settings)
-    return env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    return env.configure(restart=am.restart.fixed_delay(3, 0.01))
 
 
 def halves(env: Any, trials: Trials, sink: Any, start: int = 0) -> None:
@@ -136,7 +136,7 @@ async def test_regions_fail_one_after_the_other_and_each_counts() -> None:
 
 async def test_the_strategy_counts_failures_of_regions() -> None:
     env = environment()
-    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    env.configure(restart=am.restart.fixed_delay(1, 0.01))
     trials = Trials(100, 450, 200)
     halves(env, trials, [].append)
     with pytest.raises(JobFailedError, match="stumbled over"):
@@ -173,7 +173,7 @@ async def test_splits_that_readers_got_since_the_checkpoint_come_back(
         (inputs / f"{number:02}.txt").write_text("".join(lines))
     trials = Trials(*chance.sample(range(1_000), 3))
     env = environment(chance.choice([None, 0.01, 0.05]))
-    env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    env.configure(restart=am.restart.fixed_delay(3, 0.01))
     rows = env.from_source(am.FileSource(inputs, format="text"), name="rows")
     numbers = rows.map(int).process(Stumbles(trials))
     numbers.map(str).sink_to(am.FileSink(tmp_path / "out", format="text"))
@@ -273,7 +273,7 @@ async def test_all_regions_restart_if_a_source_does_not_know_what_one_has_read(
     results: list[int] = []
     trials = Trials(990)
     env = environment(None)
-    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
+    env.configure(restart=am.restart.fixed_delay(1, 0.01))
     rows = env.from_source(am.FileSource(tmp_path, format="text"), name="rows")
     rows.map(int).process(Stumbles(trials)).sink_to(results.append)
     async with env.start() as job:
@@ -390,7 +390,7 @@ async def test_a_region_that_fails_while_another_waits_shares_the_rest_of_its_de
                 raise RuntimeError(f"{index} fails")
 
     env = environment(None)
-    env.set_restart_strategy(am.restart.fixed_delay(1, 30))
+    env.configure(restart=am.restart.fixed_delay(1, 30))
     env.from_collection([0, 1, 2, 3]).process(Fails()).sink_to(lambda _: None)
     async with env.start() as job:
         await job.result()
@@ -405,7 +405,7 @@ async def test_a_job_that_is_stopped_while_a_region_waits_ends_well() -> None:
     trials = Trials(450)
     results: list[int] = []
     env = environment()
-    env.set_restart_strategy(am.restart.fixed_delay(3, 10))
+    env.configure(restart=am.restart.fixed_delay(3, 10))
     halves(env, trials, results.append)
     async with env.start() as job:
         while job.state is not am.JobState.RESTARTING:
@@ -419,7 +419,7 @@ async def test_a_job_that_is_stopped_while_a_region_waits_ends_well() -> None:
 async def test_a_job_that_is_cancelled_while_a_region_waits_ends_at_once() -> None:
     trials = Trials(450)
     env = environment()
-    env.set_restart_strategy(am.restart.fixed_delay(3, 1_000))
+    env.configure(restart=am.restart.fixed_delay(3, 1_000))
     halves(env, trials, [].append)
     loop = asyncio.get_running_loop()
     async with env.start() as job:
@@ -435,7 +435,7 @@ async def test_checkpoints_wait_until_a_region_runs_again() -> None:
     trials = Trials(450)
     env = environment(None)
     env.enable_checkpointing(None)
-    env.set_restart_strategy(am.restart.fixed_delay(3, 5))
+    env.configure(restart=am.restart.fixed_delay(3, 5))
     halves(env, trials, [].append)
     loop = asyncio.get_running_loop()
     async with env.start() as job:

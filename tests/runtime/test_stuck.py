@@ -18,7 +18,7 @@ from aiomailbox.runtime.stuck_watch import StuckTasks
 from aiomailbox.runtime.views import OperatorView, TaskView
 
 AFTER_S = 0.3
-CONFIG = am.JobConfig(stuck_after_s=AFTER_S)
+CONFIG = am.JobConfig(stuck_after=am.seconds(AFTER_S))
 
 
 async def hang(city: str) -> str:
@@ -89,7 +89,7 @@ async def test_a_late_barrier_is_told_once_with_the_task_that_it_waits_for(
         await asyncio.sleep(3600)
 
     # Whoever is not held has its barrier long before that, on a busy machine, too.
-    config = am.JobConfig(stuck_after_s=3)
+    config = am.JobConfig(stuck_after=am.seconds(3))
     env = am.StreamExecutionEnvironment(config=config).enable_checkpointing(None)
     numbers = env.from_collection(range(10_000), name="numbers")
     numbers.rebalance().map(never).name("stuck").sink_to(drop)
@@ -150,16 +150,16 @@ async def test_a_job_that_has_nothing_to_do_or_goes_on_is_not_told(
 
 @pytest.mark.real_time
 async def test_off_nobody_looks(caplog: pytest.LogCaptureFixture) -> None:
-    env = am.StreamExecutionEnvironment(config=am.JobConfig(stuck_after_s=None))
+    env = am.StreamExecutionEnvironment(config=am.JobConfig(stuck_after=None))
     env.from_collection(["oslo"]).map_async(hang).sink_to(drop)
     async with env.start() as job:
         assert job._job._watch._timer is None
         await asyncio.sleep(3 * AFTER_S)
         await job.cancel()
     assert caplog.records == []
-    for wrong in (0, -1, float("nan"), float("inf")):
-        with pytest.raises(am.InvalidArgumentError, match="stuck_after_s"):
-            am.JobConfig(stuck_after_s=wrong)
+    for wrong in (0, -1):
+        with pytest.raises(am.InvalidArgumentError, match="stuck_after"):
+            am.JobConfig(stuck_after=am.seconds(wrong))
 
 
 def view(name: str, out: int, *, idle_ms: float = 0, **more: Any) -> TaskView:

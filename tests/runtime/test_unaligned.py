@@ -58,7 +58,7 @@ def environment(interval: float | None = 0.05, **settings: Any) -> Any:
     settings.setdefault("unaligned", True)
     every = None if interval is None else am.seconds(interval)
     env.enable_checkpointing(every, **settings)
-    return env.set_restart_strategy(am.restart.fixed_delay(20, 0.01))
+    return env.configure(restart=am.restart.fixed_delay(20, 0.01))
 
 
 def remembered(
@@ -253,7 +253,7 @@ async def test_what_was_in_flight_is_spread_over_another_number_of_subtasks(
             retention=am.Retention.ON_CANCELLATION,
             parallelism=parallelism,
         )
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         remembered(env, FailsAt(), results, pause=0.2)
         return env
 
@@ -316,7 +316,7 @@ async def test_records_in_flight_on_an_exchange_that_is_gone_are_refused(
         env = environment(
             None, directory=tmp_path, retention=am.Retention.ON_CANCELLATION
         )
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
         numbers = env.from_collection(list(range(COUNT))).set_parallelism(1).uid("in")
         if has_keys:
             slow = Remembers(FailsAt(), results, 0.2)

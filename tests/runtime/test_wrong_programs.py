@@ -60,7 +60,7 @@ async def test_a_mistake_ends_the_job_at_the_third_time() -> None:
 @pytest.mark.real_time
 async def test_a_mistake_in_a_worker_ends_the_job_at_the_third_time() -> None:
     env = am.StreamExecutionEnvironment()
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
     await fail_three_times(env)
 
 
@@ -74,7 +74,7 @@ async def fail_three_times(env: Any) -> None:
             await job.result()
     assert job.restarts == 2
     assert "ZeroDivisionError at " in str(caught.value)
-    assert "set_restart_strategy" in str(caught.value)
+    assert "JobConfig(restart=...)" in str(caught.value)
 
 
 async def test_an_outage_does_not_end_the_job() -> None:
@@ -101,7 +101,7 @@ async def test_a_strategy_of_the_users_is_not_overruled() -> None:
             raise TypeError("a mistake, or is it?")
         return value
 
-    env = environment().set_restart_strategy(am.restart.exponential_delay())
+    env = environment().configure(restart=am.restart.exponential_delay())
     assert await env.from_collection([1]).map(stumble).collect() == [1]
 
 

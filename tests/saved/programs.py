@@ -928,8 +928,8 @@ class Job:
             ),
         )  # fmt: skip
         if self.on_disk:
-            env.state_backend = am.RocksDBStateBackend()
-        env.set_restart_strategy(am.restart.none())
+            env.configure(state_backend=am.RocksDBStateBackend())
+        env.configure(restart=am.restart.none())
         is_replayable = self.build is not source_inbox
         mode = am.CheckpointingMode
         return env.enable_checkpointing(

@@ -201,7 +201,7 @@ async def test_names_hold_in_other_processes(name: str) -> None:
     committed = dict(fixture.committed)
     job = MOVED[name]
     env = job.environment(NEXT)
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
     job.build(env, programs.Sink(committed, NEXT))
     start: Any = {"restore_from": fixture.place, "state_names": STATE_NAMES}
     async with env.start("saved", **start) as running:

@@ -83,7 +83,7 @@ def stateless(env: Any, sink: Any) -> None:
 
 
 def unchained(env: Any, sink: Any) -> None:
-    env.disable_operator_chaining()
+    env.configure(operator_chaining=False)
     ordered(env).rebalance().map(lambda event: event.number).shuffle().map(
         lambda number: number * number
     ).sink_to(sink)

@@ -190,8 +190,8 @@ class Producer:
     __slots__ = ("_counts_channels", "is_closed", "partition_id", "pool")
 
     def __init__(self, partition_id: PartitionId, pool: LocalBufferPool) -> None:
-        self.partition_id = partition_id
-        self.pool = pool
+        self.partition_id: PartitionId = partition_id
+        self.pool: LocalBufferPool = pool
         self.is_closed: bool = False
         self._counts_channels = bool(pool.options.subpartitions)
 
@@ -603,12 +603,15 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
         if self._listener is not None and not self._is_blocked:
             self._listener.on_data_available()
 
-    def _count_taken(self, event: RuntimeEvent | None, size_bytes: int) -> int:
+    def _count_taken(
+        self, event: RuntimeEvent | None, size_bytes: int, record_count: int = 0
+    ) -> int:
         """Return the number of what is taken, after what an event brings about."""
         sequence_number = self._sequence_number
         self._sequence_number = (sequence_number + 1) % SEQUENCE_MODULUS
         self.buffers_total += 1
         self.bytes_total += size_bytes
+        self.records_total += record_count
         if event is not None:
             # Before it is said what comes next: nothing, if it blocks.
             if event.blocks_upstream:

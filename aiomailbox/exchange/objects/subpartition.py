@@ -170,8 +170,7 @@ class PipelinedSubpartition(ResultSubpartition[ObjectBuffer, PolledBuffer]):
         return taken
 
     def _describe(self, buffer: ObjectBuffer) -> PolledBuffer:
-        number = self._count_taken(buffer.event, buffer.size_bytes)
-        self.records_total += buffer.record_count
+        number = self._count_taken(buffer.event, buffer.size_bytes, buffer.record_count)
         return PolledBuffer(buffer, self.is_available(), self.has_priority, number)
 
     def _append_run(self, run: Run, count: int, size_bytes: int) -> bool:

@@ -181,7 +181,7 @@ class LivenessWatch:
             self._on_failed,
             f"sent no heartbeat for {limit_s:g} s and was killed: it was suspended, "
             "or one call of C code held the GIL all that time. "
-            "JobConfig(heartbeat_timeout_s=...) sets the limit",
+            "JobConfig(heartbeat_timeout=...) sets the limit",
         )
 
     def _take(self, beat: Beat) -> None:

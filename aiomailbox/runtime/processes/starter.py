@@ -422,7 +422,7 @@ class Processes:
     Example:
         >>> import aiomailbox as am
         >>> env = am.StreamExecutionEnvironment(parallelism=2)
-        >>> env.deployment = am.Processes(2)
+        >>> env = env.configure(deployment=am.Processes(2))
         >>> total = env.from_collection(range(1000)).map(lambda n: n * n)
         >>> sum(am.run(total.collect()))
         332833500

@@ -20,7 +20,7 @@ from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
 from aiomailbox.clock import Clock
-from aiomailbox.durations import seconds
+from aiomailbox.durations import millis, seconds
 from aiomailbox.errors import CheckpointFailedError, JobCancelledError, JobFailedError
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.graph.job_graph import JobGraph
@@ -468,16 +468,16 @@ class _Program:
             life.parallelism,
             _MAX_PARALLELISM,
             config=JobConfig(
-                flush_interval_ms=draw.choice((100, 100, 0)),
+                buffer_timeout=millis(draw.choice((100, 100, 0))),
                 buffers_per_channel=draw.choice((2, 2, 1)),
                 floating_buffers=draw.choice((8, 8, 0)),
                 buffer_size_bytes=draw.choice((BUFFER_SIZE_BYTES, 256)),
                 seed=draw.getrandbits(32),
             ),
         )
-        env.deployment = self._deployment
+        env.configure(deployment=self._deployment)
         if self._setting.backends:
-            env.state_backend = draw.choice(self._setting.backends)
+            env.configure(state_backend=draw.choice(self._setting.backends))
         is_still = life.world.faults == Faults.none()
         env.enable_checkpointing(
             seconds(interval_s),
@@ -491,8 +491,8 @@ class _Program:
             **self._barriers(interval_s),
         )
         # Without faults, what fails fails by itself.
-        env.set_restart_strategy(
-            restart.none()
+        env.configure(
+            restart=restart.none()
             if is_still
             else restart.fixed_delay(1_000_000, self._backoff_s)
         )

@@ -38,7 +38,7 @@ def main(place: Path, postgres: str, workers: int) -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)
     env.enable_checkpointing(am.seconds(0.1), directory=place / "checkpoints")
     if workers:
-        env.deployment = am.Processes(workers)
+        env.configure(deployment=am.Processes(workers))
     # It does not end before it has been killed as often as it is to be.
     numbers = env.from_source(Held(COUNT, place / "gate", 500))
     rows = numbers.map(slowly).map(row).key_by(key)

@@ -103,7 +103,7 @@ class FailsNowAndThen:
 def failing_job(sink: Any, *, directory: Path | None = None) -> Any:
     env = am.StreamExecutionEnvironment(parallelism=2)
     env.enable_checkpointing(am.seconds(0.02), directory=directory)
-    env.set_restart_strategy(am.restart.fixed_delay(20, 0.01))
+    env.configure(restart=am.restart.fixed_delay(20, 0.01))
     rows = env.from_collection(range(2_000)).map(FailsNowAndThen(350, 4))
     rows.rebalance().sink_to(sink)
     return env
@@ -188,7 +188,7 @@ async def test_a_job_that_failed_for_good_leaves_what_it_committed_and_can_go_on
             directory=tmp_path / "checkpoints",
             retention=am.Retention.ON_FAILURE,
         )
-        env.set_restart_strategy(am.restart.none())
+        env.configure(restart=am.restart.none())
 
         async def numbers(after: int | None) -> AsyncIterator[int]:
             for number in range(0 if after is None else after + 1, 800):

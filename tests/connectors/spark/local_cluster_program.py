@@ -66,7 +66,7 @@ def in_barrier(place: Path, df: Any) -> list[Any]:
         place / "out",
         schema=Seen,
         order_by="id",
-        checkpoint_interval=am.seconds(0.1),
+        config=am.JobConfig(checkpoints=am.CheckpointConfig(am.seconds(0.1))),
     )
     found = am.run(run)
     assert sorted(path.name for path in place.iterdir()) == ["first", "out", "second"]

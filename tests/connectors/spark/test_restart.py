@@ -61,7 +61,7 @@ async def test_each_row_counts_once_after_a_failure(
     source = SparkSource(df, batch_rows=BATCH_ROWS, **options)
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(None, directory=tmp_path / "checkpoints")
-    env.set_restart_strategy(am.restart.fixed_delay(3, 0.01))
+    env.configure(restart=am.restart.fixed_delay(3, 0.01))
     paced = Paced()
     fails = FailsOnce(paced)
     stream = env.from_source(source).map_async(paced, concurrency=1).map(fails)

@@ -147,7 +147,7 @@ def starter(tmp_path: Path) -> LoopStarter:
 @pytest.fixture
 def env(starter: LoopStarter) -> am.StreamExecutionEnvironment:
     made = am.StreamExecutionEnvironment(parallelism=2, config=am.JobConfig(seed=1))
-    made.deployment = OnThisLoop(starter)
+    made.configure(deployment=OnThisLoop(starter))
     return made
 
 

@@ -93,7 +93,7 @@ async def test_who_is_silent_for_too_long_is_told_of() -> None:
     async with asyncio.timeout(20):
         reason = await listener.failed
     assert "sent no heartbeat for 0.3 s" in reason
-    assert "heartbeat_timeout_s" in reason
+    assert "heartbeat_timeout" in reason
     listener.watch.close()
     assert theirs.recv(1) == b""
     theirs.close()
@@ -304,11 +304,11 @@ async def test_a_heart_beats_on_where_nobody_can_say_what_holds_the_loop(
     loop.close()
 
 
-@pytest.mark.parametrize("timeout_s", [2.9, 0, -1, float("nan")])
+@pytest.mark.parametrize("timeout_s", [2.9, 0, -1])
 def test_a_heartbeat_timeout_that_beats_cannot_keep(timeout_s: float) -> None:
-    with pytest.raises(am.UsageError, match="heartbeat_timeout_s"):
-        am.JobConfig(heartbeat_timeout_s=timeout_s)
-    assert am.JobConfig(heartbeat_timeout_s=float("inf"))
+    with pytest.raises(am.UsageError, match="heartbeat_timeout"):
+        am.JobConfig(heartbeat_timeout=am.seconds(timeout_s))
+    assert am.JobConfig(heartbeat_timeout=None).heartbeat_timeout_s == float("inf")
 
 
 def test_a_stopped_thread_has_no_loop_to_look_at() -> None:

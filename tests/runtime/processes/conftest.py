@@ -89,9 +89,9 @@ def env(
     """An environment of two subtasks in two processes that leave nothing behind."""
     before = traces.sockets()
     made = am.StreamExecutionEnvironment(
-        parallelism=2, config=am.JobConfig(seed=1, cancel_timeout_s=2.0)
+        parallelism=2, config=am.JobConfig(seed=1, cancel_timeout=am.seconds(2.0))
     )
-    made.deployment = am.Processes(2)
+    made.configure(deployment=am.Processes(2))
     yield made
     # Spark's session keeps connections of its own.
     if request.node.get_closest_marker("spark") is None:

@@ -47,7 +47,7 @@ def endless():
         number += 1
 
 env = am.StreamExecutionEnvironment(parallelism=2)
-env.deployment = am.Processes(2)
+env.configure(deployment=am.Processes(2))
 """
 ENDLESS = """
 import sys

@@ -65,10 +65,13 @@ async def test_a_slow_worker_asks_its_producers_for_smaller_buffers(
     env: am.StreamExecutionEnvironment,
 ) -> None:
     config = am.JobConfig(
-        seed=1, cancel_timeout_s=2.0, buffer_debloat=True, buffer_debloat_target_ms=50
+        seed=1,
+        cancel_timeout=am.seconds(2.0),
+        buffer_debloat=True,
+        buffer_debloat_target=am.millis(50),
     )
     slow_env = am.StreamExecutionEnvironment(parallelism=2, config=config)
-    slow_env.deployment = env.deployment
+    slow_env.configure(deployment=env.config.deployment)
     texts = slow_env.from_collection(["x" * 1000] * 100_000).rebalance()
     texts.map(slow).name("slow").sink_to(lambda text: None)
 

@@ -62,8 +62,8 @@ async def run(tmp_path: Path, fail: Any) -> tuple[Path, Any]:
     where = tmp_path / "opened"
     where.mkdir()
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.set_restart_strategy(am.restart.fixed_delay(2, 0.01))
-    env.deployment = am.Processes(2)
+    env.configure(restart=am.restart.fixed_delay(2, 0.01))
+    env.configure(deployment=am.Processes(2))
     first = env.from_collection(list(range(COUNT))).process(Stage("first", str(where)))
     second = first.blocking().rebalance().process(Stage("second", str(where)))
     second.map(as_row).sink_to(am.FileSink(tmp_path / "out", format="jsonl"))

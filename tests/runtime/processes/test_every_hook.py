@@ -470,7 +470,7 @@ async def test_processes(
 ) -> None:
     """The fixture checks that no process and no file stays."""
     case = Case(hook, KINDS[kind], tmp_path / "journal")
-    env.deployment = am.Processes(1)
+    env.configure(deployment=am.Processes(1))
     build(env, case)
     with pytest.raises(am.JobFailedError) as caught:
         await asyncio.wait_for(env.execute(), 150)
@@ -487,7 +487,7 @@ async def test_processes_while_cancelled_again(
     env: am.StreamExecutionEnvironment, tmp_path: Path, hook: str, kind: str
 ) -> None:
     case = Case(hook, KINDS[kind], tmp_path / "journal", ends=False)
-    env.deployment = am.Processes(1)
+    env.configure(deployment=am.Processes(1))
     build(env, case)
     task = asyncio.ensure_future(env.execute())
     async with asyncio.timeout(120):
@@ -559,7 +559,7 @@ class Sink:
 
 env = am.StreamExecutionEnvironment()
 if place == "processes":
-    env.deployment = am.Processes(1)
+    env.configure(deployment=am.Processes(1))
 env.from_async_iterable(numbers).process(Function()).sink_to(Sink())
 try:
     am.run(env.execute())

@@ -443,7 +443,7 @@ async def test_a_clock_of_its_own_is_refused() -> None:
     from aiomailbox.testing import ManualClock
 
     env = am.StreamExecutionEnvironment(clock=ManualClock())
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
     with pytest.raises(am.UsageError, match="ticks in this process only"):
         await env.from_collection([1]).collect()
 
@@ -470,7 +470,7 @@ def test_what_to_install_is_named(monkeypatch: Any) -> None:
 def test_what_is_no_deployment_is_refused() -> None:
     env = am.StreamExecutionEnvironment()
     with pytest.raises(am.UsageError, match=r"am\.Processes\(4\)"):
-        env.deployment = 4  # type: ignore[assignment]
+        env.configure(deployment=4)  # type: ignore[arg-type]
 
 
 async def test_what_a_worker_said_before_it_died_is_heard(
@@ -490,7 +490,7 @@ async def test_what_a_worker_said_before_it_died_is_heard(
                     asyncio.get_running_loop().call_soon(os._exit, 4)
                 return encode(message, attempt)
 
-            control.encode = encode_and_leave  # type: ignore[assignment]
+            control.encode = encode_and_leave  # type: ignore[arg-type]
             raise ValueError("x" * 10_000)
 
     env.from_collection(range(2)).process(Fails()).sink_to(lambda n: None)

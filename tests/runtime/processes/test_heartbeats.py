@@ -26,9 +26,10 @@ LIMIT_S = 3.0
 def impatient(env: am.StreamExecutionEnvironment) -> am.StreamExecutionEnvironment:
     """An environment whose workers may be silent for three seconds."""
     made = am.StreamExecutionEnvironment(
-        parallelism=2, config=am.JobConfig(seed=1, heartbeat_timeout_s=LIMIT_S)
+        parallelism=2,
+        config=am.JobConfig(seed=1, heartbeat_timeout=am.seconds(LIMIT_S)),
     )
-    made.deployment = am.Processes(2)
+    made.configure(deployment=am.Processes(2))
     return made
 
 
@@ -91,9 +92,9 @@ def test_a_parent_that_is_held_or_stopped_looks_alive_and_accuses_nobody(
     program = """
 import time
 env = am.StreamExecutionEnvironment(
-    parallelism=2, config=am.JobConfig(heartbeat_timeout_s=3.0)
+    parallelism=2, config=am.JobConfig(heartbeat_timeout=am.seconds(3.0))
 )
-env.deployment = am.Processes(2)
+env.configure(deployment=am.Processes(2))
 seen = []
 def show(number):
     if not seen:

@@ -217,7 +217,7 @@ async def test_every_verb_that_runs_a_stream_goes_there(
 async def test_tcp_of_this_machine_does_as_well(
     env: am.StreamExecutionEnvironment,
 ) -> None:
-    env.deployment = am.Processes(2, transport="tcp")
+    env.configure(deployment=am.Processes(2, transport="tcp"))
     total = (
         await env.from_collection(range(100))
         .key_by(lambda n: n % 5)
@@ -240,7 +240,7 @@ async def test_two_jobs_at_once_do_not_meet(
 async def test_no_more_processes_than_subtasks_and_none_without_need(
     env: am.StreamExecutionEnvironment, traces: Any
 ) -> None:
-    env.deployment = am.Processes(5)
+    env.configure(deployment=am.Processes(5))
     counts = []
     stream = env.from_collection(range(10)).map(lambda n: n)
     async for _ in stream:
@@ -359,7 +359,7 @@ async def test_sources_of_several_workers_wait_for_each_other(
 async def test_a_generator_of_large_records_waits_for_the_other_process():
     """What it makes is far more than may be lent beyond the buffers of its task."""
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
 
     def pages(number: int) -> Any:
         for page in range(400):

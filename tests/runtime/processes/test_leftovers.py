@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 STATE = """
 import sys
 place = {place!r}
-env.state_backend = am.RocksDBStateBackend(place, memory_bytes=1 << 20)
+env.configure(state_backend=am.RocksDBStateBackend(place, memory_bytes=1 << 20))
 def show(value):
     if value == 500:
         print("running", flush=True)
@@ -42,7 +42,7 @@ async def test_a_killed_worker_leaves_no_state_behind(
     env: am.StreamExecutionEnvironment, traces: Any, tmp_path: Path, has_path: bool
 ) -> None:
     path = tmp_path / "state" if has_path else None
-    env.state_backend = am.RocksDBStateBackend(path, memory_bytes=1 << 20)
+    env.configure(state_backend=am.RocksDBStateBackend(path, memory_bytes=1 << 20))
     stream = env.from_collection(endless()).rebalance().key_by(lambda n: n % 16)
     stream.reduce(max).sink_to(lambda n: None)
     with pytest.raises(am.JobFailedError):
@@ -68,7 +68,7 @@ def test_the_next_start_sweeps_after_a_program_that_was_killed(
     place = tmp_path / "state"
     text = SCRIPT + STATE.format(place=str(place))
     if deployment == "None":
-        text = text.replace("env.deployment = am.Processes(2)\n", "")
+        text = text.replace("env.configure(deployment=am.Processes(2))\n", "")
     with start(tmp_path, text) as program:
         expect(program, "running")
         if sent == signal.SIGKILL:
@@ -83,8 +83,8 @@ def test_the_next_start_sweeps_after_a_program_that_was_killed(
         assert [*place.rglob("CURRENT")]
     env = am.StreamExecutionEnvironment()
     if deployment != "None":
-        env.deployment = am.Processes(1)
-    env.state_backend = am.RocksDBStateBackend(place)
+        env.configure(deployment=am.Processes(1))
+    env.configure(state_backend=am.RocksDBStateBackend(place))
     next_job(env)
     assert [*place.iterdir()] == []
     traces.check_none()
@@ -92,7 +92,7 @@ def test_the_next_start_sweeps_after_a_program_that_was_killed(
 
 FULL = """
 import os, resource
-env.state_backend = am.RocksDBStateBackend({place!r}, memory_bytes=1 << 20)
+env.configure(state_backend=am.RocksDBStateBackend({place!r}, memory_bytes=1 << 20))
 def limit(number):
     if number == 2000:
         # No file of this process can grow beyond it: what a full disk is like.
@@ -119,7 +119,7 @@ def test_a_job_that_finds_the_disk_full_fails_and_leaves_nothing(
     place = tmp_path / "state"
     text = SCRIPT + FULL.format(place=str(place))
     if deployment == "None":
-        text = text.replace("env.deployment = am.Processes(2)\n", "")
+        text = text.replace("env.configure(deployment=am.Processes(2))\n", "")
     program = start(tmp_path, text)
     out, errors = program.communicate(timeout=150)
     assert "failed" in out, errors

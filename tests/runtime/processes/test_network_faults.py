@@ -183,9 +183,9 @@ async def place(monkeypatch: Any, temporary: Path) -> Any:
 async def env(traces: Any, place: Any) -> Any:
     """As everywhere here; proxies close before the traces are looked at."""
     made = am.StreamExecutionEnvironment(
-        parallelism=2, config=am.JobConfig(seed=1, cancel_timeout_s=2.0)
+        parallelism=2, config=am.JobConfig(seed=1, cancel_timeout=am.seconds(2.0))
     )
-    made.deployment = am.Processes(2)
+    made.configure(deployment=am.Processes(2))
     return made
 
 
@@ -222,7 +222,7 @@ def assert_once(seen: list[int]) -> None:
 async def test_a_connection_lost_in_mid_record_fails_the_job_and_names_both_ends(
     env: Any, place: Any, fault: Callable[[asyncio.StreamWriter], None], transport: Any
 ) -> None:
-    env.deployment = am.Processes(2, transport=transport)
+    env.configure(deployment=am.Processes(2, transport=transport))
     place(down=after(fault))
     seen: list[int] = []
     large_records(env, 1_000, seen)
@@ -382,7 +382,7 @@ REASONS = {
 async def test_strangers_change_nothing_about_a_job_over_tcp(
     env: Any, door: Door, capfd: Any
 ) -> None:
-    env.deployment = am.Processes(2, transport="tcp")
+    env.configure(deployment=am.Processes(2, transport="tcp"))
     seen: list[int] = []
     gate = asyncio.Event()
 

@@ -126,7 +126,7 @@ def test_a_test_module_of_pytest(traces: Any, tmp_path: Path, mode: str) -> None
         "    return number + OFFSET\n"
         "def test_it():\n"
         "    env = am.StreamExecutionEnvironment(parallelism=2)\n"
-        "    env.deployment = am.Processes(2)\n"
+        "    env.configure(deployment=am.Processes(2))\n"
         "    values = am.run(env.from_collection(range(3)).map(shift).collect())\n"
         "    assert sorted(values) == [10, 11, 12]\n"
     )
@@ -154,7 +154,7 @@ exec("def triple(number): return 3 * number", shared)
 exec('''
 async def cell():
     env = am.StreamExecutionEnvironment(parallelism=2)
-    env.deployment = am.Processes(2)
+    env.configure(deployment=am.Processes(2))
     return sorted(await env.from_collection(range(4)).map(triple).collect())
 ''', shared)
 print(asyncio.run(shared["cell"]()))

@@ -58,14 +58,14 @@ async def test_the_region_of_a_killed_worker_begins_again_and_the_other_goes_on(
     # Who is killed is missed at once; only who is stopped is missed by its silence.
     silent_s = 3 if how == signal.SIGSTOP else 50
     env = am.StreamExecutionEnvironment(
-        parallelism=2, config=am.JobConfig(heartbeat_timeout_s=silent_s)
+        parallelism=2, config=am.JobConfig(heartbeat_timeout=am.seconds(silent_s))
     )
     gate = tmp_path / "gate"
     if checkpoints:
         env.enable_checkpointing(am.seconds(0.05), directory=tmp_path / "checkpoints")
     # One failure: what ends because of it is not another one.
-    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
-    env.deployment = am.Processes(2)
+    env.configure(restart=am.restart.fixed_delay(1, 0.01))
+    env.configure(deployment=am.Processes(2))
     target = tmp_path / "out"
     sink = am.FileSink(target, format="jsonl")
     values = env.from_source(Held(COUNT, gate, HELD))
@@ -106,8 +106,8 @@ async def test_a_region_begins_again_beside_others_of_its_worker(
     where.mkdir()
     env = am.StreamExecutionEnvironment(parallelism=4)
     env.enable_checkpointing(am.seconds(0.05))
-    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
-    env.deployment = am.Processes(2)
+    env.configure(restart=am.restart.fixed_delay(1, 0.01))
+    env.configure(deployment=am.Processes(2))
     values = env.from_collection(list(range(COUNT)))
     stumbles = Stumbles(str(where))
     rows = values.process(Noted(str(where))).map(stumbles).map(as_row)
@@ -151,8 +151,8 @@ async def test_of_two_pipelines_the_one_without_the_killed_worker_goes_on(
     env.enable_checkpointing(
         am.seconds(0.05), directory=tmp_path / "checkpoints", unaligned=True
     )
-    env.set_restart_strategy(am.restart.fixed_delay(1, 0.01))
-    env.deployment = am.Processes(2)
+    env.configure(restart=am.restart.fixed_delay(1, 0.01))
+    env.configure(deployment=am.Processes(2))
     gate = tmp_path / "gate"
     for name in ("left", "right"):
         directory = where / name

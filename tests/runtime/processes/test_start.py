@@ -28,7 +28,7 @@ def looked_at(number):
     return before, Console.__name__, gc.get_freeze_count() > 0
 
 env = am.StreamExecutionEnvironment(parallelism=2)
-env.deployment = am.Processes(2)
+env.configure(deployment=am.Processes(2))
 print(am.run(env.from_collection(range(2)).map(looked_at).collect()))
 """
 

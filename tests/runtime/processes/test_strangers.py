@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 PROGRAM = """
 import asyncio, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
-env.deployment = am.Processes(2, transport="tcp")
+env.configure(deployment=am.Processes(2, transport="tcp"))
 stop = asyncio.Event()
 async def numbers():
     number = 0

@@ -59,8 +59,8 @@ async def test_killed_workers_lose_nothing_that_was_in_flight(
         unaligned=True,
         aligned_timeout=am.seconds(timeout),
     )
-    env.set_restart_strategy(am.restart.fixed_delay(20, 0.01))
-    env.deployment = am.Processes(2)
+    env.configure(restart=am.restart.fixed_delay(20, 0.01))
+    env.configure(deployment=am.Processes(2))
     results: dict[int, list[int]] = {}
     (
         # The job does not end before its worker is killed, however slow the test is.

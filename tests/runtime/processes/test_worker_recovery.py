@@ -43,8 +43,8 @@ async def test_a_killed_worker_is_replaced_and_nothing_counts_twice(
 ) -> None:
     env = am.StreamExecutionEnvironment(parallelism=2)
     env.enable_checkpointing(am.seconds(0.05), directory=tmp_path / "checkpoints")
-    env.set_restart_strategy(am.restart.fixed_delay(20, 0.01))
-    env.deployment = am.Processes(2)
+    env.configure(restart=am.restart.fixed_delay(20, 0.01))
+    env.configure(deployment=am.Processes(2))
     results: list[tuple[int, int]] = []
     (
         env.from_source(Held(COUNT, tmp_path / "gate", COUNT // 4))

@@ -47,7 +47,7 @@ async def a_job(env: am.StreamExecutionEnvironment) -> None:
         mode=am.CheckpointingMode.EXACTLY_ONCE,
         unaligned=True,
         retention=am.Retention.ON_CANCELLATION,
-    ).set_restart_strategy(am.restart.fixed_delay(attempts=3, delay=1))
+    ).configure(restart=am.restart.fixed_delay(attempts=3, delay=1))
     async with (
         env.start("orders", restore_from="latest", on_failure="log") as job,
         am.progress(job, total=10),
@@ -93,11 +93,13 @@ def drawn(env: am.StreamExecutionEnvironment, stream: am.DataStream[Order]) -> N
 
 
 def settings() -> am.StreamExecutionEnvironment:
-    config = am.JobConfig(latency_interval_ms=1000, trace_calls=True)
+    config = am.JobConfig(latency_interval=am.millis(1000), trace_calls=True)
     env = am.StreamExecutionEnvironment(2, max_parallelism=128, config=config)
-    env.state_backend = am.RocksDBStateBackend("state")
-    env.deployment = am.Processes(2)
-    assert_type(env.set_buffer_timeout(0), am.StreamExecutionEnvironment)
+    env.configure(state_backend=am.RocksDBStateBackend("state"))
+    env.configure(deployment=am.Processes(2))
+    assert_type(
+        env.configure(buffer_timeout=am.millis(0)), am.StreamExecutionEnvironment
+    )
     return env
 
 

@@ -45,10 +45,10 @@ async def looks(job: am.JobClient) -> None:
 
 
 def restarts(env: am.StreamExecutionEnvironment) -> None:
-    env.set_restart_strategy(am.restart.none())
-    env.set_restart_strategy(am.restart.failure_rate(3, am.minutes(10), 1))
-    env.set_restart_strategy(am.restart.exponential_delay(maximum=30))
-    env.state_backend = am.HeapStateBackend()
+    env.configure(restart=am.restart.none())
+    env.configure(restart=am.restart.failure_rate(3, am.minutes(10), 1))
+    env.configure(restart=am.restart.exponential_delay(maximum=30))
+    env.configure(state_backend=am.HeapStateBackend())
 
 
 async def called(order: Order) -> str:

@@ -26,7 +26,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.checkpoint.settings import CheckpointSettings, Retention
+from aiomailbox.checkpoint.settings import CheckpointConfig, Retention
 from aiomailbox.checkpoint.store import LATEST
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.parquet import ParquetSink
@@ -82,6 +82,8 @@ from aiomailbox.threads import run_in_thread
 
 # As often as Spark repeats a task.
 _RESTART: Final = FixedDelayRestart(3, 1.0)
+# From one checkpoint to the next, unless the settings say it.
+_INTERVAL: Final = timedelta(seconds=10)
 _OUTCOME: Final = "outcome binary"
 _CANCEL_EVERY_S: Final = 0.5
 _LETTERS: Final = "dead_letters"
@@ -114,7 +116,6 @@ class BarrierRun:
         parallelism: Subtasks of operators that do not say how many; None for as many
             as Spark has slots.
         config: Settings.
-        interval: From one checkpoint to the next, unless the settings say it.
         encrypt: Whether workers encrypt what they say; None if they may be on several
             machines.
         on_snapshot: Called with snapshots of the job; None for nothing.
@@ -128,7 +129,6 @@ class BarrierRun:
     sinks: list[Transformation]
     parallelism: int | None
     config: JobConfig
-    interval: timedelta
     encrypt: bool | None
     on_snapshot: Callable[[JobSnapshot], object] | None = None
 
@@ -475,7 +475,7 @@ def _target(path: Any) -> Path:
 def _config(run: BarrierRun, place: Path) -> JobConfig:
     """Return the settings of the job inside: the driver starts it again."""
     config = run.config
-    settings = config.checkpoints or CheckpointSettings(interval=run.interval)
+    settings = config.checkpoints or CheckpointConfig(_INTERVAL)
     if settings.directory is None:
         settings = replace(settings, directory=str(place / "checkpoints"))
     settings = replace(settings, retention=Retention.ON_CANCELLATION)

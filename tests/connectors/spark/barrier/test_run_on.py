@@ -41,10 +41,10 @@ def pairs(df: Any) -> list[tuple[int, int]]:
     return sorted((row.id, row.value) for row in df.collect())
 
 
+EVERY = am.CheckpointConfig(am.seconds(0.1))
 # How often checkpoints are taken, and how often a job starts again.
 OFTEN: dict[str, Any] = {
-    "checkpoint_interval": 0.1,
-    "config": am.JobConfig(restart=am.restart.fixed_delay(2, 0.1)),
+    "config": am.JobConfig(checkpoints=EVERY, restart=am.restart.fixed_delay(2, 0.1)),
 }
 
 
@@ -161,12 +161,13 @@ async def test_another_program_goes_on_with_what_one_has_begun(
         "path": tmp_path / "out",
         "schema": Seen,
         "order_by": "id",
-        "checkpoint_interval": 0.1,
     }
-    config = am.JobConfig(restart=am.restart.none())
+    config = am.JobConfig(checkpoints=EVERY, restart=am.restart.none())
     with pytest.raises(JobFailedError, match="once"):
         await pipeline.run_on(**given, config=config)
-    config = am.JobConfig(restart=am.restart.none(), restore_from="latest")
+    config = am.JobConfig(
+        checkpoints=EVERY, restart=am.restart.none(), restore_from="latest"
+    )
     result = await pipeline.run_on(**given, config=config)
     assert pairs(result) == EACH_COUNTED
     check_resumed(tmp_path)
@@ -220,12 +221,13 @@ async def test_a_class_of_the_program_may_be_in_a_module_when_another_goes_on(
         "path": tmp_path / "out",
         "schema": Seen,
         "order_by": "id",
-        "checkpoint_interval": 0.1,
     }
-    config = am.JobConfig(restart=am.restart.none())
+    config = am.JobConfig(checkpoints=EVERY, restart=am.restart.none())
     with pytest.raises(JobFailedError, match="once"):
         await counted(tmp_path, fail, Tally).run_on(**given, config=config)
-    config = am.JobConfig(restart=am.restart.none(), restore_from="latest")
+    config = am.JobConfig(
+        checkpoints=EVERY, restart=am.restart.none(), restore_from="latest"
+    )
     pipeline = counted(tmp_path, fail, Seen)
     with pytest.raises(JobFailedError, match=r"state_names=.*__main__:Tally"):
         await pipeline.run_on(**given, config=config)

@@ -28,7 +28,7 @@ class Row(NamedTuple):
 def on_loops(pipeline: Any, count: int, deployment: Any) -> Counter[Any]:
     env = am.StreamExecutionEnvironment(parallelism=2)
     if deployment is not None:
-        env.deployment = deployment
+        env.configure(deployment=deployment)
     streams = [env.from_collection([Row(n) for n in range(ROWS)]) for _ in range(count)]
     return Counter(tuple(row) for row in am.run(pipeline(*streams).collect()))
 
@@ -67,7 +67,7 @@ def test_late_records_are_late_wherever_it_runs(spark: Any, tmp_path: Path) -> N
     def on_loop(deployment: Any) -> Counter[Any]:
         env = am.StreamExecutionEnvironment(parallelism=2)
         if deployment is not None:
-            env.deployment = deployment
+            env.configure(deployment=deployment)
         rows = env.from_collection([Row(n) for n in pipelines.OUT_OF_ORDER])
         lateness = pipelines.lateness(rows.set_parallelism(1))
         return Counter(tuple(row) for row in am.run(lateness.collect()))
