@@ -118,6 +118,7 @@ from aiomailbox.operators.core.failures import (
 from aiomailbox.operators.core.operator import BlockCause, InputSelection
 from aiomailbox.operators.core.user_code import (
     CheckpointedFunction,
+    CheckpointListener,
     FunctionStateContext,
 )
 from aiomailbox.operators.functions.contexts import (
@@ -236,6 +237,7 @@ from aiomailbox.windowing.triggers import (
     DeltaTrigger,
     EventTimeTrigger,
     NeverTrigger,
+    ProcessingTimeoutTrigger,
     ProcessingTimeTrigger,
     PurgingTrigger,
     Trigger,
@@ -284,6 +286,7 @@ __all__ = [
     "CancelTimeoutError",
     "CheckpointConfig",
     "CheckpointFailedError",
+    "CheckpointListener",
     "CheckpointSummary",
     "CheckpointView",
     "CheckpointedFunction",
@@ -387,6 +390,7 @@ __all__ = [
     "Processes",
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
+    "ProcessingTimeoutTrigger",
     "PurgingTrigger",
     "Question",
     "RateLimit",

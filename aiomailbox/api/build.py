@@ -6,6 +6,7 @@ import ast
 import copy
 import dataclasses
 import inspect
+import operator
 import os
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -353,6 +354,62 @@ def key_selector(
     return reader
 
 
+class _Extreme:
+    """Keeps of two records the one with the smaller, or larger, value of a field."""
+
+    def __init__(self, name: str, read: Callable[[Any], Any], *, first: bool) -> None:
+        self._name = name
+        self._read = read
+        self._takes: Callable[[Any, Any], Any] = _TAKES[name, first]
+
+    def __repr__(self) -> str:
+        return f"{self._name}({described_key(self._read)})"
+
+    def __call__(self, kept: Any, record: Any) -> Any:
+        read = self._read
+        return record if self._takes(read(record), read(kept)) else kept
+
+
+# Whether a record takes the place of the one that is kept, by their values.
+_TAKES: Final[dict[tuple[str, bool], Callable[[Any, Any], Any]]] = {
+    ("min_by", True): operator.lt,
+    ("min_by", False): operator.le,
+    ("max_by", True): operator.gt,
+    ("max_by", False): operator.ge,
+}
+
+
+def extreme(
+    name: str, field: str | Callable[[Any], Any], first: bool, origins: list[Origin]
+) -> Callable[[Any, Any], Any]:
+    """Return the reduce function of ``min_by`` or ``max_by``.
+
+    Args:
+        name: Which of the two.
+        field: A field's name, or a function of a record.
+        first: Whether the first of records with equal values is kept.
+        origins: Where the records come from.
+
+    Raises:
+        InvalidArgumentError: If it is known that no record has the field.
+        WrongTypeError: If an argument is of another type.
+
+    Example:
+        >>> larger = extreme("max_by", len, True, [])
+        >>> larger("ab", "cd"), larger("ab", "cde")
+        ('ab', 'cde')
+    """
+    read: Any = field_or_function(field, "field")
+    if not isinstance(first, bool):
+        raise WrongTypeError("first", f"{first!r} is not a bool", "Write first=False.")
+    if isinstance(read, FieldSelector):
+        if (fields := known_fields(origins)) is not None:
+            fields.check(read, "field")
+    else:
+        check_function(read, "field", arity=1)
+    return _Extreme(name, read, first=first)
+
+
 def described_key(key: str | Callable[[Any], Any]) -> str:
     """Return what keys are, in a few words: a field's name, or the function."""
     if isinstance(key, str):
@@ -390,12 +447,21 @@ def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> Operat
     return make(*(_own(value, "function") for value in args), **copies)
 
 
+_OF_A_LIFE: Final = (
+    "open",
+    "close",
+    "__aenter__",
+    "notify_checkpoint_complete",
+    "notify_checkpoint_aborted",
+)
+
+
 def _own(value: Any, parameter: str) -> Any:
     if inspect.isclass(value) or inspect.isroutine(value):
         return value
     # Coroutines and generators have `close`, and cannot be copied.
     refuse_called(value, parameter)
-    has_life = any(hasattr(value, name) for name in ("open", "close", "__aenter__"))
+    has_life = any(hasattr(value, name) for name in _OF_A_LIFE)
     return copy.copy(value) if has_life else value
 
 

@@ -17,8 +17,6 @@ _COMPUTED: Final = {
     "max": "aggregate(am.max_(field))",
     "mean": "aggregate(am.mean(field))",
     "avg": "aggregate(am.mean(field))",
-    "min_by": "aggregate(am.first(by=field))",
-    "max_by": "aggregate(am.last(by=field))",
     "agg": "aggregate(am.aggregates(total=am.sum_(field), n=am.count()))",
     "fold": "aggregate(am.sum_(field)), or with an am.AggregateFunction",
     "first": "aggregate(am.first(by=field))",
@@ -78,10 +76,6 @@ _MEANT: Final = {
     "tumbling_window": "key_by(...).window(am.TumblingEventTimeWindows.of(...))",
     "sliding_window": "key_by(...).window(am.SlidingEventTimeWindows.of(size, slide))",
     "session_window": "key_by(...).window(am.EventTimeSessionWindows.with_gap(...))",
-    "count_window": (
-        "key_by(...).window(am.GlobalWindows.create())"
-        ".trigger(am.PurgingTrigger.of(am.CountTrigger.of(n)))"
-    ),
     "chunk": "batch(size)",
     "union_all": "union(other)",
     "merge": "union(other)",

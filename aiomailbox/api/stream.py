@@ -35,6 +35,7 @@ from aiomailbox.api.build import (
     check_strategy,
     described_key,
     described_origins,
+    extreme,
     function_info,
     key_selector,
     known_fields,
@@ -155,8 +156,15 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregateFunction, MapStateDescriptor
-from aiomailbox.windowing.assigners import EventTimeSessionWindows, WindowAssigner
+from aiomailbox.windowing.assigners import (
+    EventTimeSessionWindows,
+    GlobalWindows,
+    WindowAssigner,
+)
 from aiomailbox.windowing.co_group import SidedKey, mark_first, mark_second
+from aiomailbox.windowing.evictors import CountEvictor
+from aiomailbox.windowing.time_window import GlobalWindow
+from aiomailbox.windowing.triggers import CountTrigger, PurgingTrigger
 from aiomailbox.windowing.window_join import WindowJoinOperator
 
 if TYPE_CHECKING:
@@ -762,6 +770,25 @@ class DataStream(Generic[T]):
         """Group all records into time windows, in a single subtask."""
         derive = partial(self._keyed, parallelism_max=1)
         return WindowedStream(None, assigner, derive, self._origins)
+
+    def count_window_all(
+        self, size: int, slide: int | None = None
+    ) -> WindowedStream[None, T, GlobalWindow]:
+        """Group all records into windows of a number of records, in a single subtask.
+
+        See `KeyedStream.count_window`.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> numbers = env.from_collection([1, 2, 3, 4, 5])
+            >>> am.run(numbers.count_window_all(2).reduce(lambda a, b: a + b).collect())
+            [3, 7]
+
+        Concept:
+            Flink, ``DataStream.countWindowAll``.
+        """
+        return _counting(self.window_all(GlobalWindows.create()), size, slide)
 
     def union(self, *others: DataStream[T]) -> DataStream[T]:
         """Merge this stream and others into one stream."""
@@ -1760,6 +1787,17 @@ class DataStream(Generic[T]):
         return first._join_by_key(second, "window join", factory, **facts)
 
 
+def _counting(
+    windows: WindowedStream[K, T, GlobalWindow], size: int, slide: int | None
+) -> WindowedStream[K, T, GlobalWindow]:
+    """Let windows fire for every so many records, as Flink's count windows do."""
+    size = check_count(size, "size")
+    if slide is None:
+        return windows.trigger(PurgingTrigger.of(CountTrigger.of(size)))
+    every = CountTrigger.of(check_count(slide, "slide"))
+    return windows.trigger(every).evictor(CountEvictor.of(size))
+
+
 class KeyedStream(DataStream[T], Generic[K, T]):
     """A stream whose records are partitioned by key.
 
@@ -1814,6 +1852,60 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         factory()
         infos = (function_info(function),)
         return self._keyed("reduce", factory, infos, unbounded=GROWS_WITH_KEYS)
+
+    def min_by(
+        self,
+        field: str | Callable[[T], Any],
+        *,
+        first: bool = True,
+        on_error: OnError = fail,
+    ) -> DataStream[T]:
+        """Emit after every record the one of its key with the smallest value of a field.
+
+        Args:
+            field: A field's name, or a function of a record; no value may be None.
+            first: Whether the first of several such records is emitted, not the last.
+            on_error: What to do with a record whose value cannot be compared.
+        """
+        return self._extreme("min_by", field, first, on_error)
+
+    def max_by(
+        self,
+        field: str | Callable[[T], Any],
+        *,
+        first: bool = True,
+        on_error: OnError = fail,
+    ) -> DataStream[T]:
+        """Emit after every record the one of its key with the largest value of a field.
+
+        Args:
+            field: A field's name, or a function of a record; no value may be None.
+            first: Whether the first of several such records is emitted, not the last.
+            on_error: What to do with a record whose value cannot be compared.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> bids = env.from_collection([("car", 5), ("car", 9), ("car", 7)])
+            >>> highest = bids.key_by(lambda bid: bid[0]).max_by(lambda bid: bid[1])
+            >>> am.run(highest.collect())
+            [('car', 5), ('car', 9), ('car', 9)]
+
+        Concept:
+            Flink, ``KeyedStream.maxBy``.
+        """
+        return self._extreme("max_by", field, first, on_error)
+
+    def _extreme(
+        self, name: str, field: Any, first: bool, on_error: OnError
+    ) -> DataStream[T]:
+        reduce = extreme(name, field, first, self._origins)
+        factory = partial(
+            KeyedReduceOperator, self.key, reduce, on_error=check_on_error(on_error)
+        )
+        factory()
+        infos = (function_info(reduce),)
+        return self._keyed(name, factory, infos, unbounded=GROWS_WITH_KEYS)
 
     @overload
     def aggregate(
@@ -1960,6 +2052,40 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     ) -> WindowedStream[K, T, WindowT]:
         """Group the records of each key into time windows."""
         return WindowedStream(self.key, assigner, self._keyed, self._origins)
+
+    def count_window(
+        self, size: int, slide: int | None = None
+    ) -> WindowedStream[K, T, GlobalWindow]:
+        """Group the records of each key into windows of a number of records.
+
+        Time plays no part. The last records of a key, too few for a window, are never
+        emitted; a trigger of your own changes that (`ProcessingTimeoutTrigger`).
+
+        Args:
+            size: How many records are in a window.
+            slide: After how many records of a key a window is emitted: it has the last
+                ``size`` ones, the first windows fewer. None for windows that do not
+                overlap.
+
+        Raises:
+            InvalidArgumentError: If a number is below 1.
+            WrongTypeError: If it is no int.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> words = env.from_collection(["a1", "b1", "a2", "a3", "a4", "b2"])
+            >>> by_letter = words.key_by(lambda word: word[0])
+            >>> join = lambda key, window, records: ["+".join(records)]
+            >>> am.run(by_letter.count_window(2).apply(join).collect())
+            ['a1+a2', 'a3+a4', 'b1+b2']
+            >>> am.run(by_letter.count_window(3, 2).apply(join).collect())
+            ['a1+a2', 'a2+a3+a4', 'b1+b2']
+
+        Concept:
+            Flink, ``KeyedStream.countWindow``.
+        """
+        return _counting(self.window(GlobalWindows.create()), size, slide)
 
     def sessionise(self, gap: timedelta) -> DataStream[Session[K, T]]:
         """Group the records of each key into sessions, emitted as `Session` records.

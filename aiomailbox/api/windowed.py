@@ -9,7 +9,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 
 from aiomailbox import connectors
-from aiomailbox.api.build import check_kind, described_key, function_info, own_copy
+from aiomailbox.api.build import (
+    check_kind,
+    described_key,
+    extreme,
+    function_info,
+    own_copy,
+)
 from aiomailbox.api.columns import aggregating, window_form
 from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
 from aiomailbox.durations import duration_text, pipeline_ms
@@ -35,7 +41,7 @@ from aiomailbox.windowing.assigners import (
 )
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction
-from aiomailbox.windowing.evictors import Evictor
+from aiomailbox.windowing.evictors import CountEvictor, Evictor
 from aiomailbox.windowing.functions import ProcessWindowFunction
 from aiomailbox.windowing.triggers import PurgingTrigger, Trigger
 
@@ -194,6 +200,44 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             "window reduce", reduce=function, window_function=window_function
         )
 
+    def min_by(
+        self, field: str | Callable[[T], Any], *, first: bool = True
+    ) -> DataStream[T]:
+        """Emit the record of each window that has the smallest value of a field.
+
+        Args:
+            field: A field's name, or a function of a record; no value may be None.
+            first: Whether the first of several such records is emitted, not the last.
+        """
+        return self._extreme("min_by", field, first)
+
+    def max_by(
+        self, field: str | Callable[[T], Any], *, first: bool = True
+    ) -> DataStream[T]:
+        """Emit the record of each window that has the largest value of a field.
+
+        Args:
+            field: A field's name, or a function of a record; no value may be None.
+            first: Whether the first of several such records is emitted, not the last.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> sales = [("tea", 4), ("jam", 9), ("tea", 6), ("jam", 2)]
+            >>> dearest = (
+            ...     env.from_collection(sales)
+            ...     .count_window_all(2)
+            ...     .max_by(lambda s: s[1])
+            ... )
+            >>> am.run(dearest.collect())
+            [('jam', 9), ('tea', 6)]
+        """
+        return self._extreme("max_by", field, first)
+
+    def _extreme(self, name: str, field: Any, first: bool) -> DataStream[T]:
+        reduce = extreme(name, field, first, self._origins)
+        return self._windowed(f"window {name}", reduce=reduce)
+
     @overload
     def aggregate(
         self,
@@ -321,7 +365,8 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             info for work_item in work.values() for info in _function_infos(work_item)
         )
         purging = isinstance(settings.get("trigger"), PurgingTrigger)
-        stays = isinstance(self._assigner, GlobalWindows) and not purging
+        evicting = isinstance(settings.get("evictor"), CountEvictor)
+        stays = isinstance(self._assigner, GlobalWindows) and not purging | evicting
         unbounded = _NEVER_PURGED if stays else ""
         form["settings"] = (self._told(),)
         return self._derive(name, factory, functions, unbounded=unbounded, **form)

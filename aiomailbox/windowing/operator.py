@@ -22,7 +22,11 @@ from aiomailbox.operators.core.failures import (
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import Output, Pending, awaited, then
 from aiomailbox.operators.core.resources import FunctionLife
-from aiomailbox.operators.core.user_code import collected, shortened
+from aiomailbox.operators.core.user_code import (
+    checkpoint_listener,
+    collected,
+    shortened,
+)
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.operators import KeyReader, StatefulOperator
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamRecord
@@ -50,7 +54,11 @@ from aiomailbox.windowing.time_window import (
     kept_offsets,
     with_offset,
 )
-from aiomailbox.windowing.triggers import TriggerResult, check_result
+from aiomailbox.windowing.triggers import (
+    TriggerResult,
+    check_result,
+    needs_live_clock,
+)
 
 # From what a window holds to what it emits.
 
@@ -390,10 +398,14 @@ class WindowOperator(StatefulOperator):
         self._contents = contents
         self._emitter = emitter
         self._function = function
+        self.listener = checkpoint_listener(function)
         self._trigger = spec.actual_trigger
         self._is_event_time: bool = spec.assigner.is_event_time
         if not self._is_event_time:
             self.live_clock_need = f"windows of processing time ({spec.assigner!r})"
+        elif needs_live_clock(self._trigger):
+            name = type(self._trigger).__name__
+            self.live_clock_need = f"a trigger that waits for wall-clock time ({name})"
         self._is_merging: bool = spec.assigner.is_merging
         self._due: list[_Due] = []
         self._offsets: list[int] = []

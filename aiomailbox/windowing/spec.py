@@ -28,8 +28,8 @@ from aiomailbox.windowing.triggers import (
     ContinuousEventTimeTrigger,
     EventTimeTrigger,
     ProcessingTimeTrigger,
-    PurgingTrigger,
     Trigger,
+    innermost,
 )
 
 # What the user said about windows, checked as a whole.
@@ -99,9 +99,7 @@ class WindowSpec:
         if isinstance(self.assigner, GlobalWindows):
             return
         windows = type(self.assigner).__name__
-        trigger = self.actual_trigger
-        while isinstance(trigger, PurgingTrigger):
-            trigger = trigger.inner
+        trigger = innermost(self.actual_trigger)
         name = type(trigger).__name__
         if self.assigner.is_event_time:
             if isinstance(trigger, ProcessingTimeTrigger):

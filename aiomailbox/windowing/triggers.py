@@ -299,11 +299,7 @@ class PurgingTrigger(Trigger):
     """
 
     def __init__(self, inner: Trigger) -> None:
-        if not isinstance(inner, Trigger):
-            raise WrongTypeError(
-                "inner", f"{inner!r} is not a trigger", "Give e.g. CountTrigger(10)."
-            )
-        self.inner = inner
+        self.inner: Trigger = _check_inner(inner)
 
     @classmethod
     def of(cls, inner: Trigger) -> PurgingTrigger:
@@ -350,6 +346,118 @@ class PurgingTrigger(Trigger):
     def clear(self, window: Window, context: TriggerContext) -> None:
         """Do what the inner trigger does."""
         self.inner.clear(window, context)
+
+
+class ProcessingTimeoutTrigger(Trigger):
+    """Fires as another trigger does, and when wall-clock time has passed a timeout.
+
+    The timeout begins with the first record after a firing, so the last records of a
+    window that does not fill up are not kept back forever. When it fires, the contents
+    are purged if the inner trigger purges then.
+
+    Args:
+        inner: The trigger that decides otherwise.
+        timeout_ms: Milliseconds, at least 1; `of` takes a timedelta.
+        reset_timer_on_new_record: Whether each record begins the timeout anew.
+        clear_on_timeout: Whether the inner trigger forgets its state at the timeout.
+
+    Raises:
+        InvalidArgumentError: If the timeout is shorter.
+        WrongTypeError: If ``inner`` is no trigger.
+
+    Concept:
+        Flink, ``ProcessingTimeoutTrigger``.
+
+    Example:
+        >>> full = CountTrigger.of(100)
+        >>> late = ProcessingTimeoutTrigger.of(full, timedelta(seconds=5))
+        >>> late.timeout_ms, PurgingTrigger.of(late).can_merge
+        (5000, False)
+    """
+
+    _DUE: Final = ValueStateDescriptor("trigger-timeout")
+
+    def __init__(
+        self,
+        inner: Trigger,
+        timeout_ms: int,
+        *,
+        reset_timer_on_new_record: bool = False,
+        clear_on_timeout: bool = True,
+    ) -> None:
+        self.inner: Trigger = _check_inner(inner)
+        self.timeout_ms: int = check_count(timeout_ms, "timeout")
+        self.reset_timer_on_new_record = reset_timer_on_new_record
+        self.clear_on_timeout = clear_on_timeout
+
+    @classmethod
+    def of(
+        cls,
+        inner: Trigger,
+        timeout: timedelta,
+        *,
+        reset_timer_on_new_record: bool = False,
+        clear_on_timeout: bool = True,
+    ) -> Self:
+        """Return a trigger that fires as ``inner`` does, or after ``timeout``."""
+        return cls(
+            inner,
+            pipeline_ms(timeout, "timeout"),
+            reset_timer_on_new_record=reset_timer_on_new_record,
+            clear_on_timeout=clear_on_timeout,
+        )
+
+    def on_element(
+        self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Do what the inner trigger does; if it does not fire, begin the timeout."""
+        result = self.inner.on_element(value, timestamp, window, context)
+        check_result(result, self.inner, "on_element", value)
+        if result.is_fire:
+            self.clear(window, context)
+            return result
+        state = context.get_value(self._DUE)
+        due = state.value()
+        if due is not None and self.reset_timer_on_new_record:
+            context.delete_processing_time_timer(due)
+            due = None
+        if due is None:
+            due = context.current_processing_time() + self.timeout_ms
+            state.update(due)
+            context.register_processing_time_timer(due)
+        return result
+
+    def on_event_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire, and purge if the inner trigger does."""
+        result = self.inner.on_event_time(timestamp, window, context)
+        check_result(result, self.inner, "on_event_time", window)
+        return self._fired(result, window, context)
+
+    def on_processing_time(
+        self, timestamp: int, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        """Fire, and purge if the inner trigger does."""
+        result = self.inner.on_processing_time(timestamp, window, context)
+        check_result(result, self.inner, "on_processing_time", window)
+        return self._fired(result, window, context)
+
+    def clear(self, window: Window, context: TriggerContext) -> None:
+        """Delete the timer, and what the inner trigger keeps."""
+        state = context.get_value(self._DUE)
+        due = state.value()
+        if due is not None:
+            context.delete_processing_time_timer(due)
+            state.clear()
+        self.inner.clear(window, context)
+
+    def _fired(
+        self, result: TriggerResult, window: Window, context: TriggerContext
+    ) -> TriggerResult:
+        if self.clear_on_timeout:
+            self.clear(window, context)
+        return TriggerResult.FIRE_AND_PURGE if result.is_purge else _FIRE
 
 
 class NeverTrigger(Trigger):
@@ -441,6 +549,33 @@ class DeltaTrigger(Trigger):
     def clear(self, window: Window, context: TriggerContext) -> None:
         """Clear the last record."""
         context.get_value(self._LAST).clear()
+
+
+def innermost(trigger: Trigger) -> Trigger:
+    """Return the trigger that others wrap, which only add to what it decides."""
+    while isinstance(trigger, PurgingTrigger | ProcessingTimeoutTrigger):
+        trigger = trigger.inner
+    return trigger
+
+
+def needs_live_clock(trigger: Trigger) -> bool:
+    """Say whether a trigger of this library waits for wall-clock time."""
+    while isinstance(trigger, PurgingTrigger):
+        trigger = trigger.inner
+    return isinstance(
+        trigger,
+        ProcessingTimeTrigger
+        | ContinuousProcessingTimeTrigger
+        | ProcessingTimeoutTrigger,
+    )
+
+
+def _check_inner(inner: Trigger) -> Trigger:
+    if not isinstance(inner, Trigger):
+        raise WrongTypeError(
+            "inner", f"{inner!r} is not a trigger", "Give e.g. CountTrigger(10)."
+        )
+    return inner
 
 
 def _purging(result: TriggerResult) -> TriggerResult:

@@ -351,7 +351,7 @@ STEPS: dict[str, Step] = {
         ("stream", "withWatermark", "stream.assign_timestamps_and_watermarks("),
         ("stream", "mean avg", "stream.key_by(...).aggregate(am.mean(field))"),
         ("stream", "timeWindow", "stream.key_by(...).window("),
-        ("stream", "countWindow", ".trigger(am.PurgingTrigger.of(am.CountTrigger.of("),
+        ("stream", "countWindow minBy maxBy", "stream.key_by("),
         (
             "stream",
             "distinct dropDuplicates",

@@ -594,13 +594,7 @@ def stage_of(streams: list[Any], spec: Spec) -> Any:
             )
             return called.filter(lambda value: value[1] % 8 != 5)
         case "count_window":
-            windows = one.key_by(key_of).window(am.GlobalWindows())
-            if "slide" in spec:
-                windows = windows.trigger(am.CountTrigger.of(spec["slide"]))
-                windows = windows.evictor(am.CountEvictor.of(spec["n"]))
-            else:
-                full = am.PurgingTrigger.of(am.CountTrigger.of(spec["n"]))
-                windows = windows.trigger(full)
+            windows = one.key_by(key_of).count_window(spec["n"], spec.get("slide"))
             return with_function(windows, spec, is_sorted=False)
         case "window":
             windows = one.key_by(key_of).window(assigner_of(spec["assigner"]))

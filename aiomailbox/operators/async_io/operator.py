@@ -55,6 +55,7 @@ from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
     check_function,
+    checkpoint_listener,
     describe,
     refuse_generator,
 )
@@ -241,6 +242,7 @@ class AsyncMapOperator(Operator):
         partition_key: str | Callable[[Any], Any] | None = None,
     ) -> None:
         self.function: AsyncFunction = AsyncFunction(function)
+        self.listener = checkpoint_listener(function)
         self.settings: CallSettings = CallSettings(
             timeout=timeout,
             deadline=deadline,
@@ -294,6 +296,8 @@ class AsyncMapOperator(Operator):
     def _prepare(self) -> Pending:
         """Make what rows go through; a journal has to be read first."""
         context = self.context
+        # A class was given, or it has entered another object.
+        self.listener = checkpoint_listener(self.function.call)
         subtask = context.parallelism, context.subtask_index
         self._places = share(self.buffer, *subtask)
         if self._read_key is not None:

@@ -42,6 +42,7 @@ from aiomailbox.operators.core.failures import (
 )
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Blocked, OpenCalls, Pending, then
+from aiomailbox.operators.core.user_code import checkpoint_listener
 from aiomailbox.operators.functions.contexts import TimeDomain
 from aiomailbox.operators.keyed.operators import (
     KeyReader,
@@ -393,6 +394,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         super().__init__()
         self._key = field_or_function(key, "key")
         self.function: KeyedAsyncFunction = KeyedAsyncFunction(function)
+        self.listener = checkpoint_listener(function)
         self.settings: CallSettings = CallSettings(
             timeout=timeout, deadline=deadline, retry=retry, limit=limit
         )

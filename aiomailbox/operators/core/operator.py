@@ -341,6 +341,8 @@ class Operator:
     takes_columns: bool = False
     # Lets the rest of a run wait; made by `setup`.
     interruption: RunInterruption
+    # The user's function object that is notified of checkpoints; None for none.
+    listener: Any = None
     # What in it wants callbacks at points of wall-clock time; "" for nothing known.
     live_clock_need: str = ""
 
@@ -541,11 +543,15 @@ class Operator:
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
         """Be notified that a checkpoint is complete, which nothing takes back."""
-        return None
+        return self._notify("notify_checkpoint_complete", checkpoint_id)
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> Pending:
         """Be notified that a checkpoint will not complete; the next one holds all."""
-        return None
+        return self._notify("notify_checkpoint_aborted", checkpoint_id)
+
+    def _notify(self, hook: str, checkpoint_id: int) -> Pending:
+        notify = getattr(self.listener, hook, None)
+        return None if notify is None else pending_of(notify(checkpoint_id))
 
     def end_input(self) -> Pending:
         """Be notified that no more records come."""

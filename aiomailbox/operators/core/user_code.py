@@ -613,6 +613,66 @@ class CheckpointedFunction(Protocol):
         ...
 
 
+class CheckpointListener:
+    """What a function may derive from to be notified of checkpoints.
+
+    For side effects that wait until a checkpoint covers them. Process and window functions,
+    and objects given to ``map``, ``filter``, ``flat_map``, ``map_async`` and ``sink_to``, are
+    notified in each subtask, between two records. Both methods may be ``async def``; to have
+    one of them is enough, without deriving from this class. If one raises, the task fails.
+
+    A notification may be missed: a task that ends or fails first gets none, and the next
+    one stands for all before it.
+
+    Concept:
+        Flink, ``CheckpointListener``.
+
+    Example:
+        >>> import asyncio
+        >>> import aiomailbox as am
+        >>> class Seen(am.ProcessFunction, am.CheckpointListener):
+        ...     def process_element(self, value, context, out):
+        ...         out.collect(value)
+        ...
+        ...     def notify_checkpoint_complete(self, checkpoint_id):
+        ...         print("complete", checkpoint_id)
+        >>> once_or_more = am.CheckpointingMode.AT_LEAST_ONCE
+        >>> async def main():
+        ...     env = am.StreamExecutionEnvironment()
+        ...     env.enable_checkpointing(None, mode=once_or_more)
+        ...     env.from_source(am.Inbox()).process(Seen()).sink_to(print)
+        ...     async with env.start() as job:
+        ...         await job.trigger_checkpoint()
+        ...         await job.cancel()
+        >>> asyncio.run(main())
+        complete 1
+    """
+
+    def notify_checkpoint_complete(self, checkpoint_id: int, /) -> Any:
+        """Be notified that a checkpoint is complete: no failure goes back before it."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int, /) -> Any:
+        """Be notified that a checkpoint will not complete; the next one stands for it."""
+
+
+_NOTIFICATIONS: Final = ("notify_checkpoint_complete", "notify_checkpoint_aborted")
+
+
+def checkpoint_listener(function: Any) -> Any:
+    """Return a function object if it wants to be notified of checkpoints, or else None.
+
+    Raises:
+        WrongTypeError: If such a method cannot be called with a checkpoint's id.
+    """
+    if inspect.isroutine(function) or inspect.isclass(function):
+        return None
+    if not any(callable(getattr(function, name, None)) for name in _NOTIFICATIONS):
+        return None
+    wanted = dict.fromkeys(_NOTIFICATIONS, ("checkpoint_id",))
+    check_methods(function, "function", wanted)
+    return function
+
+
 class FunctionHooks:
     """Calls the hooks of a function that has them.
 

@@ -20,6 +20,7 @@ from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.user_code import (
     FunctionHooks,
     check_methods,
+    checkpoint_listener,
     collected,
     describe,
     refuse_undefined,
@@ -221,6 +222,7 @@ class FunctionOperator(Operator):
         FunctionHooks(function)
         check_function_object(function)
         self.function = function
+        self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
         self._is_open = False
 

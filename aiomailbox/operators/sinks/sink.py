@@ -29,7 +29,11 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.operator import Operator, Pending, then
-from aiomailbox.operators.core.user_code import call_hook, naming_hook
+from aiomailbox.operators.core.user_code import (
+    call_hook,
+    checkpoint_listener,
+    naming_hook,
+)
 from aiomailbox.records.run import Run
 from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
 
@@ -209,6 +213,7 @@ class SinkOperator(Operator):
         self.sink = sink
         self.takes_columns = getattr(sink, "takes_columns", False)
         self.on_error: OnError = check_on_error(on_error)
+        self.listener = checkpoint_listener(getattr(sink, "function", None))
         self._writer: SinkWriter | None = None
         self._restored: list[Any] = []
         self._ended = False

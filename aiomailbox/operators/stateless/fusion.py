@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.operator import Operator, Output, Pending
+from aiomailbox.operators.core.operator import (
+    Operator,
+    Output,
+    Pending,
+    in_turn,
+)
 from aiomailbox.operators.stateless.fused import FusedLoop, is_compilable
 from aiomailbox.operators.stateless.operators import StatelessOperator
 from aiomailbox.records.events import LatencyMarker
@@ -55,6 +60,16 @@ class FusedOperator(Operator):
         """Observe how long ago a source has sent a marker, for each of the operators."""
         for part in self.parts:
             part.record_latency(marker)
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
+        """Notify each of the operators."""
+        told = [(part, checkpoint_id) for part in self.parts if part.listener]
+        return in_turn(StatelessOperator.notify_checkpoint_complete, told)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> Pending:
+        """Notify each of the operators."""
+        told = [(part, checkpoint_id) for part in self.parts if part.listener]
+        return in_turn(StatelessOperator.notify_checkpoint_aborted, told)
 
     def process_run(self, run: Run) -> Pending:
         """Apply all functions to each record and emit the results as one run."""

@@ -38,6 +38,7 @@ from aiomailbox.operators.core.user_code import (
     callable_kind,
     check_function,
     check_sync_function,
+    checkpoint_listener,
     describe,
     is_async_callable,
     items_of,
@@ -96,6 +97,7 @@ class AsyncStatelessOperator(Operator):
         self.function: Callable[..., Any] = check_function(
             function, "function", arity=1
         )
+        self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
         gives = callable_kind(self.function)
         if gives is CallableKind.SYNC:
@@ -240,6 +242,7 @@ class StatelessOperator(Operator):
         )
         if self.kind is not StageKind.FLAT_MAP:
             refuse_generator(function, "function", "Use it with flat_map.")
+        self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
         self._loop: FusedLoop | None = None
 

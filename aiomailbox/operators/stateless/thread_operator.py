@@ -30,6 +30,7 @@ from aiomailbox.operators.core.operator import (
 )
 from aiomailbox.operators.core.user_code import (
     check_sync_function,
+    checkpoint_listener,
     describe,
     is_async_callable,
     is_own_line,
@@ -90,6 +91,7 @@ class ThreadOperator(Operator):
         )
         if kind is not StageKind.FLAT_MAP:
             refuse_generator(function, "function", "Use it with flat_map.")
+        self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
         self._turns = ThreadTurns()
         self._piece: _Piece | None = None

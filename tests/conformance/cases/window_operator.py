@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from aiomailbox.durations import millis
 from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag, StreamRecord
 from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.assigners import (
@@ -76,7 +77,7 @@ def produced(case: dict[str, Any]) -> list[list[Any]]:
         window_function=Report(),
         trigger=trigger_of(case["trigger"]),
         evictor=evictor_of(case["evictor"]),
-        allowed_lateness=case["allowed_lateness"] / 1000,
+        allowed_lateness=millis(case["allowed_lateness"]),
         late_tag=LATE,
     )
     found: list[list[Any]] = []
