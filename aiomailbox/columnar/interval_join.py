@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
@@ -23,7 +23,7 @@ from aiomailbox.columnar.pairs import (
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.eventtime.timers import event_timers
-from aiomailbox.operators.core.operator import Pending, in_turn, then
+from aiomailbox.operators.core.operator import Pending, go_through, in_turn, then
 from aiomailbox.operators.core.slices import grown, values_of
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
@@ -488,12 +488,17 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
             low, high = times + self.lower_ms, times + self.upper_ms
         found = self._kept[1 - side].query(slots, low, high)
         arrived = _Arrived(side, run, times, slots, found)
-        start = 0
-        while start < len(run):
+        advance = partial(self._join_from, arrived)
+        return go_through(run, advance, self.interruption)
+
+    def _join_from(self, arrived: _Arrived, start: int) -> tuple[Pending, int]:
+        """Keep and join records until some are awaited; return that and the last one."""
+        count = len(arrived.run)
+        while start < count:
             start, pending = self._join_some(arrived, start)
             if pending is not None:
-                return self._join_rest(pending, arrived, start)
-        return None
+                return pending, start - 1
+        return None, count
 
     def _join_some(self, arrived: _Arrived, start: int) -> tuple[int, Pending]:
         """Keep and join some records; return which comes next, and what is to await."""
@@ -510,23 +515,6 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
             (_pairs(arrived, near),) for near in found.pieces(start, stop, PAIRS_MAX)
         )
         return stop, in_turn(self.output.emit_run, pairs)
-
-    async def _join_rest(
-        self,
-        pending: Awaitable[None] | None,
-        arrived: _Arrived,
-        start: int,
-    ) -> None:
-        run, interruption = arrived.run, self.interruption
-        watch = interruption.start()
-        while True:
-            if pending is not None:
-                await pending
-            if start == len(run):
-                return
-            if watch.has_waited and await interruption.look_around(run, start):
-                return
-            start, pending = self._join_some(arrived, start)
 
     def _used_slots(self) -> np.ndarray:
         return np.union1d(*(kept.used_slots() for kept in self._kept))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from aiomailbox.errors import IllegalStateError, TimestampError, add_note
@@ -20,7 +21,13 @@ from aiomailbox.operators.core.failures import (
     is_closing,
 )
 from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.operators.core.operator import Output, Pending, awaited, then
+from aiomailbox.operators.core.operator import (
+    Output,
+    Pending,
+    awaited,
+    go_through,
+    then,
+)
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.user_code import (
     checkpoint_listener,
@@ -476,10 +483,8 @@ class WindowOperator(StatefulOperator):
         if not len(run):
             return None
         keys = self._keys.read(run.values)
-        pending, index = self._advance(run, keys, 0)
-        if pending is None:
-            return self.emit_collected()
-        return self._process_rest(pending, run, keys, index)
+        advance = partial(self._advance, run, keys)
+        return go_through(run, advance, self.interruption, self.emit_collected)
 
     def emit_collected(self) -> Pending:
         """Pass on what windows and side outputs got."""
@@ -545,25 +550,6 @@ class WindowOperator(StatefulOperator):
             if pending is not None:
                 return pending, index
         return None, len(values)
-
-    async def _process_rest(
-        self, pending: Pending, run: Run, keys: list[Any], index: int
-    ) -> None:
-        interruption = self.interruption
-        watch = interruption.start()
-        while pending is not None:
-            await pending
-            if watch.has_waited:
-                # A checkpoint may be among the mail: what was collected is emitted before.
-                emitted = self.emit_collected()
-                if emitted is not None:
-                    await emitted
-                if await interruption.look_around(run, index + 1):
-                    return
-            pending, index = self._advance(run, keys, index + 1)
-        emitted = self.emit_collected()
-        if emitted is not None:
-            await emitted
 
     def _add_record(self, key: Any, value: Any, stamp: int | None) -> Pending:
         """Add a record to its windows and ask their triggers; fire nothing yet.

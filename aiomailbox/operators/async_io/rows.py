@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import traceback
 from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from aiomailbox.clock import Clock
-from aiomailbox.errors import RejectedMailError, add_note, safe_str
+from aiomailbox.errors import RejectedMailError, add_note
 from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.async_io.calls import CallEntry, Outcomes
 from aiomailbox.operators.async_io.journal import RowActions, RowJournal
@@ -381,7 +380,9 @@ class RowFlow:
         if self.journal is None or entry.identity is None:
             self._done(entry)
             return
-        letter = entry.letter or self._dead_letter(entry, error, attempts)
+        letter = entry.letter or self._failures.letter(
+            entry.record, entry.timestamp, error, attempts
+        )
         if self.journal.keep_failure(entry, letter):
             self._leave_gate(entry)
 
@@ -398,7 +399,9 @@ class RowFlow:
         if action is ErrorAction.SKIP:
             self._failures.take(entry.value, entry.timestamp, error)
         else:
-            entry.letter = self._dead_letter(entry, error, attempts)
+            entry.letter = self._failures.letter(
+                entry.record, entry.timestamp, error, attempts
+            )
         return True
 
     def _drop_again(
@@ -446,17 +449,3 @@ class RowFlow:
             )
         except RejectedMailError:
             self._context.repeated.add("call failed while closing", 1, error)
-
-    def _dead_letter(
-        self, entry: CallEntry, error: BaseException, attempts: int
-    ) -> DeadLetter:
-        return DeadLetter(
-            record=entry.record,
-            timestamp=entry.timestamp,
-            operator=self._context.operator_name,
-            uid=self._context.uid,
-            attempts=attempts,
-            error_type=type(error).__qualname__,
-            error=safe_str(error),
-            traceback="".join(traceback.format_exception(error)),
-        )

@@ -6,7 +6,6 @@ Theory of operation: the parts of map_async with order by key make the calls; se
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable
@@ -262,8 +261,9 @@ class KeyedFlow(RowFlow):
         if action is ErrorAction.SKIP:
             self._failures.take(event.value, event.timestamp, error)
         else:
-            letter = self._dead_letter(entry, error, attempts)
-            entry.letter = dataclasses.replace(letter, record=event.value)
+            entry.letter = self._failures.letter(
+                event.value, entry.timestamp, error, attempts
+            )
         return True
 
 

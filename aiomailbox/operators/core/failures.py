@@ -222,7 +222,7 @@ class RecordFailures:
             self._first_skipped = self._first_skipped or error
             return
         self._timestamps.append(MIN_TIMESTAMP if timestamp is None else timestamp)
-        self._letters.append(self._dead_letter(record, timestamp, error))
+        self._letters.append(self.letter(record, timestamp, error))
 
     def forgives(self, error: BaseException) -> bool:
         """Say whether the job goes on after what a function raised.
@@ -308,16 +308,21 @@ class RecordFailures:
         self._timestamps = []
         return self._output.emit_side(tag, run)
 
-    def _dead_letter(
-        self, record: Any, timestamp: int | None, error: BaseException
+    def letter(
+        self,
+        record: Any,
+        timestamp: int | None,
+        error: BaseException,
+        attempts: int = 1,
     ) -> DeadLetter:
+        """Return what a dead-letter output gets of a record that failed."""
         context = self._context
         return DeadLetter(
             record=record,
             timestamp=None if timestamp == MIN_TIMESTAMP else timestamp,
             operator=context.operator_name,
             uid=context.uid,
-            attempts=1,
+            attempts=attempts,
             error_type=type(error).__qualname__,
             error=safe_str(error),
             traceback="".join(traceback.format_exception(error)),

@@ -594,10 +594,8 @@ def _each(
     run: Run,
     interruption: RunInterruption,
 ) -> Pending:
-    pending, index = _advance(process, run, 0)
-    if pending is None:
-        return None
-    return _each_after(pending, process, run, index, interruption)
+    advance = partial(_advance, process, run)
+    return go_through(run, advance, interruption)
 
 
 def _advance(
@@ -615,19 +613,69 @@ def _advance(
     return None, len(values)
 
 
-async def _each_after(
-    pending: Pending,
-    process: Callable[[Any, int | None], Pending],
+def go_through(
     run: Run,
-    index: int,
+    advance: Callable[[int], tuple[Pending, int]],
     interruption: RunInterruption,
+    emit: Callable[[], Pending] | None = None,
+) -> Pending:
+    """Process the records of a run in order: at once, up to those to be awaited.
+
+    Args:
+        run: The run.
+        advance: Processes records from an index on until one must be awaited; returns
+            what is awaited, and the record's index.
+        interruption: The operator's, asked between two records that are awaited.
+        emit: Passes on what was collected: at the end, and before mail may see the
+            operator's state.
+    """
+    pending, index = advance(0)
+    if pending is None:
+        return None if emit is None else emit()
+    return _rest_of_run(pending, index, run, advance, interruption, emit)
+
+
+async def _rest_of_run(
+    pending: Pending,
+    index: int,
+    run: Run,
+    advance: Callable[[int], tuple[Pending, int]],
+    interruption: RunInterruption,
+    emit: Callable[[], Pending] | None,
 ) -> None:
     watch = interruption.start()
     while pending is not None:
         await pending
+        if watch.has_waited:
+            emitted = None if emit is None else emit()
+            if emitted is not None:
+                await emitted
+            if await interruption.look_around(run, index + 1):
+                return
+        pending, index = advance(index + 1)
+    emitted = None if emit is None else emit()
+    if emitted is not None:
+        await emitted
+
+
+async def await_each(
+    operator: Operator,
+    run: Run,
+    process: Callable[[int, Any, int | None], Awaitable[None]],
+) -> None:
+    """Await ``process(index, value, timestamp)`` for each record, when there is room."""
+    values, timestamps = run.values, run.timestamps
+    availability, interruption = operator.output.availability, operator.interruption
+    watch = interruption.start()
+    for index, value in enumerate(values):
+        # Before each record: what one emits always fits.
+        if not availability.available:
+            if interruption.leave(run, index):
+                return
+            await operator.context.mailbox.wait_until(availability)
+        await process(index, value, None if timestamps is None else timestamps[index])
         if watch.has_waited and await interruption.look_around(run, index + 1):
             return
-        pending, index = _advance(process, run, index + 1)
 
 
 # What an operator on columns notes for people when it has to go on with rows.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from aiomailbox.errors import StateError, WrongTypeError
@@ -15,7 +16,13 @@ from aiomailbox.operators.core.failures import (
     RecordFailures,
     check_on_error,
 )
-from aiomailbox.operators.core.operator import Operator, Pending, RunInterruption, then
+from aiomailbox.operators.core.operator import (
+    Operator,
+    Pending,
+    RunInterruption,
+    go_through,
+    then,
+)
 from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.user_code import (
     FunctionHooks,
@@ -145,10 +152,8 @@ class ElementCalls:
             run: The records.
             keys: The key of each, if they have any.
         """
-        pending, index = self._advance(run, keys, 0)
-        if pending is None:
-            return self.emit()
-        return self._process_rest(pending, run, keys, index)
+        advance = partial(self._advance, run, keys)
+        return go_through(run, advance, self._interruption, self.emit)
 
     def emit(self) -> Pending:
         """Emit what was collected, and what failed."""
@@ -179,26 +184,14 @@ class ElementCalls:
                 self._failures.take(values[index], collector.timestamp, error)
                 continue
             if pending is not None:
-                return pending, index
+                return self._awaited(values[index], pending), index
         return None, len(values)
 
-    async def _process_rest(
-        self, pending: Pending, run: Run, keys: Sequence[Any], index: int
-    ) -> None:
-        interruption = self._interruption
-        watch = interruption.start()
-        while pending is not None:
-            try:
-                await collected(self._function, pending)
-            except USER_ERRORS as error:
-                stamp = self._collector.timestamp
-                self._failures.take(run.values[index], stamp, error)
-            emitted = self.emit()
-            if emitted is not None:
-                await emitted
-            if watch.has_waited and await interruption.look_around(run, index + 1):
-                return
-            pending, index = self._advance(run, keys, index + 1)
+    async def _awaited(self, value: Any, pending: Awaitable[Any]) -> None:
+        try:
+            await collected(self._function, pending)
+        except USER_ERRORS as error:
+            self._failures.take(value, self._collector.timestamp, error)
         emitted = self.emit()
         if emitted is not None:
             await emitted

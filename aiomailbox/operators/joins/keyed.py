@@ -6,6 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import CoroutineType
 from typing import Any, Generic
 
@@ -16,7 +17,12 @@ from aiomailbox.operators.core.context import LateRecords, RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, OnError, RecordFailures
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.operators.core.operator import Pending, TwoInputOperator, then
+from aiomailbox.operators.core.operator import (
+    Pending,
+    TwoInputOperator,
+    go_through,
+    then,
+)
 from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
@@ -361,10 +367,8 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         if not len(run):
             return None
         keys = side.keys.read(run.values)
-        pending, index = self._advance(side, run, keys, 0)
-        if pending is None:
-            return self.emit_collected()
-        return self._process_rest(pending, side, run, keys, index)
+        advance = partial(self._advance, side, run, keys)
+        return go_through(run, advance, self.interruption, self.emit_collected)
 
     def _advance(
         self, side: JoinSide, run: Run, keys: list[Any], start: int
@@ -382,30 +386,6 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
             if pending is not None:
                 return pending, index
         return None, len(values)
-
-    async def _process_rest(
-        self,
-        pending: Awaitable[None] | None,
-        side: JoinSide,
-        run: Run,
-        keys: list[Any],
-        index: int,
-    ) -> None:
-        interruption = self.interruption
-        watch = interruption.start()
-        while pending is not None:
-            await pending
-            if watch.has_waited:
-                # What was collected goes out before mail sees the operator's state.
-                emitted = self.emit_collected()
-                if emitted is not None:
-                    await emitted
-                if await interruption.look_around(run, index + 1):
-                    return
-            pending, index = self._advance(side, run, keys, index + 1)
-        emitted = self.emit_collected()
-        if emitted is not None:
-            await emitted
 
     def _no_time(self, side: JoinSide, value: Any) -> TimestampError:
         return TimestampError(

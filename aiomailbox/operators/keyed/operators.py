@@ -42,7 +42,13 @@ from aiomailbox.operators.core.fields import (
     FieldsSelector,
     field_or_function,
 )
-from aiomailbox.operators.core.operator import Operator, Pending, awaited, then
+from aiomailbox.operators.core.operator import (
+    Operator,
+    Pending,
+    await_each,
+    awaited,
+    then,
+)
 from aiomailbox.operators.core.slices import Pieces
 from aiomailbox.operators.core.user_code import (
     check_function,
@@ -495,7 +501,7 @@ class RollingOperator(StatefulOperator):
         if self._is_async:
             # One read for all keys of the run, if the store is on a disk.
             self._table.prefetch(keys)
-            return self._process_awaited(run, keys)
+            return await_each(self, run, partial(self._process_awaited, keys))
         self._rows = self._table.for_run(keys)
         results: list[Any] = []
         # Iterators, so that after an error they stand right behind the record that
@@ -566,29 +572,20 @@ class RollingOperator(StatefulOperator):
         # before.
         return then(reported, self.output.emit_run, ListRun(results, stamps))
 
-    async def _process_awaited(self, run: Run, keys: list[Any]) -> None:
-        stamps = run.timestamps
-        availability, interruption = self.output.availability, self.interruption
-        watch = interruption.start()
-        for index, (key, value) in enumerate(zip(keys, run.values, strict=True)):
-            stamp = None if stamps is None else stamps[index]
-            if not availability.available:
-                if interruption.leave(run, index):
-                    return
-                await self.context.mailbox.wait_until(availability)
-            pending: Pending
-            try:
-                result = await self._update_one(key, value)
-            except USER_ERRORS as error:
-                self._failures.take(value, stamp, error)
-                pending = self._failures.report()
-            else:
-                taken = ListRun([result], None if stamp is None else [stamp])
-                pending = self.output.emit_run(taken)
-            if pending is not None:
-                await pending
-            if watch.has_waited and await interruption.look_around(run, index + 1):
-                return
+    async def _process_awaited(
+        self, keys: list[Any], index: int, value: Any, stamp: int | None
+    ) -> None:
+        pending: Pending
+        try:
+            result = await self._update_one(keys[index], value)
+        except USER_ERRORS as error:
+            self._failures.take(value, stamp, error)
+            pending = self._failures.report()
+        else:
+            taken = ListRun([result], None if stamp is None else [stamp])
+            pending = self.output.emit_run(taken)
+        if pending is not None:
+            await pending
 
 
 class KeyedReduceOperator(RollingOperator):

@@ -32,7 +32,7 @@ from aiomailbox.operators.core.failures import (
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.operator import Operator, Pending, then
+from aiomailbox.operators.core.operator import Operator, Pending, await_each, then
 from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
@@ -128,27 +128,15 @@ class AsyncStatelessOperator(Operator):
 
     def process_run(self, run: Run) -> Pending:
         """Await the function for each record, in order."""
-        return self._process(run) if len(run) else None
+        return await_each(self, run, self._process) if len(run) else None
 
-    async def _process(self, run: Run) -> None:
-        values, timestamps = run.values, run.timestamps
+    async def _process(self, index: int, value: Any, timestamp: int | None) -> None:
         process = self._process_generated if self._generates else self._process_awaited
-        availability, interruption = self.output.availability, self.interruption
-        watch = interruption.start()
-        for index, value in enumerate(values):
-            timestamp = None if timestamps is None else timestamps[index]
-            # Before each record: what one emits always fits.
-            if not availability.available:
-                if interruption.leave(run, index):
-                    return
-                await self.context.mailbox.wait_until(availability)
-            await process(value, timestamp)
-            if self._failures.waiting:
-                reported = self._failures.report()
-                if reported is not None:
-                    await reported
-            if watch.has_waited and await interruption.look_around(run, index + 1):
-                return
+        await process(value, timestamp)
+        if self._failures.waiting:
+            reported = self._failures.report()
+            if reported is not None:
+                await reported
 
     async def _process_awaited(self, value: Any, timestamp: int | None) -> None:
         try:
