@@ -9,26 +9,34 @@ import inspect
 import operator
 import os
 import textwrap
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final, TypeVar, cast
 
+from aiomailbox import connectors
 from aiomailbox.connectors.sinks import FunctionSink
 from aiomailbox.durations import duration_text
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.generators import BoundedOutOfOrderness, NoWatermarks
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.graph.transformation import FunctionInfo, Origin, Transformation
-from aiomailbox.operators.aggregates.functions import fields_read
+from aiomailbox.graph.describe import rows_from
+from aiomailbox.graph.transformation import (
+    FunctionInfo,
+    OperatorFactory,
+    Origin,
+    Transformation,
+)
+from aiomailbox.operators.aggregates.functions import fields_read, with_expressions
 from aiomailbox.operators.core.failures import OnError, check_on_error
 from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
     RecordFields,
     field_or_function,
+    is_expression,
 )
-from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.core.user_code import (
     caller_location,
     check_function,
@@ -278,6 +286,153 @@ def function_info(function: Callable[..., Any], *, serial: bool = True) -> Funct
         note = "one record at a time; map_async runs many concurrently"
     unbounded = state_without_ttl(function)
     return FunctionInfo(describe(function), is_async, note, unbounded)
+
+
+def derived(
+    name: str,
+    factory: OperatorFactory,
+    inputs: list[list[Origin]],
+    *,
+    has_columns: bool = False,
+    **facts: Any,
+) -> Transformation:
+    """Return an operator as the job describes it: with what it says of itself.
+
+    Args:
+        name: What people call it.
+        factory: Makes it.
+        inputs: The origins that are united in each of its inputs.
+        has_columns: Whether ``factory`` is of `formed`, and takes ``columns``.
+        facts: What else there is to say about it.
+
+    Raises:
+        InvalidArgumentError: If a record is known to lack a field that it reads.
+        RecordTypeError: If a record is known to lack a field of an expression.
+    """
+    # Wrong arguments and combinations fail here, where they are written.
+    sample = factory()
+    known = [known_fields(united) for united in inputs]
+    if len(known) == 1:
+        check_reads(known[0], factory)
+    facts.setdefault("record_fields", sample.result_fields(*known))
+    if "asks_for_rows" not in facts:
+        facts["asks_for_rows"] = asking = sample.rows_reason()
+        facts["takes_columns"] = sample.takes_columns and not asking
+    if (
+        has_columns
+        and isinstance(factory, partial)
+        and all(rows_from(united) is None for united in inputs)
+    ):
+        asking = connectors.rows_reason(sample, factory.keywords.get("aggregate"))
+        facts["asks_for_rows"] = asking
+        if not asking:
+            note = RowsNote()
+            factory = partial(factory, columns=note)
+            facts["takes_columns"], facts["rows_note"] = True, note
+            facts["columns_aside"] = frozenset(sample.late_tags)
+    return Transformation(name, factory, inputs, **facts)
+
+
+def formed(
+    make: Callable[..., Operator],
+    *args: Any,
+    columns: RowsNote | None = None,
+    selection: tuple[Any, OnError] | None = None,
+    **named: Any,
+) -> Any:
+    """Return an operator of rows, or its form for columns; see `columnar.making.made`."""
+    if columns is None and selection is None and not has_expressions(named):
+        return make(*args, **named)
+    made = connectors.made
+    return made(make, *args, columns=columns, selection=selection, **named)
+
+
+def has_expressions(named: Mapping[str, Any]) -> bool:
+    """Say whether there is an aggregate with expressions of Arrow."""
+    return with_expressions(named.get("aggregate"), lambda selector: selector)[1]
+
+
+def selected_pairs(
+    names: tuple[Any, ...], named: Mapping[str, Any], keys: Sequence[Any]
+) -> Any:
+    """Return what ``select(*names, **named)`` of a join by these keys says.
+
+    Raises:
+        InvalidArgumentError: If nothing is named, or a name would be there twice.
+        WrongTypeError: If something is neither a name nor an expression.
+    """
+    parts = [getattr(key, "fields", ()) for key in keys]
+    same = {left for left, right in zip(*parts, strict=False) if left == right}
+    return connectors.pair_fields(names, named, same)
+
+
+def expression_infos(*expressions: Any) -> tuple[FunctionInfo, ...]:
+    """Describe expressions for `explain`."""
+    return tuple(FunctionInfo(str(each), is_async=False) for each in expressions)
+
+
+def field_names(names: tuple[Any, ...]) -> tuple[str, ...]:
+    """Return names of fields, if each is one, and none comes twice.
+
+    Raises:
+        InvalidArgumentError: If one comes twice, or there is none.
+        WrongTypeError: If one is no string.
+    """
+    if not names:
+        raise InvalidArgumentError(
+            "names", "no field is given", 'Name the fields, for example "price".'
+        )
+    for name in names:
+        if is_expression(name):
+            raise WrongTypeError(
+                "names",
+                f"{name!r} is an expression without a name",
+                "Give it one: total=...",
+            )
+        if isinstance(name, list | tuple | set | frozenset):
+            raise WrongTypeError(
+                "names",
+                f"{name!r} is a {type(name).__name__} and not a name",
+                'Write the names one by one: "user", "price".',
+            )
+        check_name(name, "names")
+        if names.count(name) > 1:
+            raise InvalidArgumentError(
+                "names", f"field {name!r} is named twice", "Remove one."
+            )
+    return names
+
+
+def selected(names: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what ``select(*names, **named)`` says, as arguments for `projected`.
+
+    Raises:
+        InvalidArgumentError: If no field is named, or two would have the same name.
+        WrongTypeError: If a name is no string.
+    """
+    field_names((*names, *named))
+    renamed = {
+        name: check_name(value, name) if isinstance(value, str) else None
+        for name, value in named.items()
+    }
+    computed = {name: named[name] for name, old in renamed.items() if old is None}
+    return {"names": names, "named": renamed, "expressions": computed}
+
+
+def check_renames(names: Any) -> dict[str, str]:
+    """Return old and new names, if no two fields would get one name.
+
+    Raises:
+        InvalidArgumentError: If two would, or there are none.
+        WrongTypeError: If it is no mapping of strings.
+    """
+    if not isinstance(names, Mapping):
+        raise WrongTypeError(
+            "names", f"{names!r} is not a mapping", 'Write {"old": "new"}.'
+        )
+    field_names(tuple(names))
+    field_names(tuple(names.values()))
+    return dict(names)
 
 
 def known_fields(origins: list[Origin]) -> RecordFields | None:

@@ -38,7 +38,6 @@ from aiomailbox.api.build import (
     check_strategy,
     told_strategy,
 )
-from aiomailbox.api.columns import rows_for_times
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.job import (
     Body,
@@ -65,6 +64,7 @@ from aiomailbox.connectors.inbox import Inbox, Questions
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import Transformation
+from aiomailbox.operators.core.event_progress import rows_for_times
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
 from aiomailbox.records.events import Question

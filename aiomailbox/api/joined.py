@@ -7,13 +7,19 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, overload
 
-from aiomailbox.api.build import described_key, function_info, own_copy
-from aiomailbox.api.columns import selected_pairs
+from aiomailbox.api.build import (
+    described_key,
+    expression_infos,
+    formed,
+    function_info,
+    own_copy,
+    selected_pairs,
+)
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.durations import duration_text, signed_ms
 from aiomailbox.graph.transformation import FunctionInfo, Origin
-from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import Expression, field_or_function
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction, pair
@@ -190,7 +196,6 @@ class IntervalJoined(Unfinished, Generic[A, B]):
             right_late=right_late,
             on_error=on_error,
         )
-        factory()
         return self._derive(
             "interval join",
             factory,
@@ -252,31 +257,26 @@ class IntervalJoined(Unfinished, Generic[A, B]):
             >>> am.run(gains.collect())
             [{'id': 7, 'price': 5, 'offer': 3, 'gain': 2}]
         """
-        make: Any = partial(
+        fields = selected_pairs(names, named, self._keys)
+        factory = partial(
             own_copy,
+            formed,
             IntervalJoinOperator,
             *self._keys,
             *self._bounds,
             pair,
+            selection=(fields, check_on_error(on_error)),
             left_late=left_late,
             right_late=right_late,
         )
-        make()
-        factory, facts = selected_pairs(
-            make,
-            "ColumnarIntervalJoin",
-            "",
-            names,
-            named,
-            self._keys,
-            self._origins,
-            on_error,
+        infos = expression_infos(*fields.expressions)
+        return self._derive(
+            "interval join",
+            factory,
+            functions=infos,
+            settings=(self._told(),),
+            has_columns=True,
         )
-        if facts.get("takes_columns"):
-            late = {tag for tag in (left_late, right_late) if tag is not None}
-            facts["columns_aside"] = frozenset(late)
-        facts["settings"] = (self._told(),)
-        return self._derive("interval join", factory, **facts)
 
     def _told(self) -> str:
         """Return the interval, for `explain`."""

@@ -31,32 +31,24 @@ from aiomailbox.api.build import (
     check_kind,
     check_max_parallelism,
     check_name,
-    check_reads,
+    check_renames,
     check_strategy,
+    derived,
     described_key,
     described_origins,
+    expression_infos,
     extreme,
+    field_names,
+    formed,
     function_info,
+    key_check,
     key_selector,
     known_fields,
     own_copy,
-    sink_transformation,
-    told_strategy,
-)
-from aiomailbox.api.columns import (
-    aggregating,
-    asks_for_rows,
-    async_form,
-    check_renames,
-    checked_keys,
-    expression_filter,
-    field_names,
-    keyed_form,
-    projected,
-    rows_for_times,
     selected,
     selected_pairs,
-    with_field,
+    sink_transformation,
+    told_strategy,
 )
 from aiomailbox.api.connected import (
     BroadcastConnectedStream,
@@ -99,6 +91,7 @@ from aiomailbox.exchange.partitioner import (
     RescalePartitioner,
     ShufflePartitioner,
 )
+from aiomailbox.graph.describe import rows_from
 from aiomailbox.graph.side_outputs import problem_of_side_output
 from aiomailbox.graph.transformation import (
     ChainingStrategy,
@@ -108,6 +101,7 @@ from aiomailbox.graph.transformation import (
     Transformation,
 )
 from aiomailbox.logs import library_log
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_state.function import (
     KeyedAsyncContext,
     KeyedAsyncProcessFunction,
@@ -120,8 +114,7 @@ from aiomailbox.operators.core.failures import (
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.fields import RecordFields, is_expression
-from aiomailbox.operators.core.operator import noting
+from aiomailbox.operators.core.fields import RecordFields, is_expression, why_rows
 from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
@@ -323,8 +316,9 @@ class DataStream(Generic[T]):
                 raise InvalidArgumentError(
                     "run_in", "an expression runs in the event loop", "Leave it out."
                 )
-            factory, facts = expression_filter(function, on_error, self._origins)
-            return self._derive("filter", factory, **facts)
+            policy = check_on_error(on_error)
+            factory = partial(connectors.ExpressionFilter, function, on_error=policy)
+            return self._derive("filter", factory, functions=expression_infos(function))
         if not callable(function):
             raise WrongTypeError(
                 "function",
@@ -447,9 +441,8 @@ class DataStream(Generic[T]):
             run_in=run_in,
             timestamps=timestamps,
         )
-        factory()
         infos = (function_info(function, serial=False),)
-        return self._derive("map_batches", factory, functions=infos, takes_columns=True)
+        return self._derive("map_batches", factory, functions=infos)
 
     def drop(self, *names: str) -> DataStream[Any]:
         """Remove fields of the records and keep all others.
@@ -656,7 +649,16 @@ class DataStream(Generic[T]):
         """
         if ordered == "key" and key is None:
             key = self._key
-        kind, added = async_form(into, columns)
+        kind, added = AsyncMapOperator, dict[str, Any]()
+        if into is not None:
+            kind = connectors.AsyncColumnOperator
+            added = {"into": check_name(into, "into"), "columns": columns}
+        elif columns is not None:
+            raise InvalidArgumentError(
+                "columns",
+                "without into= a result replaces the whole record",
+                'Add into="name", or write select(...) before.',
+            )
         factory = partial(
             own_copy,
             kind,
@@ -688,7 +690,6 @@ class DataStream(Generic[T]):
             bound=f"{sample.buffer} records",
             limit=limit,
             has_journal=journal,
-            **with_field(sample, into, self._origins),
         )
 
     def process(
@@ -710,7 +711,6 @@ class DataStream(Generic[T]):
         info = function_info(function.process_element)
         policy = check_on_error(on_error)
         factory = partial(own_copy, ProcessOperator, function, on_error=policy)
-        factory()
         return self._derive("process", factory, functions=(info,))
 
     def assign_timestamps_and_watermarks(
@@ -723,17 +723,10 @@ class DataStream(Generic[T]):
         ``on_error`` says what to do with a record that has no event time.
         """
         check_strategy(strategy, "strategy", of_source=False)
-        policy, fields = check_on_error(on_error), known_fields(self._origins)
+        policy = check_on_error(on_error)
         factory = partial(TimestampsAndWatermarksOperator, strategy, on_error=policy)
-        asking = rows_for_times(strategy)
-        return self._derive(
-            "timestamps",
-            factory,
-            settings=(told_strategy(strategy),),
-            record_fields=fields,
-            takes_columns=not asking,
-            asks_for_rows=asking,
-        )
+        told = (told_strategy(strategy),)
+        return self._derive("timestamps", factory, settings=told)
 
     @overload
     def key_by(
@@ -760,8 +753,18 @@ class DataStream(Generic[T]):
         """
         stream, selector = self, key_selector(key, others, self._origins)
         if check_on_error(on_error).action is not ErrorAction.FAIL:
-            factory, form = checked_keys(selector, on_error, self._origins)
-            stream = self._derive("key", factory, follows_input=True, **form)
+            asking = why_rows(selector)
+            kind: Any = key_check
+            if not asking and rows_from(self._origins) is None:
+                kind = connectors.ColumnarKeyCheck
+            stream = self._derive(
+                "key",
+                partial(kind, selector, on_error),
+                follows_input=True,
+                asks_for_rows=asking,
+                takes_columns=kind is not key_check,
+                record_fields=None,
+            )
         return KeyedStream(self._definition, stream._origins, selector)
 
     def window_all(
@@ -1143,7 +1146,6 @@ class DataStream(Generic[T]):
             [[1, 2], [3]]
         """
         factory = partial(BatchOperator, size, within)
-        factory()
         return self._derive("batch", factory, bound=f"{size} records")
 
     def buffer(self, size: int, policy: BufferPolicy = "drop_oldest") -> DataStream[T]:
@@ -1167,7 +1169,6 @@ class DataStream(Generic[T]):
             [1, 2]
         """
         factory = partial(BufferOperator, size, policy=policy)
-        factory()
         return self._derive(
             "buffer", factory, chaining=ChainingStrategy.NEVER, bound=f"{size} records"
         )
@@ -1188,9 +1189,7 @@ class DataStream(Generic[T]):
             >>> 60 < len(part) < 140
             True
         """
-        factory = partial(SampleOperator, fraction)
-        factory()
-        return self._derive("sample", factory, takes_columns=True)
+        return self._derive("sample", partial(SampleOperator, fraction))
 
     def rate_limit(
         self,
@@ -1711,15 +1710,29 @@ class DataStream(Generic[T]):
             ),
         )
 
-    def _projected(self, kind: str, name: str, **what: Any) -> DataStream[Any]:
-        factory, facts = projected(kind, self._origins, **what)
-        return self._derive(name, factory, **facts)
+    def _projected(
+        self,
+        kind: str,
+        name: str,
+        on_error: OnError = fail,
+        expressions: Mapping[str, Any] | None = None,
+        **given: Any,
+    ) -> DataStream[Any]:
+        policy = check_on_error(on_error)
+        computed = {
+            check_name(name, "name"): connectors.check_expression(value, name)
+            for name, value in (expressions or {}).items()
+        }
+        given = {name: value for name, value in given.items() if value}
+        projection = getattr(connectors, kind)(expressions=computed, **given)
+        factory = partial(connectors.ProjectionOperator, projection, on_error=policy)
+        infos = expression_infos(*computed.values())
+        return self._derive(name, factory, functions=infos)
 
     def _derive(
         self, name: str, factory: OperatorFactory, **facts: Any
     ) -> DataStream[Any]:
-        check_reads(known_fields(self._origins), factory)
-        item = Transformation(name, factory, [self._origins], **facts)
+        item = derived(name, factory, [self._origins], **facts)
         return DataStream(self._definition, self._definition.declare(item))
 
     def _partitioned(self, partitioner: Partitioner) -> DataStream[T]:
@@ -1740,7 +1753,7 @@ class DataStream(Generic[T]):
     def _connected(
         self, others: list[Origin], name: str, factory: OperatorFactory, **facts: Any
     ) -> DataStream[Any]:
-        item = Transformation(name, factory, [self._origins, others], **facts)
+        item = derived(name, factory, [self._origins, others], **facts)
         return DataStream(self._definition, self._definition.declare(item))
 
     def _sided(
@@ -1771,20 +1784,20 @@ class DataStream(Generic[T]):
             KeyedStream(self._definition, stream._origins, key)
             for stream, key in zip((self, other), keys, strict=True)
         )
-        make = partial(own_copy, WindowJoinOperator, **said)
-        # Wrong combinations fail here, where they are written.
-        asking = connectors.window_join_asking(make())
-        factory, facts = selected_pairs(
-            make,
-            "ColumnarWindowJoin",
-            asking,
-            names,
-            named,
-            (keys[0], keys[1]),
-            (first._origins, second._origins),
-            on_error,
+        fields = selected_pairs(names, named, keys)
+        return first._join_by_key(
+            second,
+            "window join",
+            partial(
+                own_copy,
+                formed,
+                WindowJoinOperator,
+                selection=(fields, check_on_error(on_error)),
+                **said,
+            ),
+            functions=expression_infos(*fields.expressions),
+            has_columns=True,
         )
-        return first._join_by_key(second, "window join", factory, **facts)
 
 
 def _counting(
@@ -1849,7 +1862,6 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         check_function(function, "function", arity=2)
         on_error = check_on_error(on_error)
         factory = partial(KeyedReduceOperator, self.key, function, on_error=on_error)
-        factory()
         infos = (function_info(function),)
         return self._keyed("reduce", factory, infos, unbounded=GROWS_WITH_KEYS)
 
@@ -1949,16 +1961,17 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             >>> am.run(words.aggregate(am.aggregates(n=am.count())).collect())
             [Result(key='a', n=1), Result(key='b', n=1), Result(key='a', n=2)]
         """
-        facts = keyed_form(self.key, aggregate, self._origins)
-        operator: Any = KeyedAggregateOperator
-        if facts.get("takes_columns"):
-            operator = connectors.ColumnarAggregateOperator
-        policy = check_on_error(on_error)
-        make = partial(operator, self.key, include_key=include_key, on_error=policy)
-        factory = aggregating(make, aggregate, self._origins)
-        factory()
-        factory = noting(factory, facts.get("rows_note"))
-        return self._keyed("aggregate", factory, unbounded=GROWS_WITH_KEYS, **facts)
+        factory = partial(
+            formed,
+            KeyedAggregateOperator,
+            self.key,
+            aggregate=aggregate,
+            include_key=include_key,
+            on_error=check_on_error(on_error),
+        )
+        return self._keyed(
+            "aggregate", factory, unbounded=GROWS_WITH_KEYS, has_columns=True
+        )
 
     def process(  # type: ignore[override]  # a function that has a key needs one
         self, function: KeyedProcessFunction[K, T, U], *, on_error: OnError = fail
@@ -2124,11 +2137,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             ['a', 'b']
         """
         factory = partial(DeduplicateOperator, self.key, ttl=ttl)
-        factory()
         unbounded = GROWS_WITH_KEYS if ttl is None else ""
-        asking = asks_for_rows(self.key)
-        form = {"asks_for_rows": asking} if asking else {"takes_columns": True}
-        return self._keyed("deduplicate", factory, unbounded=unbounded, **form)
+        return self._keyed("deduplicate", factory, unbounded=unbounded)
 
     def match(
         self, pattern: Pattern, *, partials_max: int = 1000, on_error: OnError = fail

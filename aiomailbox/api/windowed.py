@@ -8,22 +8,20 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 
-from aiomailbox import connectors
 from aiomailbox.api.build import (
     check_kind,
     described_key,
     extreme,
+    formed,
     function_info,
     own_copy,
 )
-from aiomailbox.api.columns import aggregating, window_form
 from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
 from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.failures import OnError, check_on_error
-from aiomailbox.operators.core.operator import noting
 from aiomailbox.operators.core.user_code import (
     check_function,
     check_methods,
@@ -341,26 +339,15 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
 
     def _windowed(self, name: str, **work: Any) -> DataStream[Any]:
         settings = self._settings
-        factory: Any = partial(
-            own_copy, window_operator, self._key, self._assigner, **settings, **work
+        factory = partial(
+            own_copy,
+            formed,
+            window_operator,
+            self._key,
+            self._assigner,
+            **settings,
+            **work,
         )
-        # Wrong arguments and combinations fail here, where they are written.
-        sample = factory()
-        form = window_form(self._key, sample, settings, work, self._origins)
-        if form.get("takes_columns"):
-            factory = partial(
-                own_copy,
-                connectors.columnar_windows,
-                self._key,
-                self._assigner,
-                **settings,
-                **work,
-            )
-        if (aggregate := work.get("aggregate")) is not None:
-            others = {k: v for k, v in factory.keywords.items() if k != "aggregate"}
-            make = partial(factory.func, *factory.args, **others)
-            factory = aggregating(make, aggregate, self._origins)
-        factory = noting(factory, form.get("rows_note"))
         functions = tuple(
             info for work_item in work.values() for info in _function_infos(work_item)
         )
@@ -368,8 +355,14 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         evicting = isinstance(settings.get("evictor"), CountEvictor)
         stays = isinstance(self._assigner, GlobalWindows) and not purging | evicting
         unbounded = _NEVER_PURGED if stays else ""
-        form["settings"] = (self._told(),)
-        return self._derive(name, factory, functions, unbounded=unbounded, **form)
+        return self._derive(
+            name,
+            factory,
+            functions,
+            unbounded=unbounded,
+            settings=(self._told(),),
+            has_columns=True,
+        )
 
     def _told(self) -> str:
         """Return the windows with their settings, for `explain`."""

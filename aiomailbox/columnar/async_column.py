@@ -51,7 +51,7 @@ from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.ordering import Emitter, ReadyRows
 from aiomailbox.operators.async_io.rows import RowFlow
 from aiomailbox.operators.core.failures import USER_ERRORS
-from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector
+from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector, RecordFields
 from aiomailbox.operators.core.operator import Pending, in_turn
 from aiomailbox.operators.core.user_code import describe
 from aiomailbox.records.events import MIN_TIMESTAMP
@@ -302,15 +302,19 @@ class AsyncColumnOperator(AsyncMapOperator):
         self._column = ResultColumn(declared.returned)
         self._schema: pa.Schema | None = None
 
-    def check_fields(self, names: Sequence[str]) -> None:
-        """Refuse records with other fields than are needed.
+    def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
+        """Return the fields of records that get one more.
 
         Raises:
             RecordTypeError: If one is missing, or the new one is there.
         """
-        check_into(self.into, names)
+        (known,) = fields
+        if known is None:
+            return None
+        check_into(self.into, known.names)
         if self._projection is not None:
-            self._projection.plan(names)
+            self._projection.plan(known.names)
+        return known.renewed((*known.names, self.into), "into")
 
     def _prepare(self) -> Pending:
         if self._calls_whole:

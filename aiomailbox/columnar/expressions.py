@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
@@ -18,6 +18,7 @@ from aiomailbox.columnar.evaluator import (
     Evaluator,
     boolean,
     check_expression,
+    check_reads,
     record_groups,
 )
 from aiomailbox.columnar.forms import (
@@ -29,15 +30,15 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import RecordTypeError, UnsupportedColumnError
-from aiomailbox.operators.aggregates.functions import with_expressions
+from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import (
     OnError,
     RecordFailures,
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.fields import ExpressionSelector
-from aiomailbox.operators.core.operator import Operator, Pending, in_turn, then
+from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.operator import Operator, Output, Pending, in_turn, then
 from aiomailbox.records.run import ListRun, Run
 
 # Which columns come out of select, with_columns, drop and rename.
@@ -281,11 +282,19 @@ class ExpressionOperator(Operator):
         self.evaluator: Evaluator = Evaluator(expressions)
         self.on_error: OnError = check_on_error(on_error)
 
-    def open(self) -> Pending:
-        """Prepare for failing records."""
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        """Take what the task provides, and prepare for failing records."""
+        super().setup(context, output)
         named: Any = self.evaluator
-        self._failures = RecordFailures(self.on_error, named, self.context, self.output)
-        return None
+        self._failures = RecordFailures(self.on_error, named, context, output)
+
+    def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
+        """Refuse records that lack what an expression reads; return their fields."""
+        (known,) = fields
+        if known is not None:
+            for expression in self.evaluator.expressions:
+                check_reads(expression, known.names)
+        return known
 
     def process_run(self, run: Run) -> Pending:
         """Emit what becomes of the records, as columns if they are columns."""
@@ -388,6 +397,14 @@ class ProjectionOperator(ExpressionOperator):
         self.projection: Projection = projection
         self._projector = Projector(projection)
 
+    def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
+        """Return the fields that the records get."""
+        known = super().result_fields(*fields)
+        if known is None:
+            return None
+        plan = self.projection.plan(known.names)
+        return known.renewed([name for name, _ in plan], "name")
+
     def result(self, run: Run) -> Run:
         """Return the records with the fields that they get."""
         computed = self.evaluator.evaluate(run) if self.evaluator.expressions else []
@@ -458,6 +475,14 @@ class RunCondition:
             raise found_one
         return found_one
 
+    def check_reads(self, names: Sequence[str]) -> None:
+        """Refuse records with these fields if it reads another one.
+
+        Raises:
+            RecordTypeError: Then.
+        """
+        check_reads(self._evaluator.expressions[0], names)
+
     def mask(self, run: ArrowRun) -> np.ndarray:
         """Return for which records of a run it is true, bools of shape ``(n,)``.
 
@@ -500,29 +525,3 @@ class RunCondition:
     def _evaluated(self, run: Run) -> pa.BooleanArray:
         (found,) = self._evaluator.evaluate(run)
         return boolean(found, self._evaluator.expressions[0], "where")
-
-
-def conditioned(make: Callable[..., Operator], aggregate: Any) -> Operator:
-    """Return an operator whose aggregate has expressions, with evaluators of its own.
-
-    Args:
-        make: Makes the operator of an ``aggregate``.
-        aggregate: One with expressions; see `with_expressions`.
-    """
-    conditions: list[RunCondition] = []
-
-    def bind(selector: ExpressionSelector) -> ExpressionSelector:
-        conditions.append(RunCondition(selector.expression))
-        return ExpressionSelector(selector.expression, conditions[-1])
-
-    own, _ = with_expressions(aggregate, bind)
-    operator = make(aggregate=own)
-    process = operator.process_run
-
-    def process_run(run: Run) -> Any:
-        for condition in conditions:
-            condition.begin(run)
-        return process(run)
-
-    operator.process_run = process_run  # type: ignore[method-assign] # of this one
-    return operator

@@ -29,7 +29,7 @@ from aiomailbox.columnar.forms import (
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import RowsNeededError, plain_type
-from aiomailbox.columnar.windows import ColumnarOperator, ForwardingOutput
+from aiomailbox.columnar.windows import ColumnarOperator
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
@@ -37,12 +37,10 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import (
-    Operator,
-    Output,
     Pending,
     TwoInputOperator,
-    then,
 )
 from aiomailbox.records.run import ListRun, Run
 
@@ -409,6 +407,12 @@ class PairSelection(ExpressionOperator):
         self._makers: tuple[RowMaker, RowMaker] | None = None
         self._maker: RowMaker | None = None
 
+    def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
+        """Return the fields of joined records, if those of the left ones are known."""
+        self._fields.check(*(None if each is None else each.names for each in fields))
+        left = fields[0]
+        return None if left is None else left.renewed(self._fields.names, "names")
+
     def parts(self, run: Run) -> Iterator[Any]:
         """Yield parts of a run whose pairs are of one kind."""
         if isinstance(run, PairRun):
@@ -608,46 +612,6 @@ def _special(
     for name, (side, origin) in origins.items():
         special |= makers[side].special_of(origin, name)
     return special
-
-
-class SelectedOutput(ForwardingOutput):
-    """An operator's output to which pairs are given, and that gets joined records.
-
-    Args:
-        output: The output.
-        selection: Makes joined records of pairs.
-    """
-
-    def __init__(self, output: Output, selection: PairSelection) -> None:
-        super().__init__(output)
-        self.emit_run: Callable[[Run], Pending] = selection.process_run
-
-
-def selecting(
-    make: Callable[..., Operator], fields: PairFields, on_error: OnError
-) -> Operator:
-    """Return an operator that emits joined records, made of one that emits pairs.
-
-    Args:
-        make: Makes the operator.
-        fields: What the records get.
-        on_error: What to do with a pair for which that fails.
-    """
-    operator = make()
-    selection = PairSelection(fields, on_error)
-    set_up, begin = operator.setup, operator.open
-
-    def setup(context: Any, output: Output) -> None:
-        selection.setup(context, output)
-        set_up(context, SelectedOutput(output, selection))
-
-    def open_both() -> Pending:
-        return then(selection.open(), begin)
-
-    # Of this one.
-    operator.setup = setup  # type: ignore[method-assign]
-    operator.open = open_both  # type: ignore[method-assign]
-    return operator
 
 
 def _pair_kind(pair: tuple[Any, Any]) -> tuple[Any, Any]:

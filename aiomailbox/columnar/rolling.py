@@ -16,8 +16,8 @@ from aiomailbox.columnar.keys import Groups, KeySlots
 from aiomailbox.columnar.types import KeyTypes, RowsNeededError
 from aiomailbox.columnar.windows import (
     ColumnarOperator,
-    NamedResultsOutput,
     ResultMaker,
+    naming_output,
 )
 from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.operator import Output, Pending
@@ -81,15 +81,14 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
 
     def setup(self, context: Any, output: Output) -> None:
         """Take the context, and an output that keeps the names of fields."""
-        if self._maker.rows_lack_names:
-            output = NamedResultsOutput(output, self._maker)
-        super().setup(context, output)
+        super().setup(context, naming_output(output, self._maker))
 
     def process_run(self, run: Run) -> Pending:
         """Update the content of each record's key and emit the results as one run."""
         if self._is_columnar:
             if not len(run):
                 return None
+            self.begin_run(run)
             try:
                 made = self._rolled(run)
             except RowsNeededError as reason:

@@ -31,11 +31,6 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.descriptors import ListStateDescriptor
 from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
 from aiomailbox.state.store import state_meta
-from aiomailbox.windowing.assigners import (
-    SlidingEventTimeWindows,
-    TumblingEventTimeWindows,
-)
-from aiomailbox.windowing.spec import WindowSpec
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.window_join import WindowJoinOperator
 
@@ -526,7 +521,7 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
 
     Args:
         key: The keys of both sides, selectors of fields.
-        assigner: Windows of which `window_join_asking` has nothing to say.
+        assigner: Tumbling or sliding windows of event time.
         settings: As of `WindowJoinOperator`.
     """
 
@@ -813,14 +808,3 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
             self._timers.register_event_time_timer(key, window, timestamp)
         self._open, self._ended, self._ending = _Windows(), _Windows(), None
         return had
-
-
-def window_join_asking(operator: Any) -> str:
-    """Return which setting of the windows of a join needs rows; "" if columns will do.
-
-    Args:
-        operator: The `WindowJoinOperator` of rows.
-    """
-    spec: WindowSpec = operator._spec
-    known = type(spec.assigner) in {TumblingEventTimeWindows, SlidingEventTimeWindows}
-    return "" if known and spec.is_plain else spec.peculiarity

@@ -18,10 +18,15 @@ from aiomailbox.columnar.forms import RecordForm, ResultForm, TupleForm, ValueFo
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import KeyTypes, RowsNeededError
-from aiomailbox.operators.core.operator import Output, Pending, RowsNote, then
+from aiomailbox.operators.core.operator import (
+    ForwardingOutput,
+    Output,
+    Pending,
+    RowsNote,
+    then,
+)
 from aiomailbox.operators.core.slices import done_after, in_pieces
 from aiomailbox.operators.keyed.operators import StatefulOperator
-from aiomailbox.records.events import LatencyMarker, OutputTag, WatermarkStatus
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.windowing.aggregate import AggregateWindowsOperator
@@ -144,34 +149,6 @@ class ColumnarOperator(StatefulOperator):
 # An operator's output that gets other runs than the operator emits.
 
 
-class ForwardingOutput:
-    """Passes on all but runs; a subclass says by ``emit_run`` what becomes of these.
-
-    Args:
-        output: The output.
-    """
-
-    def __init__(self, output: Output) -> None:
-        self.availability = output.availability
-        self._output = output
-
-    def emit_watermark(self, timestamp_ms: int) -> Pending:
-        """Pass on a watermark."""
-        return self._output.emit_watermark(timestamp_ms)
-
-    def emit_status(self, status: WatermarkStatus) -> Pending:
-        """Pass on a status."""
-        return self._output.emit_status(status)
-
-    def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
-        """Pass on a latency marker."""
-        return self._output.emit_latency_marker(marker)
-
-    def emit_side(self, tag: OutputTag, run: Run) -> Pending:
-        """Pass on records to a side output."""
-        return self._output.emit_side(tag, run)
-
-
 # Results of aggregates as columns, and the records that they stand for.
 
 
@@ -273,25 +250,24 @@ class ResultMaker:
         return pa.StructArray.from_arrays(parts, list(self._key_fields))
 
 
-class NamedResultsOutput(ForwardingOutput):
-    """An operator's output that makes columns of results whose rows lack names.
+def naming_output(output: Output, maker: ResultMaker) -> Output:
+    """Return an operator's output that makes columns of results whose rows lack names.
 
     Of a tuple, or of one that is a key, expressions and sinks would not know the fields.
 
     Args:
         output: The output.
-        maker: Makes the columns.
+        maker: Makes the columns; where it cannot, rows go on.
     """
+    if not maker.rows_lack_names:
+        return output
 
-    def __init__(self, output: Output, maker: ResultMaker) -> None:
-        super().__init__(output)
-        self._maker = maker
-
-    def emit_run(self, run: Run) -> Pending:
-        """Pass on results, as columns where that is possible."""
+    def emit_run(run: Run) -> Pending:
         if type(run) is ListRun and len(run):
-            run = self._maker.run_of_rows(run) or run
-        return self._output.emit_run(run)
+            run = maker.run_of_rows(run) or run
+        return output.emit_run(run)
+
+    return ForwardingOutput(output, emit_run)
 
 
 def _column(values: list[Any], known: pa.DataType | None) -> pa.Array | None:
@@ -402,14 +378,13 @@ class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
 
     def setup(self, context: Any, output: Output) -> None:
         """Take the context, and an output that keeps the names of fields."""
-        if self._maker.rows_lack_names:
-            output = NamedResultsOutput(output, self._maker)
-        super().setup(context, output)
+        super().setup(context, naming_output(output, self._maker))
 
     def process_run(self, run: Run) -> Pending:
         """Add each record to its window."""
         if self._is_columnar and len(run):
             self._since_look += len(run)
+            self.begin_run(run)
             try:
                 return self._add_columns(*self._timed(run))
             except RowsNeededError as reason:

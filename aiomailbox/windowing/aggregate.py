@@ -13,8 +13,10 @@ from aiomailbox.operators.aggregates.functions import Aggregate, warn_of_text
 from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.context import LateRecords
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
+from aiomailbox.operators.core.fields import why_rows
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.slices import Pieces, done_after, in_pieces
+from aiomailbox.operators.core.user_code import describe
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.operators import KeyReader, Settled, StatefulOperator
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -265,11 +267,19 @@ class AggregateWindowsOperator(StatefulOperator):
         self._spec = spec
         self._given = aggregate
         self._lateness = spec.allowed_lateness_ms
+        self.late_tags = spec.late_tags
         # Whether contents outlive their emission.
         self._forgets = False
         self._result = window_result(
             aggregate, keyed=spec.key is not None, include_key=spec.include_key
         )
+
+    def rows_reason(self) -> str:
+        """Return the reduce function, or the key function, that asks for rows."""
+        reduce = getattr(self._given, "reduce_function", None)
+        if reduce is not None:
+            return describe(reduce)
+        return "" if self._spec.key is None else why_rows(self._spec.key)
 
     def check_restored(self) -> None:
         """Refuse windows that were kept in another way."""
@@ -300,6 +310,7 @@ class AggregateWindowsOperator(StatefulOperator):
         values = run.values
         if not values:
             return None
+        self.begin_run(run)
         stamps = run.timestamps
         if stamps is None:
             stamps = [MIN_TIMESTAMP] * len(values)

@@ -32,6 +32,7 @@ from aiomailbox.operators.core.resources import FunctionLife
 from aiomailbox.operators.core.user_code import (
     checkpoint_listener,
     collected,
+    describe,
     shortened,
 )
 from aiomailbox.operators.core.watched import collector_for
@@ -51,7 +52,7 @@ from aiomailbox.windowing.contents import (
     WindowContents,
     check_windows_restored,
 )
-from aiomailbox.windowing.functions import ProcessWindowContext
+from aiomailbox.windowing.functions import ApplyFunction, ProcessWindowContext
 from aiomailbox.windowing.incremental import watch_reduce, window_result
 from aiomailbox.windowing.merging import MergingWindowSet, mapping_of
 from aiomailbox.windowing.spec import WindowSpec, key_function
@@ -418,6 +419,15 @@ class WindowOperator(StatefulOperator):
         self._offsets: list[int] = []
         self._is_open = False
 
+    def rows_reason(self) -> str:
+        """Return the window function, or what the windows have that needs rows."""
+        function = self._function
+        if isinstance(function, ApplyFunction):
+            return describe(function.function)
+        return (
+            self._spec.peculiarity if function is None else describe(function.process)
+        )
+
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return also where the windows begin, if they differ from subtask to subtask."""
         offset = self._assigner.kept_offset() if self._is_open else None
@@ -482,6 +492,7 @@ class WindowOperator(StatefulOperator):
         """Add each record to its windows."""
         if not len(run):
             return None
+        self.begin_run(run)
         keys = self._keys.read(run.values)
         advance = partial(self._advance, run, keys)
         return go_through(run, advance, self.interruption, self.emit_collected)

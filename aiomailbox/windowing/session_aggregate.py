@@ -17,6 +17,7 @@ from typing import Any, Final
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.slices import in_pieces
+from aiomailbox.operators.core.user_code import describe
 from aiomailbox.operators.keyed.operators import Settled
 from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.state.descriptors import AccumulatorDescriptor
@@ -234,6 +235,11 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         self._state = AccumulatorDescriptor(
             "open-sessions", aggregate, converted_sessions
         )
+
+    def rows_reason(self) -> str:
+        """Return also the function that gives the gap."""
+        gap = "" if isinstance(self._gap, int) else f"gap {describe(self._gap)}"
+        return gap or super().rows_reason()
 
     def open(self) -> Pending:
         """Bind the state."""

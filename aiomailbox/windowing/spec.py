@@ -142,6 +142,11 @@ class WindowSpec:
         return type(self.assigner).__name__
 
     @property
+    def late_tags(self) -> tuple[OutputTag, ...]:
+        """The side output of records that come too late, if there is one."""
+        return () if self.late_tag is None else (self.late_tag,)
+
+    @property
     def is_plain(self) -> bool:
         """Whether windows are in event time, of a known kind, and fire at their end."""
         assigner = self.assigner

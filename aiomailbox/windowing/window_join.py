@@ -7,10 +7,11 @@ from datetime import timedelta
 from typing import Any
 
 from aiomailbox.durations import pipeline_ms
+from aiomailbox.operators.core.fields import why_rows
 from aiomailbox.operators.core.operator import Pending, TwoInputOperator
 from aiomailbox.operators.joins.keyed import pair
 from aiomailbox.records.run import ListRun, Run
-from aiomailbox.windowing.assigners import WindowAssigner
+from aiomailbox.windowing.assigners import EventTimeSessionWindows, WindowAssigner
 from aiomailbox.windowing.co_group import (
     JoinFunction,
     SidedKey,
@@ -71,6 +72,13 @@ class WindowJoinOperator(WindowOperator, TwoInputOperator):
             WindowEmitter(None, function, folds=has_evictor, keyed=True),
             function,
         )
+
+    def rows_reason(self) -> str:
+        """Return the windows, or the key function, that ask for rows."""
+        spec = self._spec
+        if type(spec.assigner) is EventTimeSessionWindows or not spec.is_plain:
+            return spec.peculiarity
+        return why_rows(self.key_of_input(0)) or why_rows(self.key_of_input(1))
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
         """Return what reads the key of a side's records."""

@@ -17,9 +17,9 @@ from aiomailbox.columnar.aligned import ColumnarTumblingOperator
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import CellGrid
 from aiomailbox.columnar.forms import NamedTupleForm
+from aiomailbox.columnar.making import rows_reason
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.window_forms import columnar_windows
 from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
@@ -32,6 +32,7 @@ from aiomailbox.testing import OneInputHarness
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 from tests.columnar.test_rolling import SCHEMA, everything, rows, sums, tame
+from tests.operators.aggregates.kept import columnar_windows
 
 KEY = field_or_function("key", "key")
 LATE = am.OutputTag[Any]("late")
@@ -345,13 +346,14 @@ def test_few_keys_in_each_of_many_windows_become_rows() -> None:
 
 
 def test_windows_with_a_trigger_have_no_columnar_form() -> None:
-    with pytest.raises(TypeError, match="no form"):
-        columnar_windows(
-            KEY,
-            ASSIGNERS["tumbling"](),
-            aggregate=am.sum_("x"),
-            trigger=am.CountTrigger(3),
-        )
+    triggered = window_operator(
+        KEY,
+        ASSIGNERS["tumbling"](),
+        aggregate=am.sum_("x"),
+        trigger=am.CountTrigger(3),
+    )
+    assert rows_reason(triggered, am.sum_("x")) == "trigger CountTrigger"
+    assert rows_reason(operator(False, 0), am.sum_("x")) == ""
     assert type(operator(True, 0)) is ColumnarTumblingOperator
 
 

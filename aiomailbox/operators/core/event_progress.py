@@ -12,6 +12,7 @@ from aiomailbox.eventtime.strategy import TimestampAssigner, WatermarkStrategy
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.operator import Operator, Output, Pending, then
+from aiomailbox.operators.core.user_code import describe
 from aiomailbox.records.events import Watermark, WatermarkStatus
 from aiomailbox.records.run import Run
 
@@ -20,6 +21,12 @@ WATERMARK_INTERVAL_MS: Final = 200
 _LOOKS_PER_TIMEOUT: Final = 20
 # From September 2001 to May 2033: as milliseconds, two weeks of January 1970.
 _EPOCH_SECONDS: Final = range(1_000_000_000, 2_000_000_000)
+
+
+def rows_for_times(strategy: WatermarkStrategy) -> str:
+    """Return the timestamp assigner that needs rows; "" if event times are a field."""
+    assigner = strategy.assigner
+    return describe(assigner) if callable(assigner) else ""
 
 
 def emit_progress(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -19,6 +19,7 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.user_code import (
     caller_location,
     check_sync_function,
+    describe,
     refuse_called,
     refuse_generator,
 )
@@ -248,6 +249,11 @@ class ExpressionSelector:
         return str(self.expression)
 
 
+def why_rows(key: Any) -> str:
+    """Return the key function that asks for rows; "" if the key is fields."""
+    return "" if getattr(key, "fields", ()) else f"key function {describe(key)}"
+
+
 def condition(where: object) -> Callable[[Any], Any]:
     """Return a function of a record that says whether it counts.
 
@@ -412,6 +418,24 @@ class RecordFields:
         own = {name for one in records for name in getattr(one, "__dict__", ())}
         own_fields = cls(tuple(names), frozenset(own), are_keys=bool(mappings))
         return cls.union([own_fields, *known])
+
+    def renewed(self, names: Iterable[str], parameter: str) -> RecordFields:
+        """Return the fields of dicts and NamedTuples made of records.
+
+        Args:
+            names: Those of what is made.
+            parameter: Under which name a new one was given.
+
+        Raises:
+            InvalidArgumentError: If a new name cannot be that of a field.
+        """
+        names = tuple(names)
+        for name in names:
+            if name not in self.names:
+                self.check_new(name, parameter)
+        # A tuple has names of its own, too.
+        readable = frozenset(dir(tuple)) | frozenset(dir(dict))
+        return RecordFields(names, readable, self.are_keys)
 
     @classmethod
     def union(cls, several: list[RecordFields | None]) -> RecordFields | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
@@ -23,6 +23,7 @@ from aiomailbox.mailbox.budget import SliceWatch
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.metrics.catalogue import LATENCY_FROM
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import (
@@ -345,6 +346,23 @@ class Operator:
     listener: Any = None
     # What in it wants callbacks at points of wall-clock time; "" for nothing known.
     live_clock_need: str = ""
+    # The side outputs of records that came in: columns where these were.
+    late_tags: Sequence[OutputTag] = ()
+
+    def rows_reason(self) -> str:
+        """Return which of its arguments asks for the rows of columns; "" if none does."""
+        return ""
+
+    def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
+        """Return the fields of the records that it emits; None if they are not known.
+
+        Args:
+            fields: Those of each input's records; None for one where they are not known.
+
+        Raises:
+            RecordTypeError: If it is known that a record lacks a field that it reads.
+        """
+        return None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         """Take what the task provides. Called once, before anything else."""
@@ -711,20 +729,24 @@ class RowsNote:
         return RowsNote, ()
 
 
-def noting(factory: Any, note: RowsNote | None) -> Any:
-    """Return a factory whose operators have a note; the same one for none."""
-    if note is None:
-        return factory
-    return partial(_noted, note, factory.func, *factory.args, **factory.keywords)
-
-
-def _noted(note: RowsNote, make: Callable[..., Any], *args: Any, **named: Any) -> Any:
-    operator = make(*args, **named)
-    operator.rows_note = note
-    return operator
-
-
 # Operators with two inputs.
+
+
+class ForwardingOutput:
+    """Passes on all but runs.
+
+    Args:
+        output: The output.
+        emit_run: Takes the runs.
+    """
+
+    def __init__(self, output: Output, emit_run: Callable[[Run], Pending]) -> None:
+        self.availability = output.availability
+        self.emit_run = emit_run
+        self.emit_watermark = output.emit_watermark
+        self.emit_status = output.emit_status
+        self.emit_latency_marker = output.emit_latency_marker
+        self.emit_side = output.emit_side
 
 
 class TwoInputOperator(Operator):
@@ -738,9 +760,23 @@ class TwoInputOperator(Operator):
         Flink, ``TwoInputStreamOperator``.
     """
 
+    # Makes records of the pairs that a join emits; None to emit pairs.
+    selection: Operator | None = None
+
     def __init__(self) -> None:
         self._watermarks = InputWatermarks(2)
         self._inputs: list[Input] = [_FirstInput(self), _SecondInput(self)]
+
+    def setup(self, context: RuntimeContext, output: Output) -> None:
+        """Take what the task provides, and let a selection take the results."""
+        if self.selection is not None:
+            self.selection.setup(context, output)
+            output = ForwardingOutput(output, self.selection.process_run)
+        super().setup(context, output)
+
+    def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
+        """Return the fields of what a selection makes."""
+        return None if self.selection is None else self.selection.result_fields(*fields)
 
     @property
     def inputs(self) -> list[Input]:

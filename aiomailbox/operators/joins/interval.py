@@ -7,6 +7,7 @@ from typing import Any
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.fields import why_rows
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.slices import Grown, grown, values_of
 from aiomailbox.operators.joins.keyed import JoinSide, KeyedJoinOperator, Pair
@@ -76,6 +77,12 @@ class IntervalJoinOperator(KeyedJoinOperator):
         self.upper_ms = upper_ms
         self._left_late = _check_tag(left_late, "left_late")
         self._right_late = _check_tag(right_late, "right_late")
+        late = self._left_late, self._right_late
+        self.late_tags = tuple(tag for tag in late if tag is not None)
+
+    def rows_reason(self) -> str:
+        """Return the key function that asks for rows."""
+        return why_rows(self._key1) or why_rows(self._key2)
 
     def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:
         """Keep a record, and join it with those of the other side."""

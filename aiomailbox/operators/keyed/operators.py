@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import length_hint
@@ -40,7 +40,9 @@ from aiomailbox.operators.core.failures import (
 from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
+    RecordFields,
     field_or_function,
+    why_rows,
 )
 from aiomailbox.operators.core.operator import (
     Operator,
@@ -264,14 +266,31 @@ class Settled(Protocol):
         ...
 
 
+class RunExpression(Protocol):
+    """An expression that is evaluated for a whole run; see `with_expressions`."""
+
+    def begin(self, run: Run) -> None:
+        """Be notified that the records of a run are asked for next."""
+        ...
+
+    def check_reads(self, names: Sequence[str]) -> None:
+        """Refuse records with these fields if it reads another one."""
+        ...
+
+
 class StatefulOperator(Operator):
     """The base of operators with keyed state and timers.
 
     A watermark first fires timers; then what they emitted goes out; then the watermark.
 
+    Attributes:
+        conditions: The expressions of its aggregate, each told of a run before it.
+
     Concept:
         Flink, ``AbstractStreamOperator`` with its ``InternalTimeServiceManager``.
     """
+
+    conditions: Sequence[RunExpression] = ()
 
     def __init__(self) -> None:
         super().__init__()
@@ -302,6 +321,18 @@ class StatefulOperator(Operator):
         if restored is not None:
             service.take_over(restored)
         return service
+
+    def begin_run(self, run: Run) -> None:
+        """Tell the expressions of an aggregate which records come next."""
+        for condition in self.conditions:
+            condition.begin(run)
+
+    def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
+        """Refuse records that lack what an expression reads."""
+        if (known := fields[0]) is not None:
+            for condition in self.conditions:
+                condition.check_reads(known.names)
+        return super().result_fields(*fields)
 
     def capture(self) -> OperatorSnapshot:
         """Return all state as it is now, with that of keys and the timers.
@@ -497,6 +528,7 @@ class RollingOperator(StatefulOperator):
         values = run.values
         if not values:
             return None
+        self.begin_run(run)
         keys = self._keys.read(values)
         if self._is_async:
             # One read for all keys of the run, if the store is on a disk.
@@ -718,6 +750,10 @@ class KeyedAggregateOperator(RollingOperator):
             self._rolls = isinstance(aggregate, Aggregate) and (
                 aggregate.always_has_result
             )
+
+    def rows_reason(self) -> str:
+        """Return the key function that asks for rows."""
+        return why_rows(self._key)
 
     def open(self) -> Pending:
         """Bind the state."""

@@ -22,6 +22,7 @@ from aiomailbox.operators.core.event_progress import (
     IdleTicks,
     assign_timestamps,
     emit_progress,
+    rows_for_times,
     warn_of_seconds,
 )
 from aiomailbox.operators.core.failures import (
@@ -32,6 +33,7 @@ from aiomailbox.operators.core.failures import (
     check_on_error,
     fail,
 )
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Operator, Pending, await_each, then
 from aiomailbox.operators.core.user_code import (
     CallableKind,
@@ -399,6 +401,14 @@ class TimestampsAndWatermarksOperator(Operator):
         self._interval_ms = interval_ms
         self._ticks: IdleTicks | None = None
         self._guard = OutputGuard()
+
+    def rows_reason(self) -> str:
+        """Return the timestamp assigner that needs rows."""
+        return rows_for_times(self.strategy)
+
+    def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
+        """Return the fields of the records, which stay what they are."""
+        return fields[0]
 
     def hold_watermarks(self) -> None:
         """Let event time move at the end of the input only; before `setup`."""

@@ -13,7 +13,7 @@ from aiomailbox.durations import duration_ms
 from aiomailbox.errors import BufferFullError, InvalidArgumentError, RejectedMailError
 from aiomailbox.eventtime.processing_time import TimerHandle
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.fields import field_or_function, why_rows
 from aiomailbox.operators.core.operator import (
     Operator,
     Output,
@@ -449,6 +449,10 @@ class DeduplicateOperator(StatefulOperator):
         super().__init__()
         self._key = field_or_function(key, "key")
         self._ttl = None if ttl is None else StateTtlConfig(ttl)
+
+    def rows_reason(self) -> str:
+        """Return the key function that asks for rows."""
+        return why_rows(self._key)
 
     def open(self) -> Pending:
         """Bind the state."""

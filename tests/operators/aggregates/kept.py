@@ -19,12 +19,13 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import ClassForm
+from aiomailbox.columnar.making import made
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.window_forms import columnar_windows
 from aiomailbox.durations import seconds
 from aiomailbox.operators.aggregates.functions import aggregates, count, mean, sum_
 from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.operator import RowsNote
 from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
@@ -85,6 +86,11 @@ class InState(KeyedProcessFunction):
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         self.held.add(value)
         out.collect(self.held.get())
+
+
+def columnar_windows(*args: Any, **named: Any) -> Any:
+    """Return what works on columns, as `window_operator` what works on rows."""
+    return made(window_operator, *args, columns=RowsNote(), **named)
 
 
 def _windows(assigner: Any, make: Any = window_operator, **options: Any) -> Any:
@@ -180,14 +186,14 @@ def own_fields(results: list[Any], aggregate: Any) -> set[tuple[Any, ...]]:
 
 def write_all() -> dict[str, dict[str, str]]:
     """Return what places keep of `BEFORE`, in base64."""
-    made = {
+    cases = {
         "named": {place: cut(place, written()) for place in PLACES},
         "alone": {place: cut(place, sum_("v")) for place in PLACES},
         "own": {place: cut(place, Largest()) for place in ROWS},
     }
     return {
         name: {place: base64.b64encode(data).decode() for place, data in each.items()}
-        for name, each in made.items()
+        for name, each in cases.items()
     }
 
 

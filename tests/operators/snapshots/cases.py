@@ -19,7 +19,6 @@ from aiomailbox.columnar.map_batches import MapBatchesOperator
 from aiomailbox.columnar.paned import ColumnarPanedOperator
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.sessions import ColumnarSessionOperator
-from aiomailbox.columnar.window_forms import columnar_windows
 from aiomailbox.columnar.window_join import ColumnarWindowJoin
 from aiomailbox.durations import seconds
 from aiomailbox.eventtime.strategy import WatermarkStrategy
@@ -101,6 +100,7 @@ from aiomailbox.windowing.triggers import (
     EventTimeTrigger,
 )
 from aiomailbox.windowing.window_join import WindowJoinOperator
+from tests.operators.aggregates.kept import columnar_windows
 
 Step = tuple[Any, ...]
 
