@@ -19,13 +19,6 @@ def test_no_test_names_a_scenario_that_does_not_exist() -> None:
     assert collect().unknown == []
 
 
-def test_each_scenario_of_memory_records_and_partitions_has_a_test() -> None:
-    """Those of channels, credit and connections are counted, not demanded here."""
-    coverage = collect()
-    missing = coverage.missing("NET", 1, 113) + coverage.missing("NET", 184, 189)
-    assert missing == []
-
-
 def test_each_scenario_has_a_test_or_a_reason_and_not_both() -> None:
     coverage, untested = collect(), load_untested()
     names = set(scenarios())

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from types import FunctionType, MethodType, ModuleType
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, NoReturn
 
 from aiomailbox.errors import MissingExtraError, NotShippableError, safe_str
@@ -348,6 +348,10 @@ def _dumps(
             modules.look_at(obj)
             if types is not None:
                 types.look_at(obj)
+            if isinstance(obj, CodeType):
+                # It leaves out the file, and an error has to name the user's line.
+                make, arguments = self.dispatch_table[CodeType](obj)
+                return _code_of_file, (obj.co_filename, make, arguments)
             return super().reducer_override(obj)
 
     output = io.BytesIO()
@@ -359,6 +363,12 @@ def _dumps(
             # A second pickle of the same pickler, so that classes are not sent twice.
             pickler.dump([(kind, kind.__qualname__) for kind in types.found])
     return output.getvalue()
+
+
+def _code_of_file(
+    file: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]
+) -> CodeType:
+    return make(*arguments).replace(co_filename=file)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import sys
 import threading
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from aiomailbox.runtime.peers.shipping import (
     Shipment,
     is_importable,
     pack,
+    pickled,
     unpack,
     why_unpicklable,
 )
@@ -211,6 +213,19 @@ class Order:
 class Maker:
     def __call__(self, line: str) -> Any:
         return make(line)
+
+
+def test_code_keeps_the_name_of_its_file() -> None:
+    """An error in a worker names the user's line, whichever cloudpickle there is."""
+
+    def outer(number: int) -> Any:
+        return lambda: number
+
+    found = pickle.loads(pickled(outer))
+    assert found is not outer
+    assert found.__code__.co_filename == __file__
+    assert found(1).__code__.co_filename == __file__
+    assert found(1)() == 1
 
 
 def make(line: str) -> Any:

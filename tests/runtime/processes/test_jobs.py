@@ -324,12 +324,12 @@ async def test_one_rate_limit_holds_for_all_workers(
     async def where(number: int) -> tuple[int, int]:
         return place_of(number)
 
-    # Where they are granted: what a worker is told late lies closer together there.
+    # Where they are counted: workers report several uses at once, each after it was.
     times: list[float] = []
     use = RateWindow.use
 
     def noted(window: RateWindow, weight: float, now_s: float) -> None:
-        times.append(now_s)
+        times.extend([now_s] * int(weight))
         use(window, weight, now_s)
 
     monkeypatch.setattr(RateWindow, "use", noted)
