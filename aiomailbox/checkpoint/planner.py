@@ -18,12 +18,18 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
 from random import Random
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
-from aiomailbox.checkpoint.handles import TaskHandle
+from aiomailbox.checkpoint.handles import CheckpointMetadata
 from aiomailbox.checkpoint.settings import CheckpointConfig
-from aiomailbox.ids import SubtaskId
+from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.records.events import CheckpointBarrier, SnapshotType
+from aiomailbox.task.messages import (
+    Acknowledged,
+    PreparedData,
+    TaskHandle,
+    TaskStatistics,
+)
 
 # Why checkpoints fail, and how many may before the job does.
 #
@@ -217,12 +223,14 @@ class CheckpointRequest:
         kind: A checkpoint, or one of the savepoints.
         is_periodic: Whether the timer asked for it, and not a person.
         location: Where a savepoint goes; None for checkpoints.
+        future: Its owner answers it here; None if nobody waits.
     """
 
     number: int
     kind: SnapshotType = SnapshotType.CHECKPOINT
     is_periodic: bool = False
     location: str | None = None
+    future: Any = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,21 +347,67 @@ class RequestQueue:
 Planning: TypeAlias = Callable[[], CheckpointPlan | FailureReason]
 
 
-class Acknowledgement(Enum):
-    """What an acknowledgement was good for; only the first kind keeps its state."""
+@dataclass(slots=True)
+class CheckpointInProgress:
+    """A checkpoint that was begun, until it is complete and committed, or deleted.
 
-    TAKEN = "taken"
-    DUPLICATE = "duplicate"
-    UNKNOWN = "unknown"
+    Attributes:
+        barrier: What its tasks are told.
+        plan: Which tasks.
+        request: Who asked for it.
+        is_pending: Whether it can still complete or fail.
+        is_finalizing: Whether all tasks have acknowledged it.
+        handles: Where the snapshots of tasks are that have acknowledged it.
+        statistics: What it took at these.
+        started_s: When it began; this and what follows its owner keeps here.
+        enumerators: What the enumerators of the sources resume from.
+        services: Totals of limits and budgets.
+        metadata: All of it, once it is written.
+        place: Where that is.
+    """
+
+    barrier: CheckpointBarrier
+    plan: CheckpointPlan
+    request: CheckpointRequest
+    is_pending: bool = True
+    is_finalizing: bool = False
+    handles: dict[SubtaskId, TaskHandle] = field(default_factory=dict)
+    statistics: list[TaskStatistics] = field(default_factory=list)
+    started_s: float = 0.0
+    enumerators: dict[OperatorId, bytes] = field(default_factory=dict)
+    services: dict[str, bytes] = field(default_factory=dict)
+    metadata: CheckpointMetadata | None = None
+    place: str = ""
+
+    @property
+    def checkpoint_id(self) -> int:
+        """Its number."""
+        return self.barrier.checkpoint_id
+
+    @property
+    def missing(self) -> list[SubtaskId]:
+        """The tasks that have not acknowledged it."""
+        return [task for task in self.plan.to_wait_for if task not in self.handles]
+
+    @property
+    def prepared(self) -> tuple[PreparedData, ...]:
+        """What sinks have prepared, in the order of the tasks."""
+        return tuple(
+            one for task in sorted(self.handles) for one in self.handles[task].prepared
+        )
+
+    @property
+    def commits(self) -> bool:
+        """Whether its completion lets tasks commit, and subsumes older ones."""
+        kind = self.request.kind
+        return not kind.is_savepoint or kind.is_synchronous
 
 
 @dataclass(frozen=True, slots=True)
 class StartCheckpoint:
     """Snapshot the enumerators, then send the barrier to the tasks of the plan."""
 
-    barrier: CheckpointBarrier
-    plan: CheckpointPlan
-    request: CheckpointRequest
+    checkpoint: CheckpointInProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,27 +503,6 @@ CheckpointAction: TypeAlias = (
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A checkpoint that was begun and is not complete."""
-
-    barrier: CheckpointBarrier
-    plan: CheckpointPlan
-    request: CheckpointRequest
-    missing: set[SubtaskId]
-    is_finalizing: bool = False
-
-    @property
-    def checkpoint_id(self) -> int:
-        return self.barrier.checkpoint_id
-
-    @property
-    def commits(self) -> bool:
-        """Whether its completion lets tasks commit, and subsumes older ones."""
-        kind = self.request.kind
-        return not kind.is_savepoint or kind.is_synchronous
-
-
-@dataclass(slots=True)
 class CheckpointPlanner:
     """The books of one job's checkpoints.
 
@@ -481,6 +514,10 @@ class CheckpointPlanner:
         plan: Says which tasks a checkpoint that begins now would concern.
         random: Where the first delay of the timer comes from.
         next_id: The first number to give away: beyond that of a restored checkpoint.
+
+    Attributes:
+        in_progress: What was begun, oldest first, until its owner takes it out: when it
+            is answered, or deleted.
     """
 
     settings: CheckpointConfig
@@ -489,7 +526,7 @@ class CheckpointPlanner:
     next_id: int = 1
     _queue: RequestQueue = field(init=False)
     _failures: FailureCounter = field(init=False)
-    _pending: dict[int, _Pending] = field(default_factory=dict)
+    in_progress: dict[int, CheckpointInProgress] = field(default_factory=dict)
     _requests: int = 0
     _starting_id: int | None = None
     _cleaning: int = 0
@@ -504,7 +541,15 @@ class CheckpointPlanner:
     @property
     def pending_ids(self) -> list[int]:
         """The checkpoints that have begun and are not complete, oldest first."""
-        return list(self._pending)
+        return [one.checkpoint_id for one in self._pending]
+
+    @property
+    def _pending(self) -> list[CheckpointInProgress]:
+        return [one for one in self.in_progress.values() if one.is_pending]
+
+    def _pending_one(self, checkpoint_id: int) -> CheckpointInProgress | None:
+        found = self.in_progress.get(checkpoint_id)
+        return found if found is not None and found.is_pending else None
 
     @property
     def queued(self) -> int:
@@ -528,7 +573,7 @@ class CheckpointPlanner:
             FailRequest(request, FailureReason.SUSPENDED)
             for request in self._queue.clear()
         ]
-        for pending in list(self._pending.values()):
+        for pending in self._pending:
             # What is being written may be durable already: it completes.
             if not pending.is_finalizing:
                 actions += self._abort(pending, FailureReason.SUSPENDED)
@@ -539,30 +584,30 @@ class CheckpointPlanner:
         if not self._is_periodic:
             return []
         following = SetPeriodicTimer(self.settings.interval_ms)
-        _, actions = self.request(now_ms, is_periodic=True)
-        return [following, *actions]
+        periodic = self.new_request(is_periodic=True)
+        return [following, *self.request(periodic, now_ms)]
 
-    def request(
+    def new_request(
         self,
-        now_ms: int,
-        *,
         kind: SnapshotType = SnapshotType.CHECKPOINT,
+        *,
         is_periodic: bool = False,
         location: str | None = None,
-    ) -> tuple[CheckpointRequest, list[CheckpointAction]]:
-        """Ask for a checkpoint or a savepoint.
-
-        Returns:
-            The request, by which `StartCheckpoint` or `FailRequest` will name it, and
-            what is to be done now.
-        """
+        future: Any = None,
+    ) -> CheckpointRequest:
+        """Return a request with the next number, for `request`."""
         self._requests += 1
-        request = CheckpointRequest(self._requests, kind, is_periodic, location)
+        return CheckpointRequest(self._requests, kind, is_periodic, location, future)
+
+    def request(
+        self, request: CheckpointRequest, now_ms: int
+    ) -> list[CheckpointAction]:
+        """Ask for a checkpoint or a savepoint."""
         refused = self._queue.add(request)
         actions: list[CheckpointAction] = []
         if refused is not None:
             actions.append(FailRequest(refused.request, refused.reason))
-        return request, actions + self._next(now_ms)
+        return actions + self._next(now_ms)
 
     def on_started(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
         """Be notified that a checkpoint's barrier has been sent to the tasks."""
@@ -570,30 +615,26 @@ class CheckpointPlanner:
             self._starting_id = None
         return self._next(now_ms)
 
-    def acknowledge(
-        self, checkpoint_id: int, task: SubtaskId
-    ) -> tuple[Acknowledgement, list[CheckpointAction]]:
-        """Take a task's acknowledgement; what is unknown or late is harmless."""
-        pending = self._pending.get(checkpoint_id)
-        if pending is None or task not in pending.plan.to_wait_for:
-            return Acknowledgement.UNKNOWN, []
-        if task not in pending.missing:
-            return Acknowledgement.DUPLICATE, []
-        pending.missing.remove(task)
+    def acknowledge(self, event: Acknowledged) -> list[CheckpointAction]:
+        """Take a task's part; one that is unknown, late or repeated is not kept."""
+        checkpoint_id, task = event.checkpoint_id, event.task
+        pending = self._pending_one(checkpoint_id)
+        if pending is None or task not in pending.missing:
+            return []
+        pending.handles[task] = event.handle
+        pending.statistics.append(event.statistics)
         if pending.missing:
-            return Acknowledgement.TAKEN, []
+            return []
         pending.is_finalizing = True
-        return Acknowledgement.TAKEN, [
-            CancelExpiry(checkpoint_id),
-            Finalize(checkpoint_id),
-        ]
+        return [CancelExpiry(checkpoint_id), Finalize(checkpoint_id)]
 
     def on_finalized(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
         """Be notified that a checkpoint's metadata is written: it is complete."""
-        pending = self._pending.pop(checkpoint_id, None)
+        pending = self._pending_one(checkpoint_id)
         if pending is None:
             # It was aborted while it was written.
             return [self._discard(checkpoint_id)]
+        pending.is_pending = False
         # Also of a savepoint: the pause is for the tasks, which had work with both.
         self._last_completed_ms = now_ms
         self._failures.on_success(checkpoint_id)
@@ -603,7 +644,7 @@ class CheckpointPlanner:
         actions: list[CheckpointAction] = []
         # An older one is subsumed: what it was to commit is in this one, too (Flink's
         # rule).
-        for older in [*self._pending.values()]:
+        for older in self._pending:
             if older.checkpoint_id < checkpoint_id and older.commits:
                 actions += self._abort(older, FailureReason.SUBSUMED)
         actions.append(NotifyComplete(checkpoint_id, pending.plan.to_wait_for))
@@ -668,8 +709,8 @@ class CheckpointPlanner:
         """Be notified that tasks have failed: they will acknowledge nothing more."""
         failed = set(tasks)
         actions: list[CheckpointAction] = []
-        for pending in list(self._pending.values()):
-            if pending.missing & failed:
+        for pending in self._pending:
+            if not failed.isdisjoint(pending.missing):
                 actions += self._abort(pending, FailureReason.TASK_FAILED, error)
         return actions + self._next(now_ms)
 
@@ -679,7 +720,7 @@ class CheckpointPlanner:
         Those that have acknowledged it go back to before it, and do so once more.
         """
         actions: list[CheckpointAction] = []
-        for pending in list(self._pending.values()):
+        for pending in self._pending:
             if not pending.is_finalizing:
                 actions += self._abort(pending, FailureReason.TASK_FAILED)
         return actions
@@ -721,13 +762,12 @@ class CheckpointPlanner:
         barrier = CheckpointBarrier(
             checkpoint_id, now_ms, alignment, request.kind, timeout_ms
         )
-        self._pending[checkpoint_id] = _Pending(
-            barrier, plan, request, set(plan.to_wait_for)
-        )
+        begun = CheckpointInProgress(barrier, plan, request)
+        self.in_progress[checkpoint_id] = begun
         self._starting_id = checkpoint_id
         return [
             SetExpiry(checkpoint_id, self.settings.timeout_ms),
-            StartCheckpoint(barrier, plan, request),
+            StartCheckpoint(begun),
         ]
 
     def _fail(
@@ -737,7 +777,7 @@ class CheckpointPlanner:
         now_ms: int,
         error: BaseException | None,
     ) -> list[CheckpointAction]:
-        pending = self._pending.get(checkpoint_id)
+        pending = self._pending_one(checkpoint_id)
         if pending is None:
             # Several tasks may decline one checkpoint: it failed once.
             return self._next(now_ms)
@@ -746,7 +786,7 @@ class CheckpointPlanner:
             actions.append(FailJob(checkpoint_id, reason, error))
         return actions + self._next(now_ms)
 
-    def _fails_job(self, pending: _Pending, reason: FailureReason) -> bool:
+    def _fails_job(self, pending: CheckpointInProgress, reason: FailureReason) -> bool:
         """Count a failure; a savepoint's counts only if a task is to blame."""
         # It ends anyway.
         if reason is FailureReason.CANCELLED:
@@ -762,12 +802,12 @@ class CheckpointPlanner:
 
     def _abort(
         self,
-        pending: _Pending,
+        pending: CheckpointInProgress,
         reason: FailureReason,
         error: BaseException | None = None,
     ) -> list[CheckpointAction]:
         checkpoint_id = pending.checkpoint_id
-        del self._pending[checkpoint_id]
+        pending.is_pending = False
         if self._starting_id == checkpoint_id:
             self._starting_id = None
         actions: list[CheckpointAction] = [

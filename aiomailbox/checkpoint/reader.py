@@ -11,14 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.checkpoint.handles import (
-    CheckpointMetadata,
-    PreparedData,
-    SectionKind,
-    SharedFile,
-    TaskHandle,
-    read_metadata,
-)
+from aiomailbox.checkpoint.handles import CheckpointMetadata, read_metadata
 from aiomailbox.checkpoint.layout import (
     METADATA_NAME,
     checkpoint_id_of,
@@ -46,6 +39,7 @@ from aiomailbox.state.snapshot import FetchFile
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.contract import Storage
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import PreparedData, SectionKind, SharedFile, TaskHandle
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from aiomailbox.checkpoint.handles import (
-    CheckpointMetadata,
-    OperatorInfo,
-    SectionKind,
-    TaskHandle,
-)
+from aiomailbox.checkpoint.handles import CheckpointMetadata, OperatorInfo
 from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import MissingExtraError, NoCheckpointError, StateError
 from aiomailbox.ids import OperatorId
@@ -37,6 +32,7 @@ from aiomailbox.state.serializers import (
     is_known_class,
     state_name_hints,
 )
+from aiomailbox.task.messages import SectionKind, TaskHandle
 
 # Values of state as Arrow takes them: objects become dicts of their fields.
 

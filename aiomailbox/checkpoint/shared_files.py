@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from aiomailbox.checkpoint.handles import SharedFile
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.state.snapshot import StateFile
 from aiomailbox.storage.contract import Storage
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import SharedFile
 
 SHARED: Final = "shared"
 _CHUNK_BYTES: Final = 1 << 20

@@ -11,7 +11,6 @@ from zlib import crc32
 
 import msgspec
 
-from aiomailbox.checkpoint.handles import PreparedData, Section, SectionKind, TaskHandle
 from aiomailbox.checkpoint.layout import checkpoint_directory, job_directory
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD
 from aiomailbox.checkpoint.shared_files import SharedFilesWriter
@@ -33,6 +32,7 @@ from aiomailbox.storage import open_storage
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import PRIVATE
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import PreparedData, Section, SectionKind, TaskHandle
 
 # A task's snapshot as bytes and back: sections in a row, and what is where.
 #

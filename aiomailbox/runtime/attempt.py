@@ -21,7 +21,6 @@ from typing import Final, Protocol
 import anyio
 
 from aiomailbox.availability import Availability
-from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.errors import (
     CorruptStreamError,
     PartitionNotFoundError,
@@ -35,7 +34,13 @@ from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.failures import FirstError
 from aiomailbox.runtime.host import Host
-from aiomailbox.task.in_flight import TaskStatistics
+from aiomailbox.task.messages import (
+    SplitRequest,
+    StopSource,
+    TaskCancelled,
+    TaskEnded,
+    TaskEvent,
+)
 
 
 class AttemptOwner(Protocol):
@@ -89,7 +94,7 @@ class AttemptOwner(Protocol):
         """End the job: a task ended itself, or the loop goes down."""
         ...
 
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+    def on_split_request(self, task: SubtaskId) -> None:
         """Pass a reader's request for another split to its enumerator."""
         ...
 
@@ -171,7 +176,7 @@ class Attempt:
 
     def stop(self, mode: StopMode) -> None:
         """Let the sources read no more; the tasks end when all that came is finished."""
-        self._host.stop(mode)
+        self._host.tell(None, StopSource(mode))
 
     def fail(
         self,
@@ -212,51 +217,27 @@ class Attempt:
         """Whether all tasks have ended."""
         return self._is_over
 
-    def on_task_ended(
-        self, error: BaseException | None, task: str, subtask: SubtaskId
-    ) -> None:
-        """Be notified that a task ended: well, or with an error."""
-        if error is not None:
-            self.fail(error, task, tasks=[subtask])
-        elif self.failure.error is None and subtask not in self._failed:
-            self._finished.add(subtask)
-            if self._checkpoints is not None:
-                self._checkpoints.on_task_finished(subtask)
-        self._changed.set_available()
-
-    def on_task_running(self, task: SubtaskId) -> None:
-        """Be notified that a task has been restored and runs."""
-        if self._checkpoints is not None:
-            self._checkpoints.on_task_running(task)
-
-    def on_end_of_data(self, task: SubtaskId) -> None:
-        """Be notified that no more records will come out of a task."""
-        if self._checkpoints is not None:
-            self._checkpoints.on_end_of_data(task)
-
-    def on_acknowledged(
-        self,
-        task: SubtaskId,
-        checkpoint_id: int,
-        handle: TaskHandle,
-        statistics: TaskStatistics,
-    ) -> None:
-        """Take a task's part of a checkpoint."""
-        if self._checkpoints is not None:
-            self._checkpoints.on_acknowledged(task, checkpoint_id, handle, statistics)
-
-    def on_declined(
-        self, task: SubtaskId, checkpoint_id: int, error: BaseException
-    ) -> None:
-        """Be notified that a task takes no part in a checkpoint."""
-        if self._checkpoints is not None:
-            self._checkpoints.on_declined(task, checkpoint_id, error)
-
-    def on_cancelled(self, subtask: SubtaskId) -> None:
-        """Be notified that a task ended itself, or was interrupted."""
-        # Those that end because another one has failed do not end the job.
-        if self.failure.error is None and subtask not in self._failed:
-            self._owner.cancel()
+    def on_event(self, event: TaskEvent) -> None:
+        """Take what a task reports."""
+        task = event.task
+        match event:
+            case SplitRequest():
+                self._owner.on_split_request(task)
+            # Those that end because another one has failed do not end the job.
+            case TaskCancelled():
+                if self.failure.error is None and task not in self._failed:
+                    self._owner.cancel()
+            case TaskEnded(name=name, error=error):
+                if error is not None:
+                    self.fail(error, name, tasks=[task])
+                elif self.failure.error is None and task not in self._failed:
+                    self._finished.add(task)
+                    if self._checkpoints is not None:
+                        self._checkpoints.on_task_finished(task)
+                self._changed.set_available()
+            case _:
+                if self._checkpoints is not None:
+                    self._checkpoints.on_event(event)
 
     def on_failed(
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
@@ -283,10 +264,6 @@ class Attempt:
     def on_changed(self) -> None:
         """Look again whether everything is over."""
         self._changed.set_available()
-
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
-        """Pass a reader's request for another split to its enumerator."""
-        self._owner.on_split_request(vertex, subtask_index)
 
     def _region_of(
         self, tasks: Collection[SubtaskId] | None

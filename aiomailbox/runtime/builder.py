@@ -28,11 +28,11 @@ from aiomailbox.journal.journals import Journals
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.operators.core.context import Limiter
 from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import AttemptPlan, pool_size, producer_targets
 from aiomailbox.runtime.job_journal import journal_place
 from aiomailbox.runtime.limiter import LimiterService
-from aiomailbox.runtime.responder import CheckpointEvents, TaskResponder
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.state.schema import Misfit
 from aiomailbox.storage import open_storage
@@ -44,18 +44,12 @@ from aiomailbox.task.environment import (
     TaskEnvironment,
     TaskPlan,
 )
-from aiomailbox.task.in_flight import TaskChannels
+from aiomailbox.task.in_flight import TaskChannels, TaskSnapshot
+from aiomailbox.task.messages import TaskEvent, TaskHandle
 from aiomailbox.task.stream_task import StreamTask
+from aiomailbox.threads import run_in_thread
 
 ChannelFactory = Callable[[Edge, PartitionId, int], InputChannel]
-
-
-class BuilderEvents(CheckpointEvents, Protocol):
-    """Is notified of what the tasks report, on their loop."""
-
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
-        """Pass a reader's request for another split to its enumerator."""
-        ...
 
 
 class Wiring(Protocol):
@@ -99,7 +93,7 @@ class TaskBuilder:
         config: Its settings.
         services: What its tasks share.
         plan: Which attempt this is, and what its tasks resume from.
-        events: Gets what the tasks have to say.
+        on_event: Takes what the tasks report, on their loop.
         wiring: Says what is here; None for everything.
         directory: Where files of partitions go; None for the system's place.
     """
@@ -110,7 +104,7 @@ class TaskBuilder:
         config: JobConfig,
         services: JobServices,
         plan: AttemptPlan,
-        events: BuilderEvents,
+        on_event: Callable[[TaskEvent], None],
         *,
         wiring: Wiring | None = None,
         directory: str | None = None,
@@ -118,7 +112,7 @@ class TaskBuilder:
         self._graph = graph
         self._config = config
         self._services = services
-        self._events = events
+        self._on_event = on_event
         place = plan.checkpoint_place
         settings = config.checkpoints
         threshold = MEMORY_THRESHOLD if settings is None else settings.memory_threshold
@@ -229,9 +223,7 @@ class TaskBuilder:
             limiter=_limiters_of_task(services),
             handover=services.handover,
             alignment=services.alignments.get,
-            request_split=lambda: self._events.on_split_request(
-                vertex.id, subtask_index
-            ),
+            report=self._on_event,
             state_backend=self._config.state_backend,
             cancel_timeout_s=self._config.cancel_timeout_s,
             stall_threshold_s=self._config.stall_threshold_s,
@@ -241,8 +233,6 @@ class TaskBuilder:
             no_processing_time=services.no_processing_time,
             checkpointing=self._checkpointing(task_id),
             journals=self._journals,
-            on_running=lambda: self._events.on_task_running(subtask),
-            on_end_of_data=lambda: self._events.on_end_of_data(subtask),
         )
         restored = self._of_attempt.restored.get((vertex.id, subtask_index))
         plan = self._plan(vertex, task_id)
@@ -290,7 +280,7 @@ class TaskBuilder:
         if settings is None or writer is None:
             return None
         return TaskCheckpointing(
-            responder=TaskResponder(task_id, writer, self._events),
+            write=partial(_write, writer, task_id),
             is_exactly_once=settings.mode is CheckpointingMode.EXACTLY_ONCE,
             may_overtake=settings.unaligned,
             after_end=settings.after_tasks_finish,
@@ -418,6 +408,23 @@ class TaskBuilder:
         if wiring is not None and away:
             return wiring.new_gate(channels, name)
         return InputGate(channels, name=name)
+
+
+async def _write(
+    writer: CheckpointWriter,
+    task: TaskId,
+    barrier: CheckpointBarrier,
+    snapshot: TaskSnapshot,
+) -> TaskHandle:
+    """Write a snapshot in a thread; raises what `CheckpointWriter.write_task` does."""
+    return await run_in_thread(
+        writer.write_task,
+        barrier.checkpoint_id,
+        task.subtask,
+        task.attempt,
+        snapshot,
+        None if barrier.location is None else barrier.location.decode(),
+    )
 
 
 def _limiters_of_task(services: JobServices) -> Callable[[RateLimit], Limiter]:

@@ -16,19 +16,13 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from aiomailbox.checkpoint.handles import (
-    CheckpointMetadata,
-    PreparedData,
-    TaskHandle,
-    describe_vertices,
-)
+from aiomailbox.checkpoint.handles import CheckpointMetadata, describe_vertices
 from aiomailbox.checkpoint.layout import CompletedCheckpoints, job_directory
 from aiomailbox.checkpoint.planner import (
-    Acknowledgement,
     CancelExpiry,
     CheckpointAction,
     CheckpointPlan,
@@ -63,42 +57,32 @@ from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.snapshots.codec import encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.records.events import CheckpointBarrier, SnapshotType, StopMode
+from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import (
     CheckpointView,
     CompletedCheckpoint,
     PendingCheckpoint,
 )
-from aiomailbox.task.in_flight import TaskStatistics
+from aiomailbox.task.messages import (
+    Acknowledged,
+    CheckpointAborted,
+    CheckpointComplete,
+    Command,
+    DataEnded,
+    Declined,
+    PreparedData,
+    TaskEvent,
+    TaskRunning,
+    TaskStatistics,
+    TriggerCheckpoint,
+)
 from aiomailbox.threads import run_in_thread
 
 # After which a checkpoint that tasks need in order to end is asked for again.
 _FINAL_RETRY_S: Final = 1.0
 _VIEWS_MAX: Final = 20
 _EARLY_MAX: Final = 1_000
-
-
-class CheckpointTasks(Protocol):
-    """The tasks, wherever they run; those that have ended take no messages."""
-
-    def trigger_checkpoint(
-        self, tasks: Sequence[SubtaskId], barrier: CheckpointBarrier
-    ) -> None:
-        """Send tasks a barrier."""
-        ...
-
-    def notify_checkpoint_complete(
-        self, tasks: Sequence[SubtaskId], checkpoint_id: int
-    ) -> None:
-        """Tell tasks that a checkpoint is complete."""
-        ...
-
-    def notify_checkpoint_aborted(
-        self, tasks: Sequence[SubtaskId], checkpoint_id: int, latest_completed_id: int
-    ) -> None:
-        """Tell tasks that a checkpoint will not complete."""
-        ...
 
 
 class CheckpointOwner(Protocol):
@@ -148,39 +132,6 @@ class _Kept:
     kind: SnapshotType
 
 
-@dataclass(slots=True)
-class _Asked:
-    """A request for a checkpoint or a savepoint."""
-
-    kind: SnapshotType
-    location: str | None
-    future: asyncio.Future[CompletedCheckpoint]
-    is_requested: bool = False
-
-
-@dataclass(slots=True)
-class _Progress:
-    """What is known of a checkpoint that is not complete."""
-
-    barrier: CheckpointBarrier
-    plan: CheckpointPlan
-    request: CheckpointRequest
-    started_s: float
-    enumerators: dict[OperatorId, bytes] = field(default_factory=dict)
-    services: dict[str, bytes] = field(default_factory=dict)
-    handles: dict[SubtaskId, TaskHandle] = field(default_factory=dict)
-    statistics: dict[SubtaskId, TaskStatistics] = field(default_factory=dict)
-    metadata: CheckpointMetadata | None = None
-    place: str = ""
-
-    @property
-    def prepared(self) -> tuple[PreparedData, ...]:
-        """What sinks have prepared, in the order of the tasks."""
-        return tuple(
-            one for task in sorted(self.handles) for one in self.handles[task].prepared
-        )
-
-
 class CheckpointCoordinator:
     """Takes the checkpoints of one job, attempt after attempt.
 
@@ -188,7 +139,7 @@ class CheckpointCoordinator:
         graph: The job.
         settings: How often, and what they may cost.
         services: The job's.
-        tasks: Gets the messages.
+        tell: Tells tasks a command, see `Host.tell`.
         owner: The job.
 
     Attributes:
@@ -201,13 +152,13 @@ class CheckpointCoordinator:
         graph: JobGraph,
         settings: CheckpointConfig,
         services: JobServices,
-        tasks: CheckpointTasks,
+        tell: Callable[[Sequence[SubtaskId], Command], None],
         owner: CheckpointOwner,
     ) -> None:
         self._graph = graph
         self._settings = settings
         self._services = services
-        self._tasks = tasks
+        self._tell = tell
         self._owner = owner
         self._store: CheckpointStore | None = None
         self._producers = producers_of(graph)
@@ -223,8 +174,6 @@ class CheckpointCoordinator:
         self._committed_id = -1
         self._states: dict[SubtaskId, SubtaskState] = {}
         self._data_ended: set[SubtaskId] = set()
-        self._progress: dict[int, _Progress] = {}
-        self._requests: dict[int, asyncio.Future[CompletedCheckpoint]] = {}
         self._expiries: dict[int, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._steps: deque[tuple[Coroutine[Any, Any, None], str]] = deque()
@@ -233,13 +182,14 @@ class CheckpointCoordinator:
         self._is_over = False
         self._is_cancelled = False
         # Asked for before the tasks run, or while they start again.
-        self._early: deque[_Asked] = deque()
+        self._early: deque[CheckpointRequest] = deque()
         # What is awaited until the tasks run; None if nothing waits.
         self._all_run: asyncio.Future[None] | None = None
         self._final: asyncio.Future[CompletedCheckpoint] | None = None
         self._final_retry: asyncio.TimerHandle | None = None
         # The savepoint that ends the job, while sources come to their end.
-        self._stopping: _Asked | None = None
+        self._stopping: CheckpointRequest | None = None
+        self._is_stop_asked = False
         self.last_savepoint_id: int | None = None
         self._views: deque[CheckpointView] = deque(maxlen=_VIEWS_MAX)
         self._begun = self._completed = 0
@@ -262,9 +212,9 @@ class CheckpointCoordinator:
             PendingCheckpoint(
                 checkpoint_id,
                 now_s - one.started_s,
-                [task for task in one.plan.to_wait_for if task not in one.handles],
+                one.missing,
             )
-            for checkpoint_id, one in self._progress.items()
+            for checkpoint_id, one in self._planner.in_progress.items()
         ]
 
     def metrics(self) -> dict[str, MetricValue]:
@@ -273,7 +223,7 @@ class CheckpointCoordinator:
         Concept:
             Flink, the metrics of checkpointing of a ``JobManager``.
         """
-        pending = len(self._progress)
+        pending = len(self._planner.in_progress)
         last = self._views[-1] if self._views else None
         done = None if last is None else last.completed
         return {
@@ -352,11 +302,11 @@ class CheckpointCoordinator:
         self.last_savepoint_id = None
         if stopping is not None:
             ended = stopping.future
-            self._refuse(ended, "the job ended before its savepoint began")
+            _refuse(ended, "the job ended before its savepoint began")
             if not ended.cancelled() and ended.exception() is None:
                 self.last_savepoint_id = ended.result().checkpoint_id
         await self.settle()
-        self._progress.clear()
+        self._planner.in_progress.clear()
 
     def cancel(self) -> None:
         """Complete and commit nothing more; a commit that has begun goes on.
@@ -371,7 +321,7 @@ class CheckpointCoordinator:
         self._is_over = True
         self._end_timers()
         while self._early:
-            self._refuse(self._early.popleft().future, "the job has ended")
+            _refuse(self._early.popleft().future, "the job has ended")
         self._wake()
 
     async def until_running(self) -> None:
@@ -387,16 +337,23 @@ class CheckpointCoordinator:
         while self._worker is not None:
             await asyncio.wait((self._worker,))
 
-    def on_task_running(self, task: SubtaskId) -> None:
-        """Be notified that a task has been restored and runs."""
-        if self._states.get(task) is SubtaskState.STARTING:
-            self._states[task] = SubtaskState.RUNNING
-            self._look_at_start()
-
-    def on_end_of_data(self, task: SubtaskId) -> None:
-        """Be notified that no more records will come out of a task."""
-        self._data_ended.add(task)
-        self._look_at_ends()
+    def on_event(self, event: TaskEvent) -> None:
+        """Take what a task reports."""
+        task = event.task
+        match event:
+            case TaskRunning():
+                if self._states.get(task) is SubtaskState.STARTING:
+                    self._states[task] = SubtaskState.RUNNING
+                    self._look_at_start()
+            case DataEnded():
+                self._data_ended.add(task)
+                self._look_at_ends()
+            case Acknowledged():
+                self._do(self._planner.acknowledge(event))
+            case Declined():
+                self._on_declined(event)
+            case _:
+                pass
 
     def on_task_finished(self, task: SubtaskId) -> None:
         """Be notified that a task has finished."""
@@ -408,29 +365,12 @@ class CheckpointCoordinator:
             self._look_at_start()
         self._look_at_ends()
 
-    def on_acknowledged(
-        self,
-        task: SubtaskId,
-        checkpoint_id: int,
-        handle: TaskHandle,
-        statistics: TaskStatistics,
-    ) -> None:
-        """Take a task's part of a checkpoint."""
-        verdict, actions = self._planner.acknowledge(checkpoint_id, task)
-        progress = self._progress.get(checkpoint_id)
-        if verdict is Acknowledgement.TAKEN and progress is not None:
-            progress.handles[task] = handle
-            progress.statistics[task] = statistics
-        self._do(actions)
-
-    def on_declined(
-        self, task: SubtaskId, checkpoint_id: int, error: BaseException
-    ) -> None:
-        """Be notified that a task takes no part in a checkpoint."""
+    def _on_declined(self, event: Declined) -> None:
+        checkpoint_id, error = event.checkpoint_id, event.error
         self._name_operator(error)
         self._services.log.warning(
             "a task declined a checkpoint",
-            task=str(task),
+            task=str(event.task),
             operator=getattr(error, "operator", None),
             checkpoint_id=checkpoint_id,
             reason=safe_str(error),
@@ -451,18 +391,18 @@ class CheckpointCoordinator:
         Returns:
             A future of what has completed; a `CheckpointFailedError` if nothing did.
         """
-        asked = _Asked(kind, location, self._new_future())
+        asked, future = self._new_request(kind, location)
         if self._is_over:
-            self._refuse(asked.future, "the job has ended")
+            _refuse(future, "the job has ended")
         elif self._is_cancelled:
-            self._refuse(asked.future, FailureReason.CANCELLED.value)
+            _refuse(future, FailureReason.CANCELLED.value)
         elif self._has_started:
             self._ask(asked)
         elif len(self._early) == _EARLY_MAX:
-            self._refuse(asked.future, FailureReason.TOO_MANY_REQUESTS.value)
+            _refuse(future, FailureReason.TOO_MANY_REQUESTS.value)
         else:
             self._early.append(asked)
-        return asked.future
+        return future
 
     def stop_with_savepoint(
         self, location: str, mode: StopMode
@@ -476,19 +416,19 @@ class CheckpointCoordinator:
             if mode is StopMode.DRAIN
             else SnapshotType.SUSPEND_CANONICAL
         )
-        asked = _Asked(kind, location, self._new_future())
+        asked, future = self._new_request(kind, location)
         if self._is_over:
-            self._refuse(asked.future, "the job has ended")
+            _refuse(future, "the job has ended")
         elif not self._has_started:
-            self._refuse(asked.future, FailureReason.NOT_RUNNING.value)
+            _refuse(future, FailureReason.NOT_RUNNING.value)
         elif self._stopping is not None:
-            self._refuse(asked.future, "the job is being stopped already")
+            _refuse(future, "the job is being stopped already")
         else:
             self._end_timers()
             self._do(self._planner.stop_periodic())
-            self._stopping = asked
+            self._stopping, self._is_stop_asked = asked, False
             self._look_at_ends()
-        return asked.future
+        return future
 
     @property
     def _is_starting(self) -> bool:
@@ -499,16 +439,8 @@ class CheckpointCoordinator:
     def _has_started(self) -> bool:
         return self._is_active and not self._is_starting
 
-    def _ask(self, asked: _Asked) -> None:
-        request, actions = self._planner.request(
-            self._now_ms(), kind=asked.kind, location=asked.location
-        )
-        self._requests[request.number] = asked.future
-        self._do(actions)
-
-    def _refuse(self, future: asyncio.Future[CompletedCheckpoint], reason: str) -> None:
-        if not future.done():
-            future.set_exception(CheckpointFailedError(reason))
+    def _ask(self, request: CheckpointRequest) -> None:
+        self._do(self._planner.request(request, self._now_ms()))
 
     def _plan(self) -> CheckpointPlan | FailureReason:
         return plan_checkpoint(
@@ -556,9 +488,9 @@ class CheckpointCoordinator:
         assert stopping is not None, "the job is being stopped"
         sources = {task for task in running if task.vertex in self._sources}
         # No record may come behind it, so the sources stop first.
-        if stopping.is_requested or not sources <= self._data_ended:
+        if self._is_stop_asked or not sources <= self._data_ended:
             return
-        stopping.is_requested = True
+        self._is_stop_asked = True
         self._ask(stopping)
 
     def _on_final(self, final: asyncio.Future[CompletedCheckpoint]) -> None:
@@ -598,8 +530,8 @@ class CheckpointCoordinator:
                 # Tasks that are notified of a complete checkpoint forget what sinks
                 # prepared for it: not before that is committed.
                 latest_id = min(action.latest_completed_id, self._committed_id)
-                self._tasks.notify_checkpoint_aborted(
-                    action.tasks, action.checkpoint_id, latest_id
+                self._tell(
+                    action.tasks, CheckpointAborted(action.checkpoint_id, latest_id)
                 )
             case DiscardCheckpoint(checkpoint_id=checkpoint_id):
                 self._take_step(
@@ -607,7 +539,7 @@ class CheckpointCoordinator:
                     f"deleting checkpoint {checkpoint_id}",
                 )
             case FailRequest(request=request, reason=reason, error=error):
-                self._fail_request(request, reason, error)
+                _fail(request.future, _failure(reason.value, error))
             case FailJob(checkpoint_id=checkpoint_id, reason=reason, error=error):
                 self._owner.fail_attempt(
                     _failure(f"checkpoint {checkpoint_id}: {reason.value}", error)
@@ -627,24 +559,21 @@ class CheckpointCoordinator:
         return ()
 
     def _start(self, action: StartCheckpoint) -> Iterable[CheckpointAction]:
-        request = action.request
-        location = None if request.location is None else request.location.encode()
+        begun, clock = action.checkpoint, self._services.clock
+        location = begun.request.location
         # The wall clock: tasks in other processes compare it with theirs.
-        barrier = replace(
-            action.barrier,
-            timestamp_ms=self._services.clock.now_ms(),
-            location=location,
+        begun.barrier = replace(
+            begun.barrier,
+            timestamp_ms=clock.now_ms(),
+            location=None if location is None else location.encode(),
         )
-        checkpoint_id = barrier.checkpoint_id
-        progress = _Progress(
-            barrier, action.plan, request, self._services.clock.monotonic()
-        )
-        self._progress[checkpoint_id] = progress
+        begun.started_s = clock.monotonic()
+        checkpoint_id = begun.checkpoint_id
         # Counted when it begins, so that failed ones are what is left over.
         self._begun += 1
         try:
-            progress.services = self._owner.capture_services()
-            progress.enumerators = {
+            begun.services = self._owner.capture_services()
+            begun.enumerators = {
                 name: encode_snapshot(snapshot)
                 for name, snapshot in self._owner.capture_sources(checkpoint_id).items()
             }
@@ -656,11 +585,11 @@ class CheckpointCoordinator:
             )
             return self._planner.on_not_triggered(checkpoint_id, self._now_ms(), error)
         # Last: from here on tasks know of it, and it can only complete or be aborted.
-        self._tasks.trigger_checkpoint(action.plan.to_trigger, barrier)
+        self._tell(begun.plan.to_trigger, TriggerCheckpoint(begun.barrier))
         return self._planner.on_started(checkpoint_id, self._now_ms())
 
     async def _finalize(self, checkpoint_id: int) -> None:
-        progress = self._progress.get(checkpoint_id)
+        progress = self._planner.in_progress.get(checkpoint_id)
         if progress is None:
             return
         if self._is_cancelled:
@@ -713,12 +642,12 @@ class CheckpointCoordinator:
         self._do(actions)
 
     async def _complete(self, checkpoint_id: int, tasks: Sequence[SubtaskId]) -> None:
-        progress = self._progress.get(checkpoint_id)
+        progress = self._planner.in_progress.get(checkpoint_id)
         if progress is None:
             return
         if self._is_cancelled:
             # Who resumes from it commits it; a temporary one goes with the job.
-            self._fail_request(progress.request, FailureReason.CANCELLED, None)
+            _refuse(progress.request.future, FailureReason.CANCELLED.value)
             return
         # Before tasks are notified: they forget what they had prepared.
         await self._owner.commit_prepared(progress.prepared, checkpoint_id)
@@ -739,7 +668,7 @@ class CheckpointCoordinator:
                     place=self._files.place,
                 )
             await self._owner.on_retained(self._retained.checkpoints[0].checkpoint_id)
-        self._tasks.notify_checkpoint_complete(tasks, checkpoint_id)
+        self._tell(tasks, CheckpointComplete(checkpoint_id))
         self._answer(checkpoint_id)
 
     def _give_up(self, checkpoint_id: int, reason: FailureReason) -> None:
@@ -750,7 +679,7 @@ class CheckpointCoordinator:
         self._do(self._planner.on_discarded(self._now_ms()))
 
     async def _discard(self, checkpoint_id: int) -> None:
-        progress = self._progress.pop(checkpoint_id, None)
+        progress = self._planner.in_progress.pop(checkpoint_id, None)
         location = None if progress is None else progress.request.location
         try:
             await run_in_thread(self._files.discard, checkpoint_id, location)
@@ -768,7 +697,7 @@ class CheckpointCoordinator:
 
     def _answer(self, checkpoint_id: int) -> None:
         """Notify the requester of a checkpoint that it is complete."""
-        progress = self._progress.pop(checkpoint_id)
+        progress = self._planner.in_progress.pop(checkpoint_id)
         metadata = progress.metadata
         assert metadata is not None, "what is complete has been written"
         duration_ms = (self._services.clock.monotonic() - progress.started_s) * 1000
@@ -786,20 +715,9 @@ class CheckpointCoordinator:
             )
         self._completed += 1
         self._views.append(CheckpointView(completed, duration_ms, metadata.statistics))
-        future = self._requests.pop(progress.request.number, None)
+        future = progress.request.future
         if future is not None and not future.done():
             future.set_result(completed)
-
-    def _fail_request(
-        self,
-        request: CheckpointRequest,
-        reason: FailureReason,
-        error: BaseException | None,
-    ) -> None:
-        future = self._requests.pop(request.number, None)
-        if future is None or future.done():
-            return
-        future.set_exception(_failure(reason.value, error))
 
     def _name_operator(self, error: BaseException) -> None:
         """Give an error the name of the operator whose id it has."""
@@ -842,12 +760,17 @@ class CheckpointCoordinator:
                 timer.cancel()
         self._timer = self._final_retry = None
 
-    def _new_future(self) -> asyncio.Future[CompletedCheckpoint]:
+    def _new_request(
+        self, kind: SnapshotType, location: str | None
+    ) -> tuple[CheckpointRequest, asyncio.Future[CompletedCheckpoint]]:
         future: asyncio.Future[CompletedCheckpoint]
         future = asyncio.get_running_loop().create_future()
         # The caller may have gone.
         future.add_done_callback(_retrieve)
-        return future
+        return (
+            self._planner.new_request(kind, location=location, future=future),
+            future,
+        )
 
     def _now_ms(self) -> int:
         return int(self._services.clock.monotonic() * 1000)
@@ -858,14 +781,23 @@ def _retrieve(future: asyncio.Future[Any]) -> None:
         future.exception()
 
 
-def _statistics(by_task: Mapping[SubtaskId, TaskStatistics]) -> dict[str, Any]:
+def _fail(future: asyncio.Future[Any] | None, error: CheckpointFailedError) -> None:
+    if future is not None and not future.done():
+        future.set_exception(error)
+
+
+def _refuse(future: asyncio.Future[Any], reason: str) -> None:
+    _fail(future, CheckpointFailedError(reason))
+
+
+def _statistics(of_tasks: Sequence[TaskStatistics]) -> dict[str, Any]:
     """Return the slowest figures, for people."""
     names = ("start_delay_ms", "alignment_ms", "sync_ms", "async_ms")
     found: dict[str, Any] = {
-        name: max((getattr(one, name) for one in by_task.values()), default=0.0)
+        name: max((getattr(one, name) for one in of_tasks), default=0.0)
         for name in names
     }
-    found["alignment_bytes"] = sum(one.alignment_bytes for one in by_task.values())
+    found["alignment_bytes"] = sum(one.alignment_bytes for one in of_tasks)
     return found
 
 

@@ -1,40 +1,38 @@
-"""Where the tasks of a job run, attempt after attempt."""
+"""Where the tasks of a job run, attempt after attempt.
+
+Theory of operation: a host has the tasks of the present attempt, or of several whose tasks
+do not share data. It tells them commands, passes on what they report, and outlasts
+interrupts: what it has made ready stays for the next attempt.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import anyio
 
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import has_blocking
 from aiomailbox.ids import SubtaskId
-from aiomailbox.records.events import CheckpointBarrier, StopMode
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.coordinator import CheckpointTasks
 from aiomailbox.runtime.exchange_plan import AttemptPlan
-from aiomailbox.runtime.local_tasks import LocalTasks
-from aiomailbox.runtime.responder import CheckpointEvents
+from aiomailbox.runtime.loop_watch import watching
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.runtime.views import TaskView
+from aiomailbox.runtime.views import TaskView, view_of
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.task.stream_task import StreamTask
+from aiomailbox.task.messages import Command, TaskCancelled, TaskEnded, TaskEvent
+from aiomailbox.task.stream_task import StreamTask, TaskState
 
 
-class AttemptEvents(CheckpointEvents, Protocol):
+class AttemptEvents(Protocol):
     """What a host reports to the attempt that it runs, on the job's loop."""
 
-    def on_task_ended(
-        self, error: BaseException | None, task: str, subtask: SubtaskId
-    ) -> None:
-        """Be notified that a task ended: well, or with an error."""
-        ...
-
-    def on_cancelled(self, subtask: SubtaskId) -> None:
-        """Be notified that a task ended itself, or was interrupted: so will the job."""
+    def on_event(self, event: TaskEvent) -> None:
+        """Take what a task reports."""
         ...
 
     def on_failed(
@@ -51,12 +49,8 @@ class AttemptEvents(CheckpointEvents, Protocol):
         """Look again whether everything is over."""
         ...
 
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
-        """Pass a reader's request for another split to its enumerator."""
-        ...
 
-
-class Host(CheckpointTasks, Protocol):
+class Host(Protocol):
     """Where the tasks of a job run: what it has made ready outlives an attempt.
 
     Concept:
@@ -85,7 +79,7 @@ class Host(CheckpointTasks, Protocol):
         ...
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
-        """Make the tasks of a plan; from now on they take splits.
+        """Make the tasks of a plan; from now on they take commands.
 
         Those that it does not name go on, if there are any.
         """
@@ -99,18 +93,12 @@ class Host(CheckpointTasks, Protocol):
         """Ask tasks to end, None for all; any number of times, at any time."""
         ...
 
-    def stop(self, mode: StopMode) -> None:
-        """Let all sources read no more."""
+    def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
+        """Tell tasks a command, None for all; those that have ended take none."""
         ...
 
     def on_interrupt(self) -> None:
         """Be notified that the loop itself is going down, after `cancel`."""
-        ...
-
-    def deliver_splits(
-        self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
-    ) -> None:
-        """Send splits to a reader; one that has ended takes none."""
         ...
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
@@ -122,7 +110,100 @@ class Host(CheckpointTasks, Protocol):
         ...
 
 
-class EmbeddedHost:
+class LocalTasks:
+    """Tasks that live on one loop: started together, cancelled together."""
+
+    def __init__(self) -> None:
+        self._places: dict[SubtaskId, StreamTask] = {}
+        self._unstarted: list[tuple[StreamTask, Callable[[TaskEvent], None]]] = []
+
+    @property
+    def tasks(self) -> list[StreamTask]:
+        """The last attempt of each task."""
+        return list(self._places.values())
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none runs any more."""
+        return all(task.lifecycle.is_terminal for task in self._places.values())
+
+    def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
+        """Say whether none of those of the tasks runs that are here."""
+        return all(task.lifecycle.is_terminal for task in self._here(tasks))
+
+    def add(
+        self, tasks: Sequence[StreamTask], on_event: Callable[[TaskEvent], None]
+    ) -> None:
+        """Take tasks that have not started, in the place of attempts that have ended.
+
+        Args:
+            tasks: The tasks.
+            on_event: Called when one ends.
+        """
+        # By place: an attempt replaces the one before, which is no longer asked about.
+        for task in tasks:
+            self._places[task.environment.task_id.subtask] = task
+            self._unstarted.append((task, on_event))
+
+    def clear(self) -> None:
+        """Forget all tasks: they have ended, and a new attempt begins."""
+        self._places.clear()
+        self._unstarted.clear()
+
+    def start(self, group: anyio.abc.TaskGroup) -> None:
+        """Start what has not started; the owner of the group must outlast interrupts."""
+        unstarted, self._unstarted = self._unstarted, []
+        for task, on_event in unstarted:
+            group.start_soon(_supervise, task, on_event, name=task.name)
+
+    def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
+        """Ask tasks to end; None for all of them."""
+        for task in self._here(tasks):
+            task.cancel()
+
+    def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
+        """Tell a command to those of the tasks that are here; None for all of them."""
+        for task in self._here(tasks):
+            task.tell(command)
+
+    def on_interrupt(self) -> None:
+        """End the tasks that were interrupted before their first step."""
+        # anyio cancels what has not begun without running any of it, clean-up neither.
+        for task in self._places.values():
+            # A task whose coroutine never took a step would never reach its end.
+            if task.runner is None and not task.lifecycle.is_terminal:
+                task.release()
+
+    def views(self, *, with_stacks: bool) -> list[TaskView]:
+        """Return the statistics of every task."""
+        return [view_of(task, with_stack=with_stacks) for task in self._places.values()]
+
+    def _here(self, tasks: Collection[SubtaskId] | None) -> list[StreamTask]:
+        if tasks is None:
+            return self.tasks
+        found = (self._places.get(task) for task in tasks)
+        return [task for task in found if task is not None]
+
+
+async def _supervise(task: StreamTask, on_event: Callable[[TaskEvent], None]) -> None:
+    failure: BaseException | None = None
+    subtask = task.environment.task_id.subtask
+    try:
+        with watching(task, task.environment.stall_threshold_s):
+            await task.run()
+    except asyncio.CancelledError:
+        # Not by `cancel`: the loop itself is going down. It has cleaned up.
+        on_event(TaskCancelled(subtask))
+    except BaseException as error:  # noqa: BLE001 -- the attempt keeps it
+        failure = error
+    else:
+        # Before its end is reported: the attempt counts those that were cancelled.
+        if task.lifecycle.state is TaskState.CANCELED:
+            on_event(TaskCancelled(subtask))
+    on_event(TaskEnded(subtask, task.name, failure))
+
+
+class EmbeddedHost(LocalTasks):
     """Runs all tasks of a job on its own loop.
 
     Args:
@@ -134,26 +215,12 @@ class EmbeddedHost:
     def __init__(
         self, graph: JobGraph, config: JobConfig, services: JobServices
     ) -> None:
+        super().__init__()
         self._graph = graph
         self._config = config
         self._scratch = ScratchDirectories()
         self._is_prepared = False
         self._services = services
-        self._local = LocalTasks([])
-
-    @property
-    def tasks(self) -> list[StreamTask]:
-        """All tasks, once they are built."""
-        return self._local.tasks
-
-    @property
-    def is_over(self) -> bool:
-        """Whether no task runs any more."""
-        return self._local.is_over
-
-    def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
-        """Say whether none of some tasks runs any more."""
-        return self._local.has_ended(tasks)
 
     async def prepare(self) -> None:
         """Make a directory for state that is kept in files, once.
@@ -175,59 +242,14 @@ class EmbeddedHost:
             self._config,
             self._services,
             plan,
-            events,
+            events.on_event,
             # Only blocking exchanges write records to files.
             directory=self._scratch.below("") if has_blocking(self._graph) else None,
         )
         tasks = builder.build()
         if plan.is_first:
-            self._local = LocalTasks(tasks, events)
-        else:
-            self._local.add(tasks)
-
-    def start(self, group: anyio.abc.TaskGroup) -> None:
-        """Start the tasks that were made, in the group."""
-        self._local.start(group)
-
-    def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
-        """Ask tasks to end."""
-        self._local.cancel(tasks)
-
-    def stop(self, mode: StopMode) -> None:
-        """Let all sources read no more."""
-        self._local.stop(mode)
-
-    def on_interrupt(self) -> None:
-        """Do not wait for tasks that never began."""
-        self._local.on_interrupt()
-
-    def deliver_splits(
-        self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
-    ) -> None:
-        """Send splits to a reader as mail."""
-        self._local.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
-
-    def trigger_checkpoint(
-        self, tasks: Sequence[SubtaskId], barrier: CheckpointBarrier
-    ) -> None:
-        """Send tasks a barrier."""
-        self._local.trigger_checkpoint(tasks, barrier)
-
-    def notify_checkpoint_complete(
-        self, tasks: Sequence[SubtaskId], checkpoint_id: int
-    ) -> None:
-        """Tell tasks that a checkpoint is complete."""
-        self._local.notify_checkpoint_complete(tasks, checkpoint_id)
-
-    def notify_checkpoint_aborted(
-        self, tasks: Sequence[SubtaskId], checkpoint_id: int, latest_completed_id: int
-    ) -> None:
-        """Tell tasks that a checkpoint will not complete."""
-        self._local.notify_checkpoint_aborted(tasks, checkpoint_id, latest_completed_id)
-
-    def views(self, *, with_stacks: bool) -> list[TaskView]:
-        """Return the statistics of every task."""
-        return self._local.views(with_stacks=with_stacks)
+            self.clear()
+        self.add(tasks, events.on_event)
 
     async def release(self) -> None:
         """Release what the tasks shared."""

@@ -22,7 +22,6 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final, Protocol
 
-from aiomailbox.checkpoint.handles import PreparedData
 from aiomailbox.checkpoint.reader import CheckpointFiles, RestoredJob
 from aiomailbox.checkpoint.restored import RestoredTasks, finished_tasks, restored_tasks
 from aiomailbox.checkpoint.settings import CheckpointConfig
@@ -43,7 +42,7 @@ from aiomailbox.operators.sinks.sink import Committer, CommitterContext
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.retry import Retry
 from aiomailbox.runtime.config import JobConfig, JobState
-from aiomailbox.runtime.coordinator import CheckpointCoordinator, CheckpointTasks
+from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.job_journal import FinishedCalls
 from aiomailbox.runtime.limiter import LimiterService
@@ -52,6 +51,7 @@ from aiomailbox.runtime.sources import JobSources
 from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
+from aiomailbox.task.messages import Command, PreparedData
 from aiomailbox.threads import run_in_thread
 
 # The committers of a job: checked first, committed with checkpoints, ended always.
@@ -259,7 +259,7 @@ class JobCheckpoints:
         graph: The job.
         config: Its settings.
         services: What its tasks share.
-        tasks: Get the messages of the coordinator.
+        tell: Tells tasks a command, see `Host.tell`.
         job: Runs what takes time.
 
     Attributes:
@@ -275,7 +275,7 @@ class JobCheckpoints:
         graph: JobGraph,
         config: JobConfig,
         services: JobServices,
-        tasks: CheckpointTasks,
+        tell: Callable[[Sequence[SubtaskId], Command], None],
         job: StepRunner,
     ) -> None:
         self._graph = graph
@@ -300,7 +300,7 @@ class JobCheckpoints:
         self.coordinator: CheckpointCoordinator | None = (
             None
             if settings is None
-            else CheckpointCoordinator(graph, settings, services, tasks, self)
+            else CheckpointCoordinator(graph, settings, services, tell, self)
         )
 
     @property

@@ -123,8 +123,8 @@ class JobMaster:
         self.lifecycle: JobLifecycle = JobLifecycle()
         self._config = config
         self._host = host
-        self.sources: JobSources = JobSources(self._deliver)
-        self._checkpoints = JobCheckpoints(graph, config, services, host, self)
+        self.sources: JobSources = JobSources(host.tell)
+        self._checkpoints = JobCheckpoints(graph, config, services, host.tell, self)
         self._restart_wait = RestartWait(
             config.restart_strategy.begin(random.Random(services.seed))
         )
@@ -455,10 +455,10 @@ class JobMaster:
         await self._supervise(step, step.limit)
         self._step = None
 
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
+    def on_split_request(self, task: SubtaskId) -> None:
         """Pass a reader's request for another split to its enumerator."""
         try:
-            self.sources.request_split(vertex, subtask_index)
+            self.sources.request_split(task)
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
             self._fail(error)
 
@@ -733,11 +733,6 @@ class JobMaster:
             self._failure.add(error)
             self.lifecycle.advance(JobState.FAILING)
             self._failure_report.add(error)
-
-    def _deliver(
-        self, vertex: int, subtask_index: int, splits: list[Any], no_more: bool
-    ) -> None:
-        self._host.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
 
 
 def _has_journal(graph: JobGraph) -> bool:

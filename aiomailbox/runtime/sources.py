@@ -14,6 +14,7 @@ from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.sources.source import SplitEnumerator, check_positions
 from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.task.messages import AddSplits
 
 # The name is in snapshots.
 _ENUMERATOR: Final = "enumerator"
@@ -172,11 +173,13 @@ class JobSources:
     """The coordinators of a job's sources, by vertex.
 
     Args:
-        deliver: Sends ``(vertex, subtask_index, splits, no_more)`` to a reader.
+        tell: Tells tasks a command, see `Host.tell`.
     """
 
-    def __init__(self, deliver: Callable[[int, int, list[Any], bool], None]) -> None:
-        self._deliver = deliver
+    def __init__(
+        self, tell: Callable[[Collection[SubtaskId], AddSplits], None]
+    ) -> None:
+        self._tell = tell
         self._coordinators: dict[int, SourceCoordinator] = {}
         self._ids: dict[int, OperatorId] = {}
         self._graph: JobGraph | None = None
@@ -231,13 +234,13 @@ class JobSources:
         for coordinator in self._coordinators.values():
             coordinator.start()
 
-    def request_split(self, vertex: int, subtask_index: int) -> None:
+    def request_split(self, task: SubtaskId) -> None:
         """Pass a reader's request to its enumerator.
 
         Raises:
             UserFunctionError: If the enumerator fails.
         """
-        self._coordinators[vertex].request_split(subtask_index)
+        self._coordinators[task.vertex].request_split(task.subtask_index)
 
     def snapshot(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
         """Return what the enumerators resume from, by the ids of their sources."""
@@ -275,6 +278,11 @@ class JobSources:
             for subtask_index in range(coordinator.parallelism):
                 if SubtaskId(VertexId(vertex), subtask_index) in tasks:
                     coordinator.reset_reader(subtask_index, restored_id)
+
+    def _deliver(
+        self, vertex: VertexId, subtask_index: int, splits: list[Any], no_more: bool
+    ) -> None:
+        self._tell([SubtaskId(vertex, subtask_index)], AddSplits(splits, no_more))
 
     def closing(self) -> list[Callable[[], None]]:
         """Return what closes the enumerators that were made."""

@@ -1,10 +1,29 @@
-"""A task's part in checkpoints: the barriers, and what is done about them."""
+"""A task's part in checkpoints: from the first barrier to the one that lets it end.
+
+Theory of operation: each event of the gates goes to a handler, which decides, and what it
+decides is done at once, in its order, before anything else is read: in the default action
+for what a gate has brought, in mail for triggers and timers. A checkpoint is taken on the
+mailbox, so that no record, timer or mail comes between its steps: operators emit what
+belongs before the barrier, the barrier leaves, and only then is the state captured, on the
+loop. It is written off the loop, by a coroutine of its own that reports at the end how it
+went: with the data in flight of an unaligned checkpoint, once that is complete. Numbers
+only grow; one that is late, or was aborted before it came, is not taken.
+
+A task whose data has ended goes on to take checkpoints until one that began after that is
+complete: only then is what it has done committed. A savepoint that stops the job ends it
+instead, and nothing else does.
+
+Concept:
+    Flink, ``CheckpointedInputGate``, ``SubtaskCheckpointCoordinatorImpl``,
+    ``StreamTask.triggerCheckpointAsync`` and FLIP-147.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Protocol, TypeAlias
+from dataclasses import replace
+from typing import Any, Final, TypeAlias
 
 from aiomailbox.availability import Availability, when_all_available
 from aiomailbox.barriers.handler import (
@@ -33,7 +52,6 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import MailOptions
@@ -45,250 +63,23 @@ from aiomailbox.records.events import (
     EventAnnouncement,
     RuntimeEvent,
 )
-from aiomailbox.task.environment import TaskCheckpointing
+from aiomailbox.task.chain import OperatorChain
+from aiomailbox.task.environment import TaskCheckpointing, TaskEnvironment, TaskPlan
 from aiomailbox.task.in_flight import (
     ChannelStates,
-    CheckpointedChain,
     InputState,
     OutputBarriers,
     Prepared,
     Rest,
-    SubtaskCheckpoints,
-    TaskChannels,
     TaskSnapshot,
 )
-
-# The barriers that a task's channels bring, and what is done about them.
-#
-# Theory of operation: each event goes to a handler, which decides, and what it decides
-# is done at once, in its order, before anything else is read. It all happens on the
-# mailbox: in the default action for what a gate has brought, in mail for triggers and
-# timers.
-#
-# Concept:
-#     Flink, ``CheckpointedInputGate``.
-
+from aiomailbox.task.messages import Acknowledged, Declined, TaskStatistics
 
 BarrierHandler: TypeAlias = CheckpointBarrierHandler | CheckpointBarrierTracker
 
 
-class CheckpointTarget(Protocol):
-    """What the barriers of all channels lead to."""
-
-    async def perform(self, barrier: CheckpointBarrier) -> bool:
-        """Take a checkpoint now."""
-        ...
-
-    def decline(self, checkpoint_id: int, error: BaseException) -> None:
-        """Refuse a checkpoint."""
-        ...
-
-
-class InputBarriers:
-    """Gives the events of all gates of a task to its handler, and obeys it.
-
-    Args:
-        handler: Decides; for as many channels as the gates have.
-        gates: What the task reads, in order.
-        target: The task's checkpoints.
-        mailbox: Where the end of an alignment's time is mail.
-        in_flight: Keeps what barriers overtake; None where none ever does.
-    """
-
-    def __init__(
-        self,
-        handler: BarrierHandler,
-        gates: Sequence[InputGate],
-        target: CheckpointTarget,
-        mailbox: MailboxExecutor,
-        in_flight: InputState | None = None,
-    ) -> None:
-        self._handler = handler
-        self._gates = gates
-        self._target = target
-        self._mailbox = mailbox
-        self._in_flight = in_flight
-        self._timer: asyncio.TimerHandle | None = None
-
-    def of_gate(self, index: int) -> GateBarriers:
-        """Return what takes the events of one gate."""
-        return GateBarriers(self, index)
-
-    @property
-    def statistics(self) -> AlignmentStatistics | None:
-        """Of the alignment that began last."""
-        return self._handler.statistics
-
-    def on_event(self, gate: int, channel: int, event: RuntimeEvent) -> Pending:
-        """Take an event that belongs to checkpoints, or the end of a channel."""
-        info = ChannelInfo(gate, channel)
-        handler = self._handler
-        if isinstance(event, CheckpointBarrier):
-            if self._in_flight is not None:
-                self._in_flight.on_barrier(info, event.checkpoint_id)
-            return self._do(handler.on_barrier(info, event))
-        if isinstance(event, CancelCheckpoint):
-            return self._do(handler.on_cancel(info, event.checkpoint_id))
-        if isinstance(event, EndOfPartition):
-            return self._do(handler.on_end_of_partition(info))
-        assert isinstance(event, EventAnnouncement), "the input passes on no others"
-        barrier = event.announced
-        if not isinstance(barrier, CheckpointBarrier):
-            return None
-        number = event.sequence_number
-        return self._do(handler.on_announcement(info, barrier, number))
-
-    def on_data(self, gate: int, channel: int, buffer: ObjectBuffer) -> None:
-        """Hear of a buffer of data that was read, before it is processed."""
-        self._handler.on_data(buffer.size_bytes)
-        if self._in_flight is not None:
-            self._in_flight.on_data(ChannelInfo(gate, channel), buffer.elements)
-
-    @property
-    def may_overtake(self) -> bool:
-        """Whether barriers may overtake data."""
-        return self._in_flight is not None
-
-    def attach(self, gate: int, rest: Rest) -> None:
-        """Learn what an input has in hand, to ask for it when barriers overtake."""
-        if self._in_flight is not None:
-            self._in_flight.attach(gate, rest)
-
-    def execute(self, read: Callable[[], Pending]) -> None:
-        """Read priority events as urgent mail."""
-        self._send(read, description="priority events")
-
-    async def trigger(self, barrier: CheckpointBarrier) -> None:
-        """Take the coordinator's barrier where nothing upstream runs any more.
-
-        It stands for those of the channels that have not ended: their last events may
-        still be queued.
-        """
-        open_channels = [
-            ChannelInfo(index, channel)
-            for index, gate in enumerate(self._gates)
-            for channel in gate.unfinished_channels
-        ]
-        if not open_channels:
-            await self._target.perform(barrier)
-        for info in open_channels:
-            await self._carry_out(self._handler.on_barrier(info, barrier, is_rpc=True))
-
-    def close(self) -> None:
-        """Expect no barriers any more."""
-        self._handler.close()
-        self._end_timer()
-
-    def _do(self, actions: list[Action]) -> Pending:
-        return self._carry_out(actions) if actions else None
-
-    async def _carry_out(self, actions: Iterable[Action]) -> None:
-        for action in actions:
-            if isinstance(action, TakeSnapshot):
-                await self._target.perform(action.barrier)
-            elif isinstance(action, Abort):
-                error = CheckpointDeclinedError(
-                    action.checkpoint_id, action.reason.value
-                )
-                self._target.decline(action.checkpoint_id, error)
-            elif isinstance(action, ResumeChannel):
-                gate = self._gates[action.channel.gate_index]
-                gate.resume_consumption(action.channel.channel_index)
-            elif isinstance(action, SetAlignmentTimer):
-                self._set_timer(action)
-            elif isinstance(action, CancelAlignmentTimer):
-                self._end_timer()
-            else:
-                self._keep(action)
-
-    def _keep(self, action: Action) -> None:
-        """Do what belongs to data in flight."""
-        if isinstance(action, Prioritize):
-            gate = self._gates[action.channel.gate_index]
-            gate.prioritize(action.channel.channel_index, action.sequence_number)
-        elif self._in_flight is None:
-            return
-        elif isinstance(action, StartPersisting):
-            self._in_flight.start(action.barrier)
-        elif isinstance(action, StopPersisting):
-            self._in_flight.stop(action.checkpoint_id)
-
-    def _set_timer(self, action: SetAlignmentTimer) -> None:
-        self._end_timer()
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(
-            action.delay_ms / 1000, self._send_timeout, action.checkpoint_id
-        )
-
-    def _send_timeout(self, checkpoint_id: int) -> None:
-        self._send(
-            self._on_timeout, checkpoint_id, description="end of an alignment's time"
-        )
-
-    def _send(
-        self, function: Callable[..., Pending], *args: Any, description: str
-    ) -> None:
-        # A mailbox that takes no more mail needs neither timeouts nor barriers.
-        try:
-            self._mailbox.execute(
-                function, *args, description=description, options=MailOptions.URGENT
-            )
-        except RejectedMailError:
-            return
-
-    def _on_timeout(self, checkpoint_id: int) -> Pending:
-        return self._do(self._handler.on_timeout(checkpoint_id))
-
-    def _end_timer(self) -> None:
-        timer, self._timer = self._timer, None
-        if timer is not None:
-            timer.cancel()
-
-
-class GateBarriers:
-    """Takes the events of one gate.
-
-    Args:
-        barriers: Those of the task.
-        index: The gate.
-    """
-
-    __slots__ = ("_barriers", "_index")
-
-    def __init__(self, barriers: InputBarriers, index: int) -> None:
-        self._barriers = barriers
-        self._index = index
-
-    def on_event(self, channel: int, event: RuntimeEvent) -> Pending:
-        """Take an event that belongs to checkpoints, or the end of a channel."""
-        return self._barriers.on_event(self._index, channel, event)
-
-    def on_data(self, channel: int, buffer: ObjectBuffer) -> None:
-        """Hear of a buffer of data that was read, before it is processed."""
-        self._barriers.on_data(self._index, channel, buffer)
-
-    @property
-    def may_overtake(self) -> bool:
-        """Whether barriers may overtake data."""
-        return self._barriers.may_overtake
-
-    def attach(self, rest: Rest) -> None:
-        """Learn what the input has in hand, to ask for it when barriers overtake."""
-        self._barriers.attach(self._index, rest)
-
-    def execute(self, read: Callable[[], Pending]) -> None:
-        """Read priority events as urgent mail."""
-        self._barriers.execute(read)
-
-
-# A task's part in checkpoints: from the first barrier to the one that lets it end.
-#
-# Theory of operation: a task whose data has ended goes on to take checkpoints until one
-# that began after that is complete: only then is what it has done committed. A
-# savepoint that stops the job ends it instead, and nothing else does.
-#
-# Concept:
-#     Flink, ``StreamTask.triggerCheckpointAsync`` and FLIP-147.
+# Flink's number. Aborts of checkpoints that never come here must not pile up.
+_ABORTED_MAX: Final = 128
 
 
 class PreparedResults:
@@ -339,60 +130,65 @@ class TaskCheckpoints:
 
     Args:
         settings: How it takes them.
+        environment: What the task was given.
+        plan: What it reads and writes, and its channels if barriers may overtake there.
         chain: Its operators.
         capture: Returns the state of the operators and inputs.
-        gates: What it reads; none for a source.
-        writers: Its outputs.
         prepared: What its sinks prepared.
         mailbox: The mailbox, for timers.
-        clock: For the statistics of alignments.
         spawn: Starts a coroutine that the task owns, and returns how to cancel it.
-        channels: What it needs to keep data in flight; None if barriers never overtake.
-        log: Gets warnings.
 
     Attributes:
-        barriers: Takes the events of the gates; None for a source.
+        last_id: The newest checkpoint that came here, -1 before the first.
+        completed_id: The newest one that is known to be complete, -1 before the first.
     """
 
     def __init__(
         self,
         settings: TaskCheckpointing,
-        chain: CheckpointedChain,
+        environment: TaskEnvironment,
+        plan: TaskPlan,
+        chain: OperatorChain,
         capture: Callable[[], TaskSnapshot],
-        gates: Sequence[InputGate],
-        writers: Sequence[RecordWriter],
         prepared: PreparedResults,
         mailbox: MailboxExecutor,
-        clock: Clock,
         spawn: Callable[[Coroutine[Any, Any, None]], Callable[[], object]],
-        channels: TaskChannels | None = None,
-        log: Any = None,
     ) -> None:
+        self.last_id: int = settings.restored_id
+        self.completed_id: int = settings.restored_id
         self._settings = settings
+        self._subtask = environment.task_id.subtask
+        self._report = environment.report
+        self._clock = environment.clock
+        self._chain = chain
         self._capture = capture
-        self._writers = writers
+        self._gates = plan.gates
+        self._writers = plan.writers
         self._prepared = prepared
-        self._barrier: CheckpointBarrier | None = None
-        outputs: OutputBarriers | None = None
-        inputs: InputState | None = None
-        if channels is not None:
+        self._mailbox = mailbox
+        self._spawn = spawn
+        self._outputs: OutputBarriers | None = None
+        self._inputs: InputState | None = None
+        if settings.may_overtake and plan.channels is not None:
             states = ChannelStates()
-            outputs = OutputBarriers(channels, writers, states, mailbox, clock, log)
-            inputs = InputState(channels, gates, states)
-        self._subtask = SubtaskCheckpoints(
-            chain,
-            self._capture_now,
-            writers,
-            settings.responder,
-            clock,
-            spawn,
-            outputs=outputs,
-            restored_id=settings.restored_id,
+            self._outputs = OutputBarriers(
+                plan.channels,
+                plan.writers,
+                states,
+                mailbox,
+                environment.clock,
+                environment.log,
+            )
+            self._inputs = InputState(plan.channels, plan.gates, states)
+        # A source hears of barriers by its coordinator only.
+        self._handler = (
+            _handler(settings, plan.gates, environment.clock) if plan.gates else None
         )
-        self.barriers: InputBarriers | None = None
-        if gates:
-            handler = _handler(settings, gates, clock)
-            self.barriers = InputBarriers(handler, gates, self, mailbox, inputs)
+        self._alignment_timer: asyncio.TimerHandle | None = None
+        # In the order they were aborted; none is at or before `last_id`.
+        self._aborted: dict[int, None] = {}
+        self._idle: list[Callable[[], None]] = []
+        self._writing: dict[int, Callable[[], object]] = {}
         self._data_has_ended = False
         self._is_finished = False
         # The first checkpoint after the end of data, and the savepoint to end with.
@@ -400,15 +196,82 @@ class TaskCheckpoints:
         self._savepoint_id: int | None = None
         self._is_final_complete = Availability()
 
+    @property
+    def aborted_ids(self) -> list[int]:
+        """The checkpoints that were aborted and have not come."""
+        return list(self._aborted)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether snapshots are on their way to where they are kept."""
+        return bool(self._writing)
+
+    @property
+    def may_overtake(self) -> bool:
+        """Whether barriers may overtake data."""
+        return self._inputs is not None
+
+    def attach(self, gate: int, rest: Rest) -> None:
+        """Learn what an input has in hand, to ask for it when barriers overtake."""
+        if self._inputs is not None:
+            self._inputs.attach(gate, rest)
+
+    def on_data(self, gate: int, channel: int, buffer: ObjectBuffer) -> None:
+        """Hear of a buffer of data that was read, before it is processed."""
+        assert self._handler is not None, "the task reads a gate"
+        self._handler.on_data(buffer.size_bytes)
+        if self._inputs is not None:
+            self._inputs.on_data(ChannelInfo(gate, channel), buffer.elements)
+
+    def on_event(self, gate: int, channel: int, event: RuntimeEvent) -> Pending:
+        """Take an event that belongs to checkpoints, or the end of a channel."""
+        info = ChannelInfo(gate, channel)
+        handler = self._handler
+        assert handler is not None, "the task reads a gate"
+        if isinstance(event, CheckpointBarrier):
+            if self._inputs is not None:
+                self._inputs.on_barrier(info, event.checkpoint_id)
+            return self._do(handler.on_barrier(info, event))
+        if isinstance(event, CancelCheckpoint):
+            return self._do(handler.on_cancel(info, event.checkpoint_id))
+        if isinstance(event, EndOfPartition):
+            return self._do(handler.on_end_of_partition(info))
+        assert isinstance(event, EventAnnouncement), "the input passes on no others"
+        barrier = event.announced
+        if not isinstance(barrier, CheckpointBarrier):
+            return None
+        number = event.sequence_number
+        return self._do(handler.on_announcement(info, barrier, number))
+
+    def execute(self, read: Callable[[], Pending]) -> None:
+        """Read priority events as urgent mail."""
+        self._send(read, description="priority events")
+
     async def trigger(self, barrier: CheckpointBarrier) -> None:
-        """Take the coordinator's barrier: nothing upstream sends one."""
-        if self.barriers is None:
+        """Take the coordinator's barrier where nothing upstream runs any more.
+
+        It stands for those of the channels that have not ended: their last events may
+        still be queued.
+        """
+        open_channels = [
+            ChannelInfo(index, channel)
+            for index, gate in enumerate(self._gates)
+            for channel in gate.unfinished_channels
+        ]
+        if self._handler is None or not open_channels:
             await self.perform(barrier)
-        else:
-            await self.barriers.trigger(barrier)
+            return
+        for info in open_channels:
+            await self._carry_out(self._handler.on_barrier(info, barrier, is_rpc=True))
 
     async def perform(self, barrier: CheckpointBarrier) -> bool:
         """Take a checkpoint now.
+
+        Returns:
+            Whether a snapshot was taken; False for one that is late or was aborted.
+
+        Raises whatever an operator raises before the barrier has left; the task cannot
+        go on then. A snapshot that fails is declined.
 
         Raises:
             IllegalStateError: If the task waits for another savepoint in order to end.
@@ -424,21 +287,65 @@ class TaskCheckpoints:
         # Only one that begins now holds all that the task has done (FLIP-147).
         if self._data_has_ended and self._final_id is None:
             self._final_id = checkpoint_id
-        self._barrier = barrier
-        met = None if self.barriers is None else self.barriers.statistics
-        return await self._subtask.perform(barrier, met)
+        if checkpoint_id <= self.last_id:
+            return False
+        self.last_id = checkpoint_id
+        was_aborted = checkpoint_id in self._aborted
+        self._forget_aborted()
+        if was_aborted:
+            # A reader of this output may have the barriers of others already.
+            self._broadcast(CancelCheckpoint(checkpoint_id))
+            return False
+        alignment = None if self._handler is None else self._handler.statistics
+        # What operators emit here belongs to this checkpoint: it leaves before the barrier.
+        await self._chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        # No await from the barrier to the capture: no record comes between the two. The
+        # barrier is first, so that consumers need not wait for the capture.
+        if self._outputs is None:
+            self._broadcast(barrier)
+        else:
+            self._outputs.broadcast(barrier.with_wish_restored())
+        started_s = self._clock.monotonic()
+        try:
+            snapshot = replace(
+                self._capture(),
+                committables=self._prepared.capture(checkpoint_id),
+                # A job that is stopped resumes from the savepoint, wherever it stood.
+                is_finished=self._is_finished
+                and not barrier.snapshot_type.is_synchronous,
+            )
+        except Exception as error:  # noqa: BLE001 -- the coordinator decides
+            self._decline(checkpoint_id, error)
+            return False
+        sync_ms = (self._clock.monotonic() - started_s) * 1000
+        statistics = _statistics(barrier, alignment, sync_ms)
+        # The coroutine may be done before its canceller is known here.
+        self._writing[checkpoint_id] = _nothing
+        cancel = self._spawn(self._write(barrier, snapshot, statistics))
+        if checkpoint_id in self._writing:
+            self._writing[checkpoint_id] = cancel
+        return True
 
     def decline(self, checkpoint_id: int, error: BaseException) -> None:
-        """Refuse a checkpoint."""
-        self._subtask.decline(checkpoint_id, error)
+        """Refuse a checkpoint, so that no task downstream waits for its barrier."""
+        if checkpoint_id > self.last_id:
+            self.last_id = checkpoint_id
+            self._forget_aborted()
+            self._broadcast(CancelCheckpoint(checkpoint_id))
+        # Its data in flight will not be complete.
+        cancel = self._end_writing(checkpoint_id)
+        if cancel is not None:
+            cancel()
+        self._decline(checkpoint_id, error)
 
     def notify_complete(self, checkpoint_id: int) -> Pending:
-        """Be notified that a checkpoint is complete."""
+        """Be notified that a checkpoint is complete; one older than known is ignored."""
         self._prepared.on_complete(checkpoint_id)
-        pending = self._subtask.notify_complete(checkpoint_id)
-        return then(pending, self._on_complete, checkpoint_id)
+        return then(self._complete(checkpoint_id), self._on_complete, checkpoint_id)
 
-    def notify_aborted(self, checkpoint_id: int, latest_completed_id: int) -> Pending:
+    async def notify_aborted(
+        self, checkpoint_id: int, latest_completed_id: int
+    ) -> None:
         """Be notified that a checkpoint will not complete, and which one did before.
 
         Raises:
@@ -446,8 +353,30 @@ class TaskCheckpoints:
         """
         if latest_completed_id > 0:
             self._prepared.on_complete(latest_completed_id)
-        pending = self._subtask.notify_aborted(checkpoint_id, latest_completed_id)
-        return then(pending, self._on_aborted, checkpoint_id, latest_completed_id)
+        if checkpoint_id > self.completed_id:
+            cancel = self._end_writing(checkpoint_id)
+            if cancel is not None:
+                cancel()
+                self._drop_in_flight(checkpoint_id)
+            elif checkpoint_id > self.last_id:
+                # Others need no mark: what is not newer than `last_id` is refused by
+                # its number.
+                self._aborted[checkpoint_id] = None
+                while len(self._aborted) > _ABORTED_MAX:
+                    del self._aborted[next(iter(self._aborted))]
+            # The notification of that one may have been lost; an abort makes up for it,
+            # as in Flink.
+            if latest_completed_id > 0:
+                completed = self._complete(latest_completed_id)
+                if completed is not None:
+                    await completed
+            if checkpoint_id > self.completed_id:
+                await self._chain.notify_checkpoint_aborted(checkpoint_id)
+        if checkpoint_id == self._savepoint_id:
+            raise CheckpointFailedError(
+                f"savepoint {checkpoint_id} was to end the job, and was aborted"
+            )
+        self._on_complete(latest_completed_id)
 
     def end_data(self, *, is_finished: bool) -> None:
         """Be notified that no more records come out of the task.
@@ -466,26 +395,128 @@ class TaskCheckpoints:
             waited.append(self._is_final_complete)
         elif self._savepoint_id is not None:
             waited.append(self._is_final_complete)
-        when_all_available(waited, lambda: self._subtask.when_written(callback))
+        when_all_available(waited, lambda: self._when_written(callback))
 
     def close(self) -> None:
-        """Take no checkpoints any more."""
-        if self.barriers is not None:
-            self.barriers.close()
-        self._subtask.close()
+        """Take no checkpoints any more, and cancel what is being written."""
+        if self._handler is not None:
+            self._handler.close()
+        self._end_alignment_timer()
+        for cancel in self._writing.values():
+            cancel()
+        self._writing.clear()
+        if self._outputs is not None:
+            self._outputs.close()
 
-    def _capture_now(self) -> TaskSnapshot:
-        barrier = self._barrier
-        assert barrier is not None, "a barrier is performed"
-        snapshot = self._capture()
-        # A job that is stopped resumes from the savepoint, wherever it stood.
-        ends = self._is_finished and not barrier.snapshot_type.is_synchronous
-        return TaskSnapshot(
-            snapshot.operators,
-            snapshot.inputs,
-            self._prepared.capture(barrier.checkpoint_id),
-            ends,
+    def _when_written(self, callback: Callable[[], None]) -> None:
+        if self._writing:
+            self._idle.append(callback)
+        else:
+            callback()
+
+    def _do(self, actions: list[Action]) -> Pending:
+        return self._carry_out(actions) if actions else None
+
+    async def _carry_out(self, actions: Iterable[Action]) -> None:
+        for action in actions:
+            match action:
+                case TakeSnapshot(barrier=barrier):
+                    await self.perform(barrier)
+                case Abort(checkpoint_id=checkpoint_id, reason=reason):
+                    error = CheckpointDeclinedError(checkpoint_id, reason.value)
+                    self.decline(checkpoint_id, error)
+                case ResumeChannel(channel=info):
+                    gate = self._gates[info.gate_index]
+                    gate.resume_consumption(info.channel_index)
+                case Prioritize(channel=info, sequence_number=number):
+                    gate = self._gates[info.gate_index]
+                    gate.prioritize(info.channel_index, number)
+                case SetAlignmentTimer():
+                    self._set_alignment_timer(action)
+                case CancelAlignmentTimer():
+                    self._end_alignment_timer()
+                case StartPersisting(barrier=barrier):
+                    if self._inputs is not None:
+                        self._inputs.start(barrier)
+                case StopPersisting(checkpoint_id=checkpoint_id):
+                    if self._inputs is not None:
+                        self._inputs.stop(checkpoint_id)
+
+    def _set_alignment_timer(self, action: SetAlignmentTimer) -> None:
+        self._end_alignment_timer()
+        self._alignment_timer = asyncio.get_running_loop().call_later(
+            action.delay_ms / 1000, self._send_timeout, action.checkpoint_id
         )
+
+    def _send_timeout(self, checkpoint_id: int) -> None:
+        self._send(
+            self._on_timeout, checkpoint_id, description="end of an alignment's time"
+        )
+
+    def _on_timeout(self, checkpoint_id: int) -> Pending:
+        assert self._handler is not None, "it has set the timer"
+        return self._do(self._handler.on_timeout(checkpoint_id))
+
+    def _end_alignment_timer(self) -> None:
+        timer, self._alignment_timer = self._alignment_timer, None
+        if timer is not None:
+            timer.cancel()
+
+    def _send(
+        self, function: Callable[..., Pending], *args: Any, description: str
+    ) -> None:
+        # A mailbox that takes no more mail needs neither timeouts nor barriers.
+        try:
+            self._mailbox.execute(
+                function, *args, description=description, options=MailOptions.URGENT
+            )
+        except RejectedMailError:
+            return
+
+    async def _write(
+        self,
+        barrier: CheckpointBarrier,
+        snapshot: TaskSnapshot,
+        statistics: TaskStatistics,
+    ) -> None:
+        checkpoint_id = barrier.checkpoint_id
+        started_s = self._clock.monotonic()
+        try:
+            if self._outputs is not None:
+                in_flight = await self._outputs.collected(checkpoint_id)
+                snapshot = replace(snapshot, channel_state=in_flight)
+            handle = await self._settings.write(barrier, snapshot)
+        except asyncio.CancelledError:
+            # The canceller has taken it out of `_writing` already.
+            raise
+        except Exception as error:  # noqa: BLE001 -- the coordinator decides
+            if self._end_writing(checkpoint_id) is not None:
+                self._report(Declined(self._subtask, checkpoint_id, error))
+            return
+        # One that was aborted in the meantime is not acknowledged.
+        if self._end_writing(checkpoint_id) is not None:
+            async_ms = (self._clock.monotonic() - started_s) * 1000
+            statistics = replace(statistics, async_ms=async_ms)
+            self._report(Acknowledged(self._subtask, checkpoint_id, handle, statistics))
+
+    def _end_writing(self, checkpoint_id: int) -> Callable[[], object] | None:
+        cancel = self._writing.pop(checkpoint_id, None)
+        if not self._writing:
+            idle, self._idle = self._idle, []
+            for callback in idle:
+                callback()
+        return cancel
+
+    def _decline(self, checkpoint_id: int, error: BaseException) -> None:
+        self._drop_in_flight(checkpoint_id)
+        self._report(Declined(self._subtask, checkpoint_id, error))
+
+    def _complete(self, checkpoint_id: int) -> Pending:
+        """Tell the operators of a completion, once."""
+        if checkpoint_id <= self.completed_id:
+            return None
+        self.completed_id = checkpoint_id
+        return self._chain.notify_checkpoint_complete(checkpoint_id)
 
     def _on_complete(self, checkpoint_id: int) -> Pending:
         if self._savepoint_id is not None:
@@ -496,12 +527,34 @@ class TaskCheckpoints:
             self._is_final_complete.set_available()
         return None
 
-    def _on_aborted(self, checkpoint_id: int, latest_completed_id: int) -> Pending:
-        if checkpoint_id == self._savepoint_id:
-            raise CheckpointFailedError(
-                f"savepoint {checkpoint_id} was to end the job, and was aborted"
-            )
-        return self._on_complete(latest_completed_id)
+    def _broadcast(self, event: CheckpointBarrier | CancelCheckpoint) -> None:
+        for writer in self._writers:
+            writer.broadcast_event(event)
+
+    def _drop_in_flight(self, checkpoint_id: int) -> None:
+        if self._outputs is not None:
+            self._outputs.abort(checkpoint_id)
+
+    def _forget_aborted(self) -> None:
+        for checkpoint_id in [one for one in self._aborted if one <= self.last_id]:
+            del self._aborted[checkpoint_id]
+
+
+def _statistics(
+    barrier: CheckpointBarrier, alignment: AlignmentStatistics | None, sync_ms: float
+) -> TaskStatistics:
+    if alignment is None or alignment.checkpoint_id != barrier.checkpoint_id:
+        return TaskStatistics(sync_ms=sync_ms)
+    return TaskStatistics(
+        start_delay_ms=alignment.start_delay_ms,
+        alignment_ms=alignment.duration_ms or 0.0,
+        alignment_bytes=alignment.processed_bytes or 0,
+        sync_ms=sync_ms,
+    )
+
+
+def _nothing() -> None:
+    """Nothing can be cancelled yet."""
 
 
 def _handler(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,9 +18,10 @@ from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.context import Handover, Limiter
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.events import OutputTag
+from aiomailbox.records.events import CheckpointBarrier, OutputTag
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
-from aiomailbox.task.in_flight import CheckpointResponder, TaskChannels
+from aiomailbox.task.in_flight import TaskChannels, TaskSnapshot
+from aiomailbox.task.messages import TaskEvent, TaskHandle
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class TaskCheckpointing:
     """How a task takes checkpoints.
 
     Attributes:
-        responder: Keeps the snapshots, and notifies the coordinator.
+        write: Writes a snapshot off the loop, and returns what finds it again.
         is_exactly_once: Whether channels wait for each other's barriers.
         may_overtake: Whether barriers may overtake data.
         after_end: Whether checkpoints go on once some tasks have finished; a task
@@ -36,15 +37,11 @@ class TaskCheckpointing:
         restored_id: The checkpoint that the task resumes from, -1 for none.
     """
 
-    responder: CheckpointResponder
+    write: Callable[[CheckpointBarrier, TaskSnapshot], Awaitable[TaskHandle]]
     is_exactly_once: bool = True
     may_overtake: bool = False
     after_end: bool = True
     restored_id: int = -1
-
-
-def _nothing() -> None:
-    """Do nothing."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -69,7 +66,7 @@ class TaskEnvironment:
         prepared: Takes what the writer of a sink prepared, for the job to commit.
         limiter: Finds the job-wide limiter of a rate limit.
         handover: Finds the job's hand-over of a name.
-        request_split: Asks the enumerator of this task's source for a split.
+        report: Takes what the task reports.
         journals: Where finished calls are kept; None for a job without.
         alignment: Finds the job-wide group of sources that wait for each other.
         state_backend: Makes the stores of operators with keys.
@@ -80,8 +77,6 @@ class TaskEnvironment:
             watched for this.
         check_mutations: Whether records are watched that were emitted.
         checkpointing: How it takes checkpoints; None for a job without.
-        on_running: Told once, when the task has been restored.
-        on_end_of_data: Told once, when no more records will come out of the task.
         no_processing_time: Why operators can have no timers in processing time; "" if
             they can.
     """
@@ -99,7 +94,7 @@ class TaskEnvironment:
     prepared: Callable[[OperatorId, list[Any]], None]
     limiter: Callable[[RateLimit], Limiter]
     handover: Callable[[str], Handover]
-    request_split: Callable[[], None]
+    report: Callable[[TaskEvent], None]
     alignment: Callable[[AlignmentConfig], AlignmentGroup] = field(
         default_factory=lambda: AlignmentGroups().get
     )
@@ -115,8 +110,6 @@ class TaskEnvironment:
     lineage: str = ""
     checkpointing: TaskCheckpointing | None = None
     journals: Journals | None = None
-    on_running: Callable[[], None] = _nothing
-    on_end_of_data: Callable[[], None] = _nothing
     no_processing_time: str = ""
 
     @property

@@ -34,12 +34,11 @@ from aiomailbox.records.events import (
     EndOfPartition,
     EventAnnouncement,
     LatencyMarker,
-    RuntimeEvent,
     StopMode,
     Watermark,
     WatermarkStatus,
 )
-from aiomailbox.task.checkpoints import InputBarriers
+from aiomailbox.task.checkpoints import TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of
 
@@ -110,31 +109,6 @@ class TaskInput(Protocol):
         ...
 
 
-class GateBarriers(Protocol):
-    """Takes the events of a gate that belong to checkpoints."""
-
-    def on_event(self, channel: int, event: RuntimeEvent) -> Pending:
-        """Take an event that belongs to checkpoints, or the end of a channel."""
-        ...
-
-    def on_data(self, channel: int, buffer: ObjectBuffer) -> None:
-        """Hear of a buffer of data that was read, before it is processed."""
-        ...
-
-    @property
-    def may_overtake(self) -> bool:
-        """Whether barriers may overtake data."""
-        ...
-
-    def attach(self, rest: Callable[[], list[tuple[int, list[Element]]]]) -> None:
-        """Learn what the input has in hand, to ask for it when barriers overtake."""
-        ...
-
-    def execute(self, read: Callable[[], Pending]) -> None:
-        """Read priority events as urgent mail."""
-        ...
-
-
 class InputAvailability(Availability):
     """A gate's availability; available also while the rest of a buffer is in hand.
 
@@ -182,7 +156,8 @@ class NetworkInput:
         target: Input,
         size: SliceSize,
         metrics: MetricGroup,
-        barriers: GateBarriers | None = None,
+        checkpoints: TaskCheckpoints | None = None,
+        gate_index: int = 0,
     ) -> None:
         self._rest = InputAvailability(gate.availability)
         self.availability: Availability = self._rest
@@ -191,7 +166,8 @@ class NetworkInput:
         self.is_idle: bool = False
         self._gate = gate
         self._target = target
-        self._barriers = barriers
+        self._checkpoints = checkpoints
+        self._gate_index = gate_index
         self._size = size
         self._records_in = metrics.counter("num_records_in")
         self._valve = StatusWatermarkValve(gate.channel_count)
@@ -202,9 +178,9 @@ class NetworkInput:
         self._offset = 0
         self._restored: deque[tuple[int, ObjectBuffer]] = deque()
         self.is_recovered: Availability = Availability(available=True)
-        self._reads_priority = barriers is not None and barriers.may_overtake
-        if barriers is not None and barriers.may_overtake:
-            barriers.attach(self._in_hand)
+        self._reads_priority = checkpoints is not None and checkpoints.may_overtake
+        if checkpoints is not None:
+            checkpoints.attach(gate_index, self._in_hand)
 
     def start(self) -> None:
         """Connect to the producers."""
@@ -230,8 +206,8 @@ class NetworkInput:
                 self._channel, buffer = polled
                 if buffer.event is not None:
                     return self._on_event(self._channel, buffer)
-                if self._barriers is not None:
-                    self._barriers.on_data(self._channel, buffer)
+                if self._checkpoints is not None:
+                    self._checkpoints.on_data(self._gate_index, self._channel, buffer)
             self._buffer = buffer
             self._rest.has_rest = True
             self._elements = buffer.elements
@@ -299,8 +275,8 @@ class NetworkInput:
         self._gate.priority_availability.on_available(self._send_priority)
 
     def _send_priority(self) -> None:
-        if self._reads_priority and self._barriers is not None:
-            self._barriers.execute(self._read_priority)
+        if self._reads_priority and self._checkpoints is not None:
+            self._checkpoints.execute(self._read_priority)
 
     async def _read_priority(self) -> None:
         """Read the priority events there are; none if they were read meanwhile."""
@@ -390,10 +366,10 @@ class NetworkInput:
     def _on_event(self, channel: int, buffer: ObjectBuffer) -> InputStatus:
         event = buffer.event
         buffer.recycle()
-        barriers = self._barriers
-        if barriers is not None and isinstance(event, CHECKPOINT_EVENTS):
-            self.pending = barriers.on_event(channel, event)
-        elif barriers is not None and isinstance(event, EndOfData):
+        checkpoints = self._checkpoints
+        if checkpoints is not None and isinstance(event, CHECKPOINT_EVENTS):
+            self.pending = checkpoints.on_event(self._gate_index, channel, event)
+        elif checkpoints is not None and isinstance(event, EndOfData):
             self._gate.acknowledge_all_data_processed(channel)
         elif not isinstance(event, EndOfData | EndOfPartition):
             # Recycled in silence, a barrier would block its channel for ever.
@@ -795,7 +771,7 @@ def create_processor(
     gates: list[InputGate],
     environment: TaskEnvironment,
     room: Callable[[], int] | None = None,
-    barriers: InputBarriers | None = None,
+    checkpoints: TaskCheckpoints | None = None,
     slices: SliceForm = ROW_SLICES,
     left: Callable[[], int] | None = None,
 ) -> InputProcessor:
@@ -808,7 +784,7 @@ def create_processor(
         environment: What the task was given.
         room: How many records the operators can take without waiting; None if they
             never have to.
-        barriers: Takes the events of checkpoints; None for a job without.
+        checkpoints: Those of the task; None for a job without.
         slices: The most records that the operators are given at once, and what that
             costs.
         left: How many records operators have left; None if they never leave any.
@@ -827,7 +803,8 @@ def create_processor(
             input_of(index),
             size,
             metrics,
-            None if barriers is None else barriers.of_gate(index),
+            checkpoints,
+            index,
         )
         for index, gate in enumerate(gates)
     ]

@@ -47,7 +47,9 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.core.contract import decode_in_flight
 from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.ids import SubtaskId
 from aiomailbox.mailbox.control import MailboxController
+from aiomailbox.mailbox.mail import MAX_PRIORITY
 from aiomailbox.mailbox.metrics import PeriodMeter
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.metrics.catalogue import MetricValue
@@ -64,7 +66,6 @@ from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.records.events import (
     MAX_TIMESTAMP,
-    CheckpointBarrier,
     StopMode,
     Watermark,
 )
@@ -75,6 +76,17 @@ from aiomailbox.task.checkpoints import PreparedResults, TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment, TaskPlan
 from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import (
+    AddSplits,
+    CheckpointAborted,
+    CheckpointComplete,
+    Command,
+    DataEnded,
+    SplitRequest,
+    StopSource,
+    TaskRunning,
+    TriggerCheckpoint,
+)
 from aiomailbox.task.outputs import all_of
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import InputProcessor, create_processor
@@ -339,6 +351,10 @@ class StreamTask:
         self._closing = Closing(self._steps_of_closing())
 
     @property
+    def _subtask(self) -> SubtaskId:
+        return self.environment.task_id.subtask
+
+    @property
     def name(self) -> str:
         """The task's name."""
         return self.environment.task_name
@@ -407,60 +423,53 @@ class StreamTask:
         self._failure = first_of(self._failure, error, "later")
         self._interrupt()
 
-    def add_splits(self, splits: list[Any], no_more: bool) -> None:
-        """Give splits to this task's source reader; runs as mail.
-
-        Args:
-            splits: New splits.
-            no_more: Whether these were the last ones.
-        """
-        assert self.chain is not None, "mail runs after restore"
-        head = self.chain.head
-        assert isinstance(head, SourceOperator), "only a source gets splits"
-        if splits:
-            head.add_splits(splits)
-        if no_more:
-            head.notify_no_more_splits()
-
-    def stop_source(self, mode: StopMode) -> None:
-        """Let this task's source read no more, if it has one; runs as mail."""
-        assert self.chain is not None, "mail runs after restore"
-        head = self.chain.head
-        if isinstance(head, SourceOperator):
-            head.stop(mode)
-
-    async def trigger_checkpoint(self, barrier: CheckpointBarrier) -> None:
-        """Take the coordinator's barrier; runs as mail.
-
-        Concept:
-            Flink, ``StreamTask.triggerCheckpointAsync``.
-        """
-        assert self._checkpoints is not None, "the job takes checkpoints"
-        assert self._input is not None, "mail runs after restore"
-        is_recovered = self._input.is_recovered
-        if is_recovered.available:
-            await self._checkpoints.trigger(barrier)
-        else:
-            # The barrier stands for channels, and what they had in flight comes first.
-            is_recovered.on_available(partial(self._trigger_later, barrier))
-
-    def _trigger_later(self, barrier: CheckpointBarrier) -> None:
+    def tell(self, command: Command) -> None:
+        """Send the task a command as mail; one that has ended takes none."""
+        # Above everything: a task that yields in the middle of a record hears what
+        # became of a checkpoint, too.
+        is_urgent = isinstance(command, CheckpointComplete | CheckpointAborted)
+        executor = (
+            self.processor.executor(MAX_PRIORITY)
+            if is_urgent
+            else self.processor.main_executor
+        )
         with suppress(RejectedMailError):
-            self.processor.main_executor.execute(
-                self.trigger_checkpoint, barrier, description="take a checkpoint"
-            )
+            executor.execute(self._obey, command, description=command.description)
 
-    def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
-        """Be notified that a checkpoint is complete; runs as mail."""
-        assert self._checkpoints is not None, "the job takes checkpoints"
-        return self._checkpoints.notify_complete(checkpoint_id)
-
-    def notify_checkpoint_aborted(
-        self, checkpoint_id: int, latest_completed_id: int
-    ) -> Pending:
-        """Be notified that a checkpoint will not complete; runs as mail."""
-        assert self._checkpoints is not None, "the job takes checkpoints"
-        return self._checkpoints.notify_aborted(checkpoint_id, latest_completed_id)
+    def _obey(self, command: Command) -> Pending:
+        assert self.chain is not None, "mail runs after restore"
+        head, checkpoints = self.chain.head, self._checkpoints
+        match command:
+            case AddSplits(splits=splits):
+                assert isinstance(head, SourceOperator), "only a source gets splits"
+                if splits:
+                    head.add_splits(splits)
+                if command.no_more:
+                    head.notify_no_more_splits()
+                return None
+            case StopSource(mode=mode):
+                if isinstance(head, SourceOperator):
+                    head.stop(mode)
+                return None
+            case _:
+                pass
+        assert checkpoints is not None, "the job takes checkpoints"
+        assert self._input is not None, "mail runs after restore"
+        match command:
+            case TriggerCheckpoint(barrier=barrier):
+                recovered = self._input.is_recovered
+                if recovered.available:
+                    return checkpoints.trigger(barrier)
+                # The barrier stands for channels, and what they had in flight comes
+                # first.
+                recovered.on_available(partial(self.tell, command))
+                return None
+            case CheckpointComplete(checkpoint_id=checkpoint_id):
+                return checkpoints.notify_complete(checkpoint_id)
+            case CheckpointAborted(checkpoint_id=checkpoint_id):
+                return checkpoints.notify_aborted(
+                    checkpoint_id, command.latest_completed_id
+                )
 
     def snapshot(self) -> TaskSnapshot:
         """Return the state of all operators; call it as mail of this task."""
@@ -561,7 +570,7 @@ class StreamTask:
             self.plan.gates,
             self.environment,
             self.chain.room(),
-            None if self._checkpoints is None else self._checkpoints.barriers,
+            self._checkpoints,
             self.chain.slices,
             partial(_records_in, backlogs) if backlogs else None,
         )
@@ -570,7 +579,9 @@ class StreamTask:
             self._restore_in_flight(self._input, self._restored.channel_state)
         head = self.chain.head
         if isinstance(head, SourceOperator):
-            head.request_split = self.environment.request_split
+            head.request_split = partial(
+                self.environment.report, SplitRequest(self._subtask)
+            )
         await self.chain.open()
         accepts = self.chain.accepts()
         if accepts and not self.chain.head.takes_input_always:
@@ -585,7 +596,7 @@ class StreamTask:
         # After the watermarks: an idle stream takes none.
         await self._input.repeat_status()
         self._input.start()
-        self.environment.on_running()
+        self.environment.report(TaskRunning(self._subtask))
 
     def _restore_in_flight(
         self, task_input: InputProcessor, state: Mapping[str, tuple[bytes, ...]]
@@ -705,7 +716,7 @@ class StreamTask:
             writer.notify_end_of_data(mode)
         if self._checkpoints is not None:
             self._checkpoints.end_data(is_finished=mode is StopMode.DRAIN)
-        self.environment.on_end_of_data()
+        self.environment.report(DataEnded(self._subtask))
 
     async def _after_invoke(self) -> None:
         """Run the remaining mail, stop timers, then the mailbox, then the operators."""
@@ -733,16 +744,13 @@ class StreamTask:
             return None
         return TaskCheckpoints(
             settings,
+            self.environment,
+            self.plan,
             chain,
             self.snapshot,
-            self.plan.gates,
-            self.plan.writers,
             self._prepared,
             self.processor.main_executor,
-            self.environment.clock,
             self._spawn,
-            self.plan.channels if settings.may_overtake else None,
-            self.environment.log,
         )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> Callable[[], object]:

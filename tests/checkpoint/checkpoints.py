@@ -10,7 +10,6 @@ from typing import Any
 from aiomailbox.checkpoint.handles import (
     CheckpointMetadata,
     OperatorInfo,
-    TaskHandle,
     VertexMetadata,
 )
 from aiomailbox.checkpoint.store import CheckpointStore
@@ -27,6 +26,7 @@ from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import LocalStorage
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import TaskHandle
 from aiomailbox.testing import RecordingLog
 
 SOURCE, COUNT, SINK = OperatorId("source"), OperatorId("count"), OperatorId("sink")

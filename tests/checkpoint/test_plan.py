@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.planner import (
     CheckpointPlan,
     FailureReason,
@@ -19,6 +18,7 @@ from aiomailbox.checkpoint.settings import CheckpointConfig, CheckpointingMode
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
+from aiomailbox.task.messages import TaskHandle
 
 RUNNING, FINISHED = SubtaskState.RUNNING, SubtaskState.FINISHED
 A, B, JOIN = (SubtaskId(VertexId(number), 0) for number in range(3))

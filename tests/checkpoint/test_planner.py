@@ -16,7 +16,6 @@ from hypothesis.stateful import (
 
 from aiomailbox.checkpoint.layout import CompletedCheckpoints
 from aiomailbox.checkpoint.planner import (
-    Acknowledgement,
     CheckpointAction,
     CheckpointPlan,
     CheckpointPlanner,
@@ -37,11 +36,25 @@ from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.durations import seconds
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.records.events import SnapshotType
+from aiomailbox.task.messages import Acknowledged, TaskHandle, TaskStatistics
 
 TASKS = tuple(SubtaskId(VertexId(0), index) for index in range(3))
 PLAN = CheckpointPlan(TASKS[:1], TASKS, ())
 SAVEPOINT = SnapshotType.SAVEPOINT_CANONICAL
 STOP = SnapshotType.SUSPEND_CANONICAL
+
+
+def acknowledged(checkpoint_id: int, index: int) -> Acknowledged:
+    """Return what a task says when it has written its part."""
+    task = TASKS[index]
+    handle = TaskHandle(
+        checkpoint_id=checkpoint_id,
+        vertex=task.vertex,
+        subtask_index=index,
+        epoch=0,
+        size=0,
+    )
+    return Acknowledged(task, checkpoint_id, handle, TaskStatistics())
 
 
 @dataclass
@@ -64,13 +77,11 @@ class Coordinator:
         self.planner = CheckpointPlanner(self.settings, lambda: self.plan, Random(0))
 
     def request(self, kind: SnapshotType = SnapshotType.CHECKPOINT) -> None:
-        _, actions = self.planner.request(self.now_ms, kind=kind)
-        self.do(actions)
+        self.do(self.planner.request(self.planner.new_request(kind), self.now_ms))
 
     def acknowledge(self, checkpoint_id: int, *indexes: int) -> None:
         for index in indexes:
-            _, actions = self.planner.acknowledge(checkpoint_id, TASKS[index])
-            self.do(actions)
+            self.do(self.planner.acknowledge(acknowledged(checkpoint_id, index)))
 
     def complete(self, checkpoint_id: int) -> None:
         self.acknowledge(checkpoint_id, 0, 1, 2)
@@ -81,7 +92,8 @@ class Coordinator:
     def do(self, actions: list[CheckpointAction]) -> None:
         for action in actions:
             match action:
-                case StartCheckpoint(barrier):
+                case StartCheckpoint(begun):
+                    barrier = begun.barrier
                     self.started.append(barrier.checkpoint_id)
                     self.do(self.planner.on_started(barrier.checkpoint_id, self.now_ms))
                 case Finalize(checkpoint_id):
@@ -134,7 +146,9 @@ def test_a_completed_checkpoint_subsumes_the_older_ones() -> None:
     assert job.completed == [2]
     assert job.discarded == [1]
     assert job.refused == [FailureReason.SUBSUMED]
-    assert job.planner.acknowledge(1, TASKS[2]) == (Acknowledgement.UNKNOWN, [])
+    late = job.planner.in_progress[1].missing
+    assert job.planner.acknowledge(acknowledged(1, 2)) == []
+    assert job.planner.in_progress[1].missing == late
 
 
 def test_an_expired_checkpoint_is_discarded() -> None:
@@ -153,12 +167,18 @@ def test_acknowledgements_that_nobody_waits_for_are_harmless() -> None:
     """SEM-206."""
     job = coordinator()
     job.request()
-    stranger = SubtaskId(VertexId(9), 0)
-    planner = job.planner
-    assert planner.acknowledge(1, stranger)[0] is Acknowledgement.UNKNOWN
-    assert planner.acknowledge(7, TASKS[0])[0] is Acknowledgement.UNKNOWN
-    assert planner.acknowledge(1, TASKS[0])[0] is Acknowledgement.TAKEN
-    assert planner.acknowledge(1, TASKS[0])[0] is Acknowledgement.DUPLICATE
+    begun = job.planner.in_progress[1]
+    stranger = acknowledged(1, 0)
+    stranger.task = SubtaskId(VertexId(9), 0)
+    for event in (stranger, acknowledged(7, 0)):
+        job.do(job.planner.acknowledge(event))
+    assert begun.missing == [*TASKS]
+    job.acknowledge(1, 0)
+    first = dict(begun.handles)
+    job.acknowledge(1, 0)
+    assert begun.handles == first
+    assert begun.missing == [*TASKS[1:]]
+    assert len(begun.statistics) == 1
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5])
@@ -412,7 +432,7 @@ def test_what_is_being_written_completes_although_checkpoints_were_stopped() -> 
     job.request()
     planner = job.planner
     for task in TASKS:
-        _, actions = planner.acknowledge(1, task)
+        actions = planner.acknowledge(acknowledged(1, task.subtask_index))
     assert Finalize(1) in actions
     job.do(planner.stop_periodic())
     job.do(planner.on_finalized(1, job.now_ms))
@@ -440,7 +460,7 @@ def test_a_checkpoint_that_cannot_be_triggered_has_failed(
     error: Exception, failures: list[int]
 ) -> None:
     job = coordinator()
-    _, actions = job.planner.request(job.now_ms)
+    actions = job.planner.request(job.planner.new_request(), job.now_ms)
     assert any(isinstance(action, StartCheckpoint) for action in actions)
     job.do(job.planner.on_not_triggered(1, job.now_ms, error))
     assert job.failures == failures
@@ -488,7 +508,8 @@ class Coordinating(RuleBasedStateMachine):
     def do(self, actions: list[CheckpointAction]) -> None:
         for action in actions:
             match action:
-                case StartCheckpoint(barrier, _, request):
+                case StartCheckpoint(begun):
+                    barrier, request = begun.barrier, begun.request
                     assert barrier.checkpoint_id not in self.begun
                     self.begun[barrier.checkpoint_id] = request
                     self.do(self.planner.on_started(barrier.checkpoint_id, self.now_ms))
@@ -504,14 +525,13 @@ class Coordinating(RuleBasedStateMachine):
     @rule(wait_ms=st.integers(0, 3000), kind=st.sampled_from(SnapshotType))
     def ask(self, wait_ms: int, kind: SnapshotType) -> None:
         self.now_ms += wait_ms
-        request, actions = self.planner.request(self.now_ms, kind=kind)
+        request = self.planner.new_request(kind)
         self.asked.add(request)
-        self.do(actions)
+        self.do(self.planner.request(request, self.now_ms))
 
-    @rule(checkpoint_id=st.integers(1, 12), task=st.sampled_from(TASKS))
-    def acknowledge(self, checkpoint_id: int, task: SubtaskId) -> None:
-        _, actions = self.planner.acknowledge(checkpoint_id, task)
-        self.do(actions)
+    @rule(checkpoint_id=st.integers(1, 12), index=st.integers(0, 2))
+    def acknowledge(self, checkpoint_id: int, index: int) -> None:
+        self.do(self.planner.acknowledge(acknowledged(checkpoint_id, index)))
 
     @rule(checkpoint_id=st.integers(1, 12), expired=st.booleans())
     def fail(self, checkpoint_id: int, expired: bool) -> None:

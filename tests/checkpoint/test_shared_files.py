@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.store import CheckpointStore
 from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.errors import DamagedFileError, StateError
@@ -29,6 +28,7 @@ from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import LocalStorage
 from aiomailbox.storage.remote import RemoteStorage
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import TaskHandle
 from aiomailbox.testing import ManualClock, RecordingLog
 from tests.checkpoint.checkpoints import COUNT, SINK, Visit, metadata, open_store
 

@@ -10,7 +10,6 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.ids import SubtaskId, VertexId
@@ -18,6 +17,7 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateFile, StateMeta
 from aiomailbox.storage.local import LocalStorage
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import TaskHandle
 from tests.checkpoint.checkpoints import COUNT, metadata, open_store
 
 META = StateMeta("seen", "value", namespaced=False, ttl=False)

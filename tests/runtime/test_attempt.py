@@ -32,8 +32,8 @@ class Owner:
     def cancel(self) -> None:
         self.told.append("cancel")
 
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
-        self.sources.request_split(vertex, subtask_index)
+    def on_split_request(self, task: SubtaskId) -> None:
+        self.sources.request_split(task)
 
 
 class Counter(Operator):
@@ -69,11 +69,7 @@ async def test_a_second_attempt_runs_under_its_number_from_its_snapshots(
     snapshots: dict[SubtaskId, Any] = {}
     for number in range(3):
         counts.clear()
-        sources = JobSources(
-            lambda vertex, index, splits, no_more: host.deliver_splits(
-                vertex, index, splits, no_more=no_more
-            )
-        )
+        sources = JobSources(host.tell)
         owner = Owner(sources, job.graph)
         attempt = Attempt("job", AttemptPlan(number, dict(snapshots)), host, owner)
         await attempt.run()

@@ -30,14 +30,14 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import AttemptPlan
+from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.limiter import LimiterService
-from aiomailbox.runtime.local_tasks import LocalTasks
-from aiomailbox.runtime.responder import NoCheckpointEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import SplitRequest, TaskEvent
 from aiomailbox.testing import PAUSE, RecordingLog, ScriptedSource
 
 
@@ -91,7 +91,7 @@ def pipeline(source: ScriptedSource, results: list[Any]) -> Any:
     return list(env._definition.sinks)
 
 
-class Life(NoCheckpointEvents):
+class Life:
     """One attempt of a job on this loop, from a snapshot to a snapshot."""
 
     def __init__(self, graph: JobGraph, kept: SavedJob | None = None) -> None:
@@ -108,25 +108,27 @@ class Life(NoCheckpointEvents):
             limiters=LimiterService(clock_of(loop)),
         )
         self.graph = graph
-        self.sources = JobSources(self._deliver)
+        self.sources = JobSources(self._tell)
         builder = TaskBuilder(
             graph,
             JobConfig(),
             services,
             AttemptPlan(restored={} if kept is None else restored_tasks(kept, graph)),
-            self,
+            self.on_event,
         )
         self.tasks = builder.build()
-        self.local = LocalTasks(self.tasks)
+        self.local = LocalTasks()
+        self.local.add(self.tasks, self.on_event)
         self.running = [loop.create_task(task.run()) for task in self.tasks]
         self.sources.prepare(graph, None if kept is None else kept.enumerators)
         self.sources.start()
 
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
-        self.sources.request_split(vertex, subtask_index)
+    def on_event(self, event: TaskEvent) -> None:
+        if isinstance(event, SplitRequest):
+            self.sources.request_split(event.task)
 
-    def _deliver(self, vertex: int, index: int, splits: Any, no_more: bool) -> None:
-        self.local.deliver_splits(vertex, index, splits, no_more=no_more)
+    def _tell(self, tasks: Any, command: Any) -> None:
+        self.local.tell(tasks, command)
 
     async def snapshot(self) -> SavedJob:
         """Return a snapshot while nothing is in flight, and end."""

@@ -24,6 +24,7 @@ from aiomailbox.runtime.job_checkpoints import JobCheckpoints
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.storage.append_log import AppendLog
 from aiomailbox.task.in_flight import InputState
+from aiomailbox.task.messages import CheckpointComplete
 
 
 class Mutation(NamedTuple):
@@ -68,7 +69,7 @@ def _begun_times(spread: Any) -> Any:
 
 def _committed_first(finalize: Any) -> Any:
     async def commit(self: Any, checkpoint_id: int) -> None:
-        progress = self._progress.get(checkpoint_id)
+        progress = self._planner.in_progress.get(checkpoint_id)
         if progress is not None:
             await self._owner.commit_prepared(progress.prepared, checkpoint_id)
         await finalize(self, checkpoint_id)
@@ -78,8 +79,8 @@ def _committed_first(finalize: Any) -> Any:
 
 def _told_first(complete: Any) -> Any:
     async def tell(self: Any, checkpoint_id: int, tasks: Any) -> None:
-        if checkpoint_id in self._progress:
-            self._tasks.notify_checkpoint_complete(tasks, checkpoint_id)
+        if checkpoint_id in self._planner.in_progress:
+            self._tell(tasks, CheckpointComplete(checkpoint_id))
         await complete(self, checkpoint_id, tasks)
 
     return tell
@@ -89,7 +90,7 @@ def _sources_late(finalize: Any) -> Any:
     async def capture(self: Any, checkpoint_id: int) -> None:
         from aiomailbox.operators.snapshots.codec import encode_snapshot
 
-        progress = self._progress.get(checkpoint_id)
+        progress = self._planner.in_progress.get(checkpoint_id)
         if progress is not None:
             progress.enumerators = {
                 name: encode_snapshot(one)

@@ -259,7 +259,7 @@ class Bench:
             prepared=lambda operator_id, committables: None,
             limiter=lambda _: FreeLimiter(),
             handover=lambda _: MemoryHandover(),
-            request_split=lambda: None,
+            report=lambda event: None,
             cancel_timeout_s=self.cancel_timeout_s,
         )
         self.task = StreamTask(

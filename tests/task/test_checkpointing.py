@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from aiomailbox.clock import SystemClock
+from aiomailbox.ids import TaskId, VertexId
 from aiomailbox.records.events import Alignment, CheckpointBarrier
-from aiomailbox.task.in_flight import SubtaskCheckpoints, TaskSnapshot, TaskStatistics
+from aiomailbox.task.checkpoints import PreparedResults, TaskCheckpoints
+from aiomailbox.task.environment import TaskCheckpointing, TaskPlan
+from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import Acknowledged, Declined, TaskEvent
 
 
 class Task:
     """Everything around a task's checkpoints, as one log."""
 
-    def __init__(self, *, restored_id: int = -1, aborted_max: int = 128) -> None:
+    def __init__(self, *, restored_id: int = -1) -> None:
         self.log: list[str] = []
         self.notified: list[int] = []
         self.capture_error: Exception | None = None
@@ -24,15 +29,24 @@ class Task:
         self.may_write = asyncio.Event()
         self.may_write.set()
         self.tasks: list[asyncio.Task[None]] = []
-        self.checkpoints = SubtaskCheckpoints(
-            self,
+        environment: Any = SimpleNamespace(
+            task_id=TaskId(VertexId(0), 0, 0),
+            report=self.report,
+            clock=SystemClock(),
+            log=None,
+        )
+        outputs: Any = [self, self]
+        chain: Any = self
+        mailbox: Any = None
+        self.checkpoints = TaskCheckpoints(
+            TaskCheckpointing(write=self.write, restored_id=restored_id),
+            environment,
+            TaskPlan([], writers=outputs),
+            chain,
             self.capture,
-            [self, self],  # type: ignore[list-item]
-            self,
-            SystemClock(),
+            PreparedResults(),
+            mailbox,
             self.spawn,
-            restored_id=restored_id,
-            aborted_max=aborted_max,
         )
 
     async def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
@@ -59,19 +73,17 @@ class Task:
         self.tasks.append(task)
         return task.cancel
 
-    async def write(self, barrier: CheckpointBarrier, snapshot: TaskSnapshot) -> str:
+    async def write(self, barrier: CheckpointBarrier, snapshot: TaskSnapshot) -> Any:
         await self.may_write.wait()
         if self.write_error is not None:
             raise self.write_error
         return f"file {barrier.checkpoint_id}"
 
-    def acknowledge(
-        self, checkpoint_id: int, written: Any, statistics: TaskStatistics
-    ) -> None:
-        self.log.append(f"acknowledge {checkpoint_id}: {written}")
-
-    def decline(self, checkpoint_id: int, error: BaseException) -> None:
-        self.log.append(f"decline {checkpoint_id}: {error}")
+    def report(self, event: TaskEvent) -> None:
+        if isinstance(event, Acknowledged):
+            self.log.append(f"acknowledge {event.checkpoint_id}: {event.handle}")
+        elif isinstance(event, Declined):
+            self.log.append(f"decline {event.checkpoint_id}: {event.error}")
 
     async def settle(self) -> None:
         await asyncio.wait(self.tasks)
@@ -121,12 +133,12 @@ async def test_a_checkpoint_that_was_aborted_before_it_came_is_cancelled_once() 
 
 async def test_only_so_many_aborts_are_remembered() -> None:
     """SEM-197."""
-    task = Task(aborted_max=256)
+    task = Task()
     for number in range(1, 299):
         pending = task.checkpoints.notify_aborted(number, 0)
         assert pending is not None
         await pending
-        assert len(task.checkpoints.aborted_ids) == min(256, number)
+        assert len(task.checkpoints.aborted_ids) == min(128, number)
     assert await task.checkpoints.perform(barrier(300))
     assert task.checkpoints.aborted_ids == []
     await task.settle()

@@ -10,6 +10,7 @@ from aiomailbox.errors import StopTask
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.records.events import MAX_TIMESTAMP
+from aiomailbox.task.messages import AddSplits
 from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing import PAUSE, ScriptedSource
 from aiomailbox.testing.scripted_source import ScriptSplit
@@ -54,7 +55,7 @@ async def start(bench: Any, *script: Any) -> Any:
     consumer = bench.output()
     task = bench.start()
     await bench.settle()
-    task.processor.main_executor.execute(task.add_splits, [ScriptSplit("script")], True)
+    task.tell(AddSplits([ScriptSplit("script")], no_more=True))
     await bench.settle()
     return consumer
 

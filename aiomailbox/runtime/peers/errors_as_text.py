@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal
+
+import msgspec
 
 from aiomailbox.errors import (
     RemoteFailureError,
@@ -13,10 +15,41 @@ from aiomailbox.errors import (
 )
 from aiomailbox.policies.restart import culprit_of
 from aiomailbox.runtime.failures import place_of_error, shorten, traceback_text
-from aiomailbox.runtime.peers.messages import ErrorText
 
 _TEXT_MAX: Final = 16 * 1024
 _NOTES_MAX: Final = 32
+
+
+class ErrorText(msgspec.Struct, frozen=True, array_like=True):
+    """A worker's exception as text: nothing of it is ever executed in the parent.
+
+    Attributes:
+        kind: The name of the exception's type.
+        text: What it says.
+        traceback: All frames of it and of what led to it.
+        notes: What was added to it.
+        is_echo: Whether it only says that another task had failed before.
+        operator: The operator that failed, None if it was none.
+        uid: Its uid.
+        location: ``file:line`` of the user's.
+        record: The record as text.
+        shown: The traceback without the engine's frames, "" if it is the same.
+        fault: Whose fault it is.
+        culprit: The name of the type of the exception that began it.
+    """
+
+    kind: str
+    text: str
+    traceback: str
+    notes: list[str]
+    is_echo: bool
+    operator: str | None = None
+    uid: str | None = None
+    location: str | None = None
+    record: str | None = None
+    shown: str = ""
+    fault: Literal["caller", "program", "world"] = "world"
+    culprit: str = ""
 
 
 def text_of_error(error: BaseException) -> ErrorText:

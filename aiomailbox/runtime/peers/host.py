@@ -34,29 +34,21 @@ from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import NoRestart
 from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.events import CheckpointBarrier, StopMode
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.exchange_plan import AttemptPlan
-from aiomailbox.runtime.host import AttemptEvents
+from aiomailbox.runtime.host import AttemptEvents, LocalTasks
 from aiomailbox.runtime.limiter import LimiterService, limits_of
-from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
-from aiomailbox.runtime.peers.errors_as_text import error_from_text
 from aiomailbox.runtime.peers.limits import LimitDesk, text_of
 from aiomailbox.runtime.peers.messages import (
-    Acknowledged,
     AlignmentLimit,
     AlignmentReport,
     Beat,
     Begin,
     Cancel,
-    CheckpointAborted,
-    CheckpointComplete,
-    DataEnded,
-    Declined,
     Deploy,
     Ended,
     Failed,
@@ -68,13 +60,7 @@ from aiomailbox.runtime.peers.messages import (
     Ready,
     Shutdown,
     Snapshot,
-    SplitRequest,
-    Splits,
-    Stopped,
-    StopSources,
-    TaskEnded,
-    TaskRunning,
-    TriggerCheckpoint,
+    Tell,
     Used,
     element_codec,
 )
@@ -85,6 +71,7 @@ from aiomailbox.runtime.peers.shipping import Shipment, pack, pickled
 from aiomailbox.runtime.services import JobServices, PullHandover
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.supervision import outlast
+from aiomailbox.task.messages import Command, TaskEnded, TaskEvent
 from aiomailbox.task.stream_task import StreamTask
 from aiomailbox.threads import run_in_thread
 
@@ -229,8 +216,8 @@ class WorkerDesk:
                     return _other_records(worker.name)
                 # Once: a worker has one address, so a second one is not its own.
                 self.addresses.setdefault(worker.peer, (host, port))
-            case Failed(error=text):
-                return error_from_text(worker.name, text)
+            case Failed(error=error):
+                return error
             case Snapshot(tasks=tasks):
                 self.views[worker.peer] = tasks
             case Ended():
@@ -249,38 +236,17 @@ class WorkerDesk:
                 groups = self._services.alignments
                 assert isinstance(groups, ParentAlignmentGroups)
                 groups.on_report(message)
-            case Prepared(task=subtask):
-                self._check_has(worker, *subtask)
+            case Prepared(task=task):
+                self._check_has(worker, task)
                 self._keep(message)
-            case TaskEnded(task=task, subtask=subtask, error=text):
-                self._check_has(worker, *subtask)
-                failure = None if text is None else error_from_text(worker.name, text)
+            case _:
+                self._check_has(worker, message.task)
                 running = _of_running(events)
-                # In `running` still, until the worker says that the whole attempt is
-                # over.
-                self._over.add(subtask)
-                running.on_task_ended(failure, task, subtask)
-            case TaskRunning(task=subtask):
-                self._check_has(worker, *subtask)
-                _of_running(events).on_task_running(subtask)
-            case DataEnded(task=subtask):
-                self._check_has(worker, *subtask)
-                _of_running(events).on_end_of_data(subtask)
-            case Acknowledged(task=subtask):
-                self._check_has(worker, *subtask)
-                _of_running(events).on_acknowledged(
-                    subtask, message.checkpoint_id, message.handle, message.statistics
-                )
-            case Declined(task=subtask):
-                self._check_has(worker, *subtask)
-                failure = error_from_text(worker.name, message.error)
-                _of_running(events).on_declined(subtask, message.checkpoint_id, failure)
-            case Stopped(task=subtask):
-                self._check_has(worker, *subtask)
-                _of_running(events).on_cancelled(subtask)
-            case SplitRequest(vertex=vertex, subtask_index=subtask_index):
-                self._check_has(worker, vertex, subtask_index)
-                _of_running(events).on_split_request(vertex, subtask_index)
+                if isinstance(message, TaskEnded):
+                    # In `running` still, until the worker says that the whole attempt
+                    # is over.
+                    self._over.add(message.task)
+                running.on_event(message)
         return None
 
     async def close(self) -> None:
@@ -289,24 +255,10 @@ class WorkerDesk:
 
     def _is_over(self, worker: Worker, attempt: int, message: FromWorker) -> bool:
         """Say whether a message is about an attempt that was followed by another one."""
-        match message:
-            case SplitRequest(vertex=vertex, subtask_index=subtask_index):
-                task = SubtaskId(VertexId(vertex), subtask_index)
-            case TaskEnded(subtask=task):
-                pass
-            case (
-                TaskRunning(task=task)
-                | DataEnded(task=task)
-                | Acknowledged(task=task)
-                | Declined(task=task)
-                | Prepared(task=task)
-                | Stopped(task=task)
-            ):
-                pass
-            # What is about no task counts from the attempt in which all began.
-            case _:
-                return attempt < self._whole
-        return attempt < self._epochs.get(task, 0)
+        if isinstance(message, TaskEvent):
+            return attempt < self._epochs.get(message.task, 0)
+        # What is about no task counts from the attempt in which all began.
+        return attempt < self._whole
 
     def _keep(self, message: Prepared) -> None:
         if message.sink not in self._sinks:
@@ -316,12 +268,11 @@ class WorkerDesk:
         source.expect_end("what a sink prepared")
         self._services.committables.add(message.task, OperatorId(message.sink), values)
 
-    def _check_has(self, worker: Worker, vertex: int, subtask_index: int) -> None:
-        if worker.peer == PARENT or not self._placement.is_at(
-            worker.peer, vertex, subtask_index
-        ):
+    def _check_has(self, worker: Worker, task: SubtaskId) -> None:
+        if worker.peer == PARENT or not self._placement.is_at(worker.peer, *task):
             raise CorruptStreamError(
-                f"{worker.name} has no subtask {subtask_index} of vertex {vertex}"
+                f"{worker.name} has no subtask {task.subtask_index} of vertex "
+                f"{task.vertex}"
             )
 
 
@@ -378,7 +329,7 @@ class PeersHost:
         self._payload = payload
         self._limits = limits
         self._services = services
-        self._local = LocalTasks([])
+        self._local = LocalTasks()
         self._changed = Availability()
         self._workers = [
             starter.new_worker(peer, self)
@@ -493,13 +444,13 @@ class PeersHost:
             self._config,
             self._services,
             plan,
-            events,
+            events.on_event,
             wiring=self._network,
         )
+        tasks = builder.build()
         if plan.is_first:
-            self._local = LocalTasks(builder.build(), events)
-        else:
-            self._local.add(builder.build())
+            self._local.clear()
+        self._local.add(tasks, events.on_event)
         for worker in self._workers:
             if plan.is_first or self._desk.is_at(worker.peer, plan.tasks or ()):
                 self._deploy_at(worker, plan)
@@ -516,13 +467,7 @@ class PeersHost:
         worker.send(
             Deploy(
                 self._desk.addresses_in_order(),
-                pickled(self._restored_at(worker.peer, plan)),
-                plan.restored_id,
-                plan.checkpoint_place,
-                None if plan.tasks is None else sorted(plan.tasks),
-                sorted(plan.epochs.items()),
-                plan.is_first,
-                plan.lineage,
+                pickled(replace(plan, restored=self._restored_at(worker.peer, plan))),
             )
         )
         groups = self._services.alignments
@@ -562,53 +507,25 @@ class PeersHost:
                 )
             )
 
-    def stop(self, mode: StopMode) -> None:
-        """Let all sources read no more, wherever they are."""
-        self._local.stop(mode)
-        for worker in self._workers:
-            worker.send(StopSources(mode is StopMode.DRAIN))
-
     def on_interrupt(self) -> None:
         """Do not wait for tasks of this process that never began."""
         self._local.on_interrupt()
 
-    def deliver_splits(
-        self, vertex: int, subtask_index: int, splits: list[Any], *, no_more: bool
-    ) -> None:
-        """Send splits to a reader, wherever it is."""
-        peer = self._shipment.placement.peers[vertex][subtask_index]
-        if peer == PARENT:
-            self._local.deliver_splits(vertex, subtask_index, splits, no_more=no_more)
-            return
-        message = Splits(vertex, subtask_index, pickled(splits), no_more)
-        self._workers[peer - 1].send(message)
-
-    def trigger_checkpoint(
-        self, tasks: Sequence[SubtaskId], barrier: CheckpointBarrier
-    ) -> None:
-        """Send tasks a barrier, wherever they are."""
-        self._local.trigger_checkpoint(tasks, barrier)
-        for worker, mine in self._by_worker(tasks):
-            worker.send(TriggerCheckpoint(mine, barrier))
-
-    def notify_checkpoint_complete(
-        self, tasks: Sequence[SubtaskId], checkpoint_id: int
-    ) -> None:
-        """Tell tasks that a checkpoint is complete."""
-        self._local.notify_checkpoint_complete(tasks, checkpoint_id)
-        for worker, mine in self._by_worker(tasks):
-            worker.send(CheckpointComplete(mine, checkpoint_id))
-
-    def notify_checkpoint_aborted(
-        self, tasks: Sequence[SubtaskId], checkpoint_id: int, latest_completed_id: int
-    ) -> None:
-        """Tell tasks that a checkpoint will not complete."""
-        self._local.notify_checkpoint_aborted(tasks, checkpoint_id, latest_completed_id)
-        for worker, mine in self._by_worker(tasks):
-            worker.send(CheckpointAborted(mine, checkpoint_id, latest_completed_id))
+    def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
+        """Tell tasks a command, wherever they are; None for all."""
+        self._local.tell(tasks, command)
+        told = (
+            [(worker, None) for worker in self._workers]
+            if tasks is None
+            else [*self._by_worker(tasks)]
+        )
+        if told:
+            message = pickled(command)
+            for worker, mine in told:
+                worker.send(Tell(mine, message))
 
     def _by_worker(
-        self, tasks: Sequence[SubtaskId]
+        self, tasks: Collection[SubtaskId]
     ) -> Iterator[tuple[Worker, list[SubtaskId]]]:
         placement = self._shipment.placement
         for worker in self._workers:

@@ -10,22 +10,35 @@ What the parent sends may hold pickles: it has made the worker.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from aiomailbox.checkpoint.handles import TaskHandle
-from aiomailbox.errors import CorruptStreamError
+from aiomailbox.errors import CorruptStreamError, RemoteTaskError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER, MAGIC, frame
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.records.run import RunForm
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.loop_watch import HeldLoop
+from aiomailbox.runtime.peers.errors_as_text import (
+    ErrorText,
+    error_from_text,
+    text_of_error,
+)
 from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.views import TaskView
-from aiomailbox.task.in_flight import TaskStatistics
+from aiomailbox.task.messages import (
+    Acknowledged,
+    DataEnded,
+    Declined,
+    SplitRequest,
+    TaskCancelled,
+    TaskEnded,
+    TaskEvent,
+    TaskRunning,
+)
 
 _CONTROL: Final = 72
 
@@ -43,38 +56,6 @@ _Attempt = Annotated[int, msgspec.Meta(ge=0)]
 
 class _Message(msgspec.Struct, tag=True, array_like=True):
     """Sent as an array: its tag, then its fields."""
-
-
-class ErrorText(msgspec.Struct, frozen=True, array_like=True):
-    """A worker's exception as text: nothing of it is ever executed in the parent.
-
-    Attributes:
-        kind: The name of the exception's type.
-        text: What it says.
-        traceback: All frames of it and of what led to it.
-        notes: What was added to it.
-        is_echo: Whether it only says that another task had failed before.
-        operator: The operator that failed, None if it was none.
-        uid: Its uid.
-        location: ``file:line`` of the user's.
-        record: The record as text.
-        shown: The traceback without the engine's frames, "" if it is the same.
-        fault: Whose fault it is.
-        culprit: The name of the type of the exception that began it.
-    """
-
-    kind: str
-    text: str
-    traceback: str
-    notes: list[str]
-    is_echo: bool
-    operator: str | None = None
-    uid: str | None = None
-    location: str | None = None
-    record: str | None = None
-    shown: str = ""
-    fault: Literal["caller", "program", "world"] = "world"
-    culprit: str = ""
 
 
 class LimitText(msgspec.Struct, frozen=True, array_like=True):
@@ -99,31 +80,17 @@ class Begin(_Message):
 
 
 class Deploy(_Message):
-    """Parent: all are ready, and listen here; run tasks of yours of this attempt.
-
-    ``tasks`` are those of the job that begin, None for all; ``epochs`` has the attempts of
-    the others; none of these runs if ``is_first``. ``restored`` is what they resume from, by subtask, pickled: the
-    state of checkpoint ``restored_id``, -1 for none. Checkpoints are kept at
-    ``checkpoint_place``, if any are, by executions of one ``lineage``.
-    """
+    """Parent: all are ready, and listen here; run your tasks of this plan, pickled."""
 
     addresses: list[tuple[str, int | None]]
-    restored: bytes
-    restored_id: int
-    checkpoint_place: str | None
-    tasks: list[SubtaskId] | None = None
-    epochs: list[tuple[SubtaskId, int]] = []
-    is_first: bool = True
-    lineage: str = ""
+    plan: bytes
 
 
-class Splits(_Message):
-    """Parent: splits for a reader, pickled."""
+class Tell(_Message):
+    """Parent: a command, pickled, for these tasks of yours; None for all."""
 
-    vertex: int
-    subtask_index: int
-    splits: bytes
-    no_more: bool
+    tasks: list[SubtaskId] | None
+    command: bytes
 
 
 class Granted(_Message):
@@ -144,63 +111,6 @@ class AlignmentLimit(_Message):
     limit_ms: int
 
 
-class TriggerCheckpoint(_Message):
-    """Parent: these tasks of yours take a checkpoint."""
-
-    tasks: list[SubtaskId]
-    barrier: CheckpointBarrier
-
-
-class CheckpointComplete(_Message):
-    """Parent: these tasks of yours may know that a checkpoint is complete."""
-
-    tasks: list[SubtaskId]
-    checkpoint_id: int
-
-
-class CheckpointAborted(_Message):
-    """Parent: a checkpoint of these tasks will not complete; and which did before."""
-
-    tasks: list[SubtaskId]
-    checkpoint_id: int
-    latest_completed_id: int
-
-
-class TaskRunning(_Message):
-    """Worker: a task has been restored and runs."""
-
-    task: SubtaskId
-
-
-class DataEnded(_Message):
-    """Worker: no more records come out of a task."""
-
-    task: SubtaskId
-
-
-class Acknowledged(_Message):
-    """Worker: a task's part of a checkpoint is written."""
-
-    task: SubtaskId
-    checkpoint_id: int
-    handle: TaskHandle
-    statistics: TaskStatistics
-
-
-class Declined(_Message):
-    """Worker: a task takes no part in a checkpoint."""
-
-    task: SubtaskId
-    checkpoint_id: int
-    error: ErrorText
-
-
-class StopSources(_Message):
-    """Parent: read no more; whether event time ends, so that windows fire."""
-
-    drain: bool
-
-
 class Cancel(_Message):
     """Parent: end these tasks of yours; None for all."""
 
@@ -219,17 +129,9 @@ class Ready(_Message):
     codec_digest: bytes
 
 
-class SplitRequest(_Message):
-    """Worker: a reader wants another split."""
-
-    vertex: int
-    subtask_index: int
-
-
-class Prepared(_Message):
+class Prepared(TaskEvent):
     """Worker: a task's sink prepared this; values as `PythonSerializer` writes them."""
 
-    task: SubtaskId
     sink: str
     count: int
     values: bytes
@@ -265,24 +167,10 @@ class AlignmentReport(_Message):
     watermark_ms: int
 
 
-class TaskEnded(_Message):
-    """Worker: a task ended, well or with an error."""
-
-    task: str
-    subtask: SubtaskId
-    error: ErrorText | None
-
-
-class Stopped(_Message):
-    """Worker: a task ended itself as cancelled."""
-
-    task: SubtaskId
-
-
 class Failed(_Message):
     """Worker: I failed, outside of any task."""
 
-    error: ErrorText
+    error: BaseException
 
 
 class Snapshot(_Message):
@@ -302,48 +190,44 @@ class Beat(_Message):
     held: HeldLoop | None
 
 
-FromParent = (
-    Begin
-    | Deploy
-    | Splits
-    | Granted
-    | AlignmentLimit
-    | TriggerCheckpoint
-    | CheckpointComplete
-    | CheckpointAborted
-    | StopSources
-    | Cancel
-    | Shutdown
-)
+FromParent = Begin | Deploy | Tell | Granted | AlignmentLimit | Cancel | Shutdown
 
 
 FromWorker = (
     Ready
-    | SplitRequest
     | TaskRunning
     | DataEnded
+    | SplitRequest
     | Acknowledged
     | Declined
+    | TaskCancelled
+    | TaskEnded
     | Prepared
     | Lease
     | Used
     | Pause
     | AlignmentReport
-    | TaskEnded
-    | Stopped
     | Failed
     | Snapshot
     | Ended
 )
 
 
-_ENCODER: Final = msgspec.msgpack.Encoder()
+def _as_text(value: Any) -> Any:
+    """Return what stands for an exception in a message.
+
+    Raises:
+        TypeError: If it is something else that cannot be sent.
+    """
+    if isinstance(value, BaseException):
+        return text_of_error(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent")
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_as_text)
 
 
 _FROM_PARENT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, FromParent])
-
-
-_FROM_WORKER: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, FromWorker])
 
 
 _BEAT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, Beat])
@@ -370,7 +254,9 @@ def encode(message: msgspec.Struct, attempt: int = 0) -> bytes:
 
 def _without_surrogates(value: Any) -> Any:
     """Replace what UTF-8 cannot carry, in all texts of a message."""
-    built_in: Any = msgspec.to_builtins(value, builtin_types=(bytes,))
+    built_in: Any = msgspec.to_builtins(
+        value, builtin_types=(bytes,), enc_hook=_as_text
+    )
     if isinstance(built_in, str):
         return built_in.encode("utf-8", "backslashreplace").decode()
     if isinstance(built_in, list | tuple):
@@ -410,14 +296,28 @@ def decode_from_parent(body: bytes | memoryview) -> tuple[int, FromParent]:
     return said
 
 
-def decode_from_worker(body: bytes | memoryview) -> tuple[int, FromWorker]:
+def decode_from_worker(
+    body: bytes | memoryview, worker: str = "a worker"
+) -> tuple[int, FromWorker]:
     """Return the attempt that a message of a worker is about, and the message.
+
+    Args:
+        body: The body of a frame.
+        worker: What people call it, for the errors in the message.
 
     Raises:
         CorruptStreamError: If it is none.
     """
-    said: tuple[int, FromWorker] = _decode(_FROM_WORKER, body)
+    said: tuple[int, FromWorker] = _decode(_from_worker(worker), body)
     return said
+
+
+@lru_cache(maxsize=256)
+def _from_worker(worker: str) -> Any:
+    def error(_: type, built_in: Any) -> RemoteTaskError:
+        return error_from_text(worker, msgspec.convert(built_in, ErrorText))
+
+    return msgspec.msgpack.Decoder(tuple[_Attempt, FromWorker], dec_hook=error)
 
 
 def decode_beat(body: bytes | memoryview) -> Beat:

@@ -14,32 +14,24 @@ from typing import Any, Final
 import anyio
 
 from aiomailbox.availability import Availability
-from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import InvalidArgumentError, WorkerDiedError, WrongTypeError
 from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.events import StopMode
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.builder import TaskBuilder
 from aiomailbox.runtime.exchange_plan import AttemptPlan
-from aiomailbox.runtime.local_tasks import LocalTasks
+from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
-from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import RemoteLimits
 from aiomailbox.runtime.peers.messages import (
     COMMITTABLES_BYTES_MAX,
-    Acknowledged,
     AlignmentLimit,
     Begin,
     Cancel,
-    CheckpointAborted,
-    CheckpointComplete,
-    DataEnded,
-    Declined,
     Deploy,
     Ended,
     Failed,
@@ -50,13 +42,7 @@ from aiomailbox.runtime.peers.messages import (
     Ready,
     Shutdown,
     Snapshot,
-    SplitRequest,
-    Splits,
-    Stopped,
-    StopSources,
-    TaskEnded,
-    TaskRunning,
-    TriggerCheckpoint,
+    Tell,
     decode_from_parent,
     element_codec,
 )
@@ -66,7 +52,7 @@ from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, record_classe
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
 from aiomailbox.runtime.views import TaskView
-from aiomailbox.task.in_flight import TaskStatistics
+from aiomailbox.task.messages import TaskCancelled, TaskEnded, TaskEvent
 from aiomailbox.task.stream_task import StreamTask
 
 # Tasks of a worker that begin together, and what they tell the parent.
@@ -85,10 +71,10 @@ class WorkerAttempt:
     """
 
     def __init__(
-        self, plan: AttemptPlan, send: Callable[[FromWorker, int], None]
+        self, plan: AttemptPlan, send: Callable[[FromWorker | TaskEvent, int], None]
     ) -> None:
         self.number: int = plan.number
-        self.tasks: LocalTasks = LocalTasks([], self)
+        self.tasks: LocalTasks = LocalTasks()
         self._send = send
         self._changed = Availability()
         self._cancelled: set[SubtaskId] = set()
@@ -96,7 +82,7 @@ class WorkerAttempt:
 
     def add(self, tasks: list[StreamTask]) -> None:
         """Take the tasks: they have not started."""
-        self.tasks.add(tasks)
+        self.tasks.add(tasks, self.on_event)
 
     async def run(self, connect: Callable[[], Awaitable[None]]) -> None:
         """Run the tasks to their end, and say then that all is said.
@@ -114,7 +100,7 @@ class WorkerAttempt:
                     await self._changed.wait()
                     self._changed.reset()
         except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
-            self._send(Failed(text_of_error(error)), self.number)
+            self._send(Failed(error), self.number)
             # They have not started.
             tasks.cancel()
             tasks.on_interrupt()
@@ -139,47 +125,16 @@ class WorkerAttempt:
             for task in self.tasks.tasks
         )
 
-    def on_task_ended(
-        self, error: BaseException | None, task: str, subtask: SubtaskId
-    ) -> None:
-        """Tell the parent that a task ended."""
-        text = None if error is None else text_of_error(error)
-        self._send(TaskEnded(task, subtask, text), self.number)
-        self._changed.set_available()
-
-    def on_cancelled(self, subtask: SubtaskId) -> None:
-        """Tell the parent that a task ended itself; it has said so if it cancelled."""
-        # Only what the parent doesn't know: it has asked for the other ends itself.
-        if not self._is_cancelled and subtask not in self._cancelled:
-            self._send(Stopped(subtask), self.number)
-
-    def on_task_running(self, task: SubtaskId) -> None:
-        """Tell the parent that a task has been restored and runs."""
-        self._send(TaskRunning(task), self.number)
-
-    def on_end_of_data(self, task: SubtaskId) -> None:
-        """Tell the parent that no more records will come out of a task."""
-        self._send(DataEnded(task), self.number)
-
-    def on_acknowledged(
-        self,
-        task: SubtaskId,
-        checkpoint_id: int,
-        handle: TaskHandle,
-        statistics: TaskStatistics,
-    ) -> None:
-        """Give the parent a task's part of a checkpoint."""
-        self._send(Acknowledged(task, checkpoint_id, handle, statistics), self.number)
-
-    def on_declined(
-        self, task: SubtaskId, checkpoint_id: int, error: BaseException
-    ) -> None:
-        """Tell the parent that a task takes no part in a checkpoint."""
-        self._send(Declined(task, checkpoint_id, text_of_error(error)), self.number)
-
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
-        """Ask the parent for another split."""
-        self._send(SplitRequest(vertex, subtask_index), self.number)
+    def on_event(self, event: TaskEvent) -> None:
+        """Pass on to the parent what it does not know."""
+        # It has asked for the other ends itself.
+        if isinstance(event, TaskCancelled) and (
+            self._is_cancelled or event.task in self._cancelled
+        ):
+            return
+        self._send(event, self.number)
+        if isinstance(event, TaskEnded):
+            self._changed.set_available()
 
 
 _SNAPSHOT_S: Final = 0.25
@@ -252,7 +207,7 @@ class WorkerJob:
             digest = self._network.codec_digest
             self._channel.send(Ready(address.host, address.port, digest))
         except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
-            self._channel.send(Failed(text_of_error(error)))
+            self._channel.send(Failed(error))
         while not self._dismissed.available:
             await self._deployed.wait()
             self._deployed.reset()
@@ -306,13 +261,13 @@ class WorkerJob:
         """Tell the parent that this process was told to end, and not by it."""
         how = "was told to end by signal SIGTERM"
         error = WorkerDiedError(self._name, os.getpid(), None, how)
-        self._channel.send(Failed(text_of_error(error)))
+        self._channel.send(Failed(error))
 
     def _on_message(self, attempt: int, message: FromParent) -> None:
         try:
             self._handle(attempt, message)
         except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
-            self._channel.send(Failed(text_of_error(error)))
+            self._channel.send(Failed(error))
 
     def _handle(self, attempt: int, message: FromParent) -> None:
         match message:
@@ -320,44 +275,15 @@ class WorkerJob:
                 # From now on under this number: the parent drops what is of an older
                 # one.
                 self._channel.attempt = attempt
-                plan = AttemptPlan(
-                    attempt,
-                    pickle.loads(message.restored),
-                    message.restored_id,
-                    message.checkpoint_place,
-                    None if message.tasks is None else frozenset(message.tasks),
-                    dict(message.epochs),
-                    message.is_first,
-                    message.lineage,
-                )
-                self._deploy(message.addresses, plan)
-            case Splits():
-                splits = pickle.loads(message.splits)
+                self._deploy(message.addresses, pickle.loads(message.plan))
+            case Tell(tasks=subtasks):
+                command = pickle.loads(message.command)
                 for each in self._attempts:
-                    each.tasks.deliver_splits(
-                        message.vertex,
-                        message.subtask_index,
-                        splits,
-                        no_more=message.no_more,
-                    )
-            case TriggerCheckpoint(tasks=subtasks, barrier=barrier):
-                for each in self._attempts:
-                    each.tasks.trigger_checkpoint(subtasks, barrier)
-            case CheckpointComplete(tasks=subtasks, checkpoint_id=checkpoint_id):
-                for each in self._attempts:
-                    each.tasks.notify_checkpoint_complete(subtasks, checkpoint_id)
-            case CheckpointAborted(tasks=subtasks, checkpoint_id=checkpoint_id):
-                for each in self._attempts:
-                    each.tasks.notify_checkpoint_aborted(
-                        subtasks, checkpoint_id, message.latest_completed_id
-                    )
+                    each.tasks.tell(subtasks, command)
             case Granted():
                 self._limits.on_granted(message)
             case AlignmentLimit():
                 self._alignments.on_limit(message)
-            case StopSources(drain=drain):
-                for each in self._attempts:
-                    each.tasks.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
             case Cancel(tasks=subtasks):
                 self._cancel(subtasks)
             case Shutdown():
@@ -397,16 +323,19 @@ class WorkerJob:
                 self._config,
                 self._services,
                 plan,
-                attempt,
+                attempt.on_event,
                 wiring=self._network,
             )
             attempt.add(builder.build())
         except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
-            self._channel.send(Failed(text_of_error(error)))
+            self._channel.send(Failed(error))
             attempt.end()
             return
         self._committables.attempts.update(
-            dict.fromkeys(attempt.tasks.subtasks, plan.number)
+            dict.fromkeys(
+                (one.environment.task_id.subtask for one in attempt.tasks.tasks),
+                plan.number,
+            )
         )
         self._waiting.append(attempt)
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -175,7 +176,10 @@ class WorkerProcess:
         self._has_ended = False
         self._timer: asyncio.TimerHandle | None = None
         self._channel: ControlChannel[FromWorker] = ControlChannel(
-            decode_from_worker, FRAME_BYTES_MAX, self._on_message, self._on_lost
+            partial(decode_from_worker, worker=self.name),
+            FRAME_BYTES_MAX,
+            self._on_message,
+            self._on_lost,
         )
 
     async def start(self) -> None:

@@ -17,7 +17,6 @@ from aiomailbox.errors import CorruptStreamError
 from aiomailbox.forks import keep_from_forks
 from aiomailbox.logs import LOGGER_NAME, library_log
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, read_message
-from aiomailbox.runtime.peers.errors_as_text import text_of_error
 from aiomailbox.runtime.peers.limits import limit_from_text
 from aiomailbox.runtime.peers.liveness import Heart
 from aiomailbox.runtime.peers.messages import Begin, Failed, decode_from_parent, encode
@@ -124,7 +123,7 @@ def main(control: int, lifeline: int, parent: int) -> None:
             plain_log(),
         )
     except Exception as error:  # noqa: BLE001 -- the parent gets it, whatever it is
-        end.sendall(encode(Failed(text_of_error(error))))
+        end.sendall(encode(Failed(error)))
         end.close()
         sys.exit(1)
     end.setblocking(False)

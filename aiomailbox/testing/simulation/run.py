@@ -9,7 +9,7 @@ import gc
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, Final, TypeVarTuple
 
 from aiomailbox.api.environment import StreamExecutionEnvironment
-from aiomailbox.checkpoint.handles import TaskHandle
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
 from aiomailbox.clock import Clock
 from aiomailbox.durations import millis, seconds
@@ -34,7 +33,12 @@ from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import JobServices, PullHandover
 from aiomailbox.state.backends import StateBackend
-from aiomailbox.task.in_flight import TaskStatistics
+from aiomailbox.task.messages import (
+    Acknowledged,
+    CheckpointComplete,
+    Command,
+    TaskEvent,
+)
 from aiomailbox.task.stream_task import TaskState
 from aiomailbox.testing.context import DEFAULT_START, ManualClock
 from aiomailbox.testing.scripted_source import InjectedFailureError
@@ -109,29 +113,28 @@ class _SimulatedHost(EmbeddedHost):
         super().deploy(plan, _SimulatedEvents(events, life))
         life.world.light()
 
-    def notify_checkpoint_complete(
-        self, tasks: Sequence[SubtaskId], checkpoint_id: int
-    ) -> None:
-        """Tell tasks that a checkpoint is complete, now or later."""
+    def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
+        """Tell tasks a command; that a checkpoint is complete, now or later."""
         life, world = self._life, self._life.world
-        if not life.is_alive or not world.chance(world.faults.late_notification):
-            super().notify_checkpoint_complete(tasks, checkpoint_id)
+        if (
+            not isinstance(command, CheckpointComplete)
+            or not life.is_alive
+            or not world.chance(world.faults.late_notification)
+        ):
+            super().tell(tasks, command)
             return
-        world.take(life.now(), f"late notification of checkpoint {checkpoint_id}")
+        what = f"late notification of checkpoint {command.checkpoint_id}"
+        world.take(life.now(), what)
         asyncio.get_running_loop().call_later(
-            world.random.uniform(0, 5),
-            self._notify_late,
-            world.attempts,
-            tasks,
-            checkpoint_id,
+            world.random.uniform(0, 5), self._tell_late, world.attempts, tasks, command
         )
 
-    def _notify_late(
-        self, attempt: int, tasks: Sequence[SubtaskId], checkpoint_id: int
+    def _tell_late(
+        self, attempt: int, tasks: Collection[SubtaskId] | None, command: Command
     ) -> None:
         # What was said to an attempt that is over is not said to the next one.
         if self._life.world.attempts == attempt:
-            super().notify_checkpoint_complete(tasks, checkpoint_id)
+            super().tell(tasks, command)
 
 
 class _SimulatedEvents:
@@ -144,34 +147,27 @@ class _SimulatedEvents:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._events, name)
 
-    def on_acknowledged(
-        self,
-        task: SubtaskId,
-        checkpoint_id: int,
-        handle: TaskHandle,
-        statistics: TaskStatistics,
-    ) -> None:
-        """Take a task's part of a checkpoint."""
+    def on_event(self, event: TaskEvent) -> None:
+        """Take what a task reports; its part of a checkpoint late, or never."""
         life, world = self._life, self._life.world
+        tell = self._events.on_event
+        if not isinstance(event, Acknowledged):
+            tell(event)
+            return
         if not life.is_alive:
             return
-        what = f"acknowledgement of checkpoint {checkpoint_id} by task {task}"
+        what = (
+            f"acknowledgement of checkpoint {event.checkpoint_id} by task {event.task}"
+        )
         life.note(what)
-        tell = self._events.on_acknowledged
         if world.chance(world.faults.lost_acknowledgement):
             world.take(life.now(), f"lost {what}")
         elif world.chance(world.faults.late_acknowledgement):
             world.take(life.now(), f"late {what}")
-            asyncio.get_running_loop().call_later(
-                world.random.uniform(0, 5),
-                tell,
-                task,
-                checkpoint_id,
-                handle,
-                statistics,
-            )
+            delay_s = world.random.uniform(0, 5)
+            asyncio.get_running_loop().call_later(delay_s, tell, event)
         else:
-            tell(task, checkpoint_id, handle, statistics)
+            tell(event)
 
 
 # An event loop on which threads take turns and time passes unevenly, by a seed.

@@ -5,12 +5,14 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import (
     CorruptStreamError,
     RemoteFailureError,
+    RemoteTaskError,
     UserFunctionError,
 )
 from aiomailbox.eventtime.strategy import AlignmentConfig
@@ -33,15 +35,13 @@ from aiomailbox.runtime.peers.messages import (
     Failed,
     Prepared,
     Ready,
-    SplitRequest,
-    Stopped,
-    TaskEnded,
     decode_from_parent,
     decode_from_worker,
     encode,
 )
 from aiomailbox.runtime.peers.placement import place
 from aiomailbox.runtime.peers.shipping import Shipment
+from aiomailbox.task.messages import Declined, SplitRequest, TaskCancelled, TaskEnded
 
 
 def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:
@@ -63,10 +63,9 @@ def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:
 FIRST, SECOND = (SubtaskId(VertexId(0), index) for index in range(2))
 MESSAGES = [
     Ready("host", None, bytes(16)),
-    SplitRequest(1, 2),
-    TaskEnded("map", FIRST, None),
-    Failed(text_of_error(ValueError("ä"))),
-    Stopped(SubtaskId(VertexId(0), 0)),
+    SplitRequest(SubtaskId(VertexId(1), 2)),
+    TaskEnded(FIRST, "map", None),
+    TaskCancelled(SubtaskId(VertexId(0), 0)),
     Ended(),
 ]
 
@@ -129,17 +128,33 @@ def test_errors_keep_what_people_need() -> None:
     assert text_of_error(RemoteFailureError("worker 1", "E", "x")).is_echo
 
 
+def test_an_exception_arrives_as_one_of_ours_with_the_name_of_its_worker() -> None:
+    sent = encode(Declined(FIRST, 7, ValueError("no space")), 3)
+    attempt, message = decode_from_worker(sent[9:], "worker 2")
+    assert isinstance(message, Declined)
+    assert (attempt, message.checkpoint_id) == (3, 7)
+    assert isinstance(message.error, RemoteTaskError)
+    assert str(message.error) == "at worker 2: ValueError: no space"
+
+
+@pytest.mark.parametrize("error", [7, ["ValueError"], {"kind": "ValueError"}])
+def test_what_is_no_exception_is_not_taken_for_one(error: Any) -> None:
+    body = msgspec.msgpack.encode((0, ["Failed", error]))
+    with pytest.raises(CorruptStreamError):
+        decode_from_worker(body)
+
+
 def test_errors_are_cut_and_always_text() -> None:
     text = text_of_error(ValueError("\ud800" + "x" * 100_000))
     assert len(text.text) < 20_000
-    assert encode(Failed(text))
+    assert encode(Failed(ValueError("\ud800" + "x" * 100_000)))
 
 
 def desk() -> tuple[WorkerDesk, Any]:
     graph = build_job_graph("job", [Transformation("map", Operator, parallelism=2)])
     shipment = Shipment(graph, JobConfig(), place(graph, 2), 1, bytes(16), False)
     kept = SimpleNamespace(limiters=None, committables=None, alignments=None)
-    events = SimpleNamespace(on_split_request=lambda *args: asked.append(args))
+    events = SimpleNamespace(on_event=lambda event: asked.append(tuple(event.task)))
     asked: list[Any] = []
     services: Any = kept
     made = WorkerDesk(shipment, services, [])
@@ -149,14 +164,14 @@ def desk() -> tuple[WorkerDesk, Any]:
 @pytest.mark.parametrize(
     "message",
     [
-        SplitRequest(0, 0),
-        SplitRequest(0, 5),
-        SplitRequest(0, -1),
-        SplitRequest(7, 0),
+        SplitRequest(SubtaskId(VertexId(0), 0)),
+        SplitRequest(SubtaskId(VertexId(0), 5)),
+        SplitRequest(SubtaskId(VertexId(0), -1)),
+        SplitRequest(SubtaskId(VertexId(7), 0)),
         Prepared(SubtaskId(VertexId(0), 1), "0/0", 0, b"\x00\x01\x90"),
         Prepared(SubtaskId(VertexId(0), 1), "no such sink", 0, b"\x00\x01\x90"),
         Prepared(SubtaskId(VertexId(0), 0), "0/0", 0, b"\x00\x01\x90"),
-        Stopped(SubtaskId(VertexId(0), 0)),
+        TaskCancelled(SubtaskId(VertexId(0), 0)),
     ],
 )
 def test_a_worker_is_believed_only_about_itself(message: Any) -> None:
@@ -165,7 +180,7 @@ def test_a_worker_is_believed_only_about_itself(message: Any) -> None:
     with pytest.raises(CorruptStreamError):
         made.take(worker, 0, message, events)
     assert asked == []
-    assert made.take(worker, 0, SplitRequest(0, 1), events) is None
+    assert made.take(worker, 0, SplitRequest(SubtaskId(VertexId(0), 1)), events) is None
     assert asked == [(0, 1)]
 
 
@@ -179,18 +194,18 @@ def test_what_is_about_an_older_attempt_is_dropped() -> None:
     assert made.running == {FIRST}
     made.begin_attempt(2)
     for message in (
-        SplitRequest(0, 1),
+        SplitRequest(SubtaskId(VertexId(0), 1)),
         Ended(),
         Prepared(SECOND, "no such sink", 1, b""),
-        TaskEnded("map", SECOND, text_of_error(ValueError())),
+        TaskEnded(SECOND, "map", ValueError()),
     ):
         assert made.take(worker, 1, message, events) is None
     assert asked == []
     assert made.running == {FIRST, SECOND}
-    assert made.take(worker, 2, SplitRequest(0, 1), events) is None
+    assert made.take(worker, 2, SplitRequest(SubtaskId(VertexId(0), 1)), events) is None
     assert asked == [(0, 1)]
     with pytest.raises(CorruptStreamError, match="worker 2 speaks of attempt 3"):
-        made.take(worker, 3, SplitRequest(0, 1), events)
+        made.take(worker, 3, SplitRequest(SubtaskId(VertexId(0), 1)), events)
 
 
 def test_a_new_attempt_of_some_tasks_ends_nothing_that_others_say() -> None:
@@ -199,11 +214,11 @@ def test_a_new_attempt_of_some_tasks_ends_nothing_that_others_say() -> None:
     second: Any = SimpleNamespace(peer=2, name="worker 2")
     made.begin_attempt(0)
     made.begin_attempt(1, {SECOND}, is_first=False)
-    assert made.take(second, 0, SplitRequest(0, 1), events) is None
+    assert made.take(second, 0, SplitRequest(SubtaskId(VertexId(0), 1)), events) is None
     assert made.take(second, 0, Ended(), events) is None
     assert asked == []
-    assert made.take(first, 0, SplitRequest(0, 0), events) is None
-    assert made.take(second, 1, SplitRequest(0, 1), events) is None
+    assert made.take(first, 0, SplitRequest(SubtaskId(VertexId(0), 0)), events) is None
+    assert made.take(second, 1, SplitRequest(SubtaskId(VertexId(0), 1)), events) is None
     assert asked == [(0, 0), (0, 1)]
     made.take(first, 0, Ended(), events)
     assert made.running == {SECOND}
@@ -215,7 +230,7 @@ def test_a_worker_without_tasks_has_nothing_to_say_about_them() -> None:
     made, _ = desk()
     worker: Any = SimpleNamespace(peer=1, name="worker 1")
     with pytest.raises(CorruptStreamError, match="before it has any"):
-        made.take(worker, 0, TaskEnded("map", FIRST, None), None)
+        made.take(worker, 0, TaskEnded(FIRST, "map", None), None)
 
 
 def test_a_worker_that_writes_records_otherwise_fails_the_job() -> None:

@@ -19,6 +19,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -56,13 +57,12 @@ from aiomailbox.runtime.job_snapshot import JobSnapshot
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.observer import JobObserver
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
-from aiomailbox.runtime.peers.errors_as_text import text_of_error
+from aiomailbox.runtime.peers.errors_as_text import ErrorText, text_of_error
 from aiomailbox.runtime.peers.host import assemble
 from aiomailbox.runtime.peers.limits import limit_from_text
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
     Begin,
-    ErrorText,
     Failed,
     FromParent,
     FromWorker,
@@ -179,7 +179,10 @@ class BarrierWorker:
         self._writer: asyncio.StreamWriter | None = None
         self._reason: str | None = None
         self._channel: ControlChannel[FromWorker] = ControlChannel(
-            decode_from_worker, FRAME_BYTES_MAX, self._on_message, self._on_lost
+            partial(decode_from_worker, worker=self.name),
+            FRAME_BYTES_MAX,
+            self._on_message,
+            self._on_lost,
         )
 
     @property
@@ -598,7 +601,7 @@ async def _work(
                 hold_watermarks(vertex)
             job = WorkerJob(shipment, limits, begin, place, lambda: None, library_log())
         except Exception as error:  # noqa: BLE001 -- the director gets it, whatever it is
-            writer.write(encode(Failed(text_of_error(error))))
+            writer.write(encode(Failed(error)))
             await writer.drain()
             return
         await job.run(lambda channel: channel.adopt(writer.transport))

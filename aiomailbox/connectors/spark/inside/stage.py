@@ -47,7 +47,7 @@ from aiomailbox.exchange.core.contract import OutputPartition
 from aiomailbox.exchange.input.gate import InputChannel, InputGate, PartitionRegistry
 from aiomailbox.graph.job_graph import Edge
 from aiomailbox.graph.transformation import OperatorFactory
-from aiomailbox.ids import PartitionId, SubtaskId, TaskId
+from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.journal.journals import SharedJournals
 from aiomailbox.keygroups.assignment import bit_mix
 from aiomailbox.logs import library_log
@@ -66,14 +66,19 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
 from aiomailbox.runtime.builder import ChannelFactory, TaskBuilder
 from aiomailbox.runtime.exchange_plan import AttemptPlan, total_segments
+from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.limiter import LimiterService
-from aiomailbox.runtime.local_tasks import LocalTasks
 from aiomailbox.runtime.peers.messages import element_codec
 from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS
 from aiomailbox.runtime.peers.shipping import unpack
-from aiomailbox.runtime.responder import NoCheckpointEvents
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
+from aiomailbox.task.messages import (
+    SplitRequest,
+    TaskCancelled,
+    TaskEnded,
+    TaskEvent,
+)
 
 # Batches that Spark gave and the pipeline has not yet taken.
 _READ_AHEAD: Final = 2
@@ -199,7 +204,7 @@ class _Feed:
         self._pump.abandon()
 
 
-class _StageTask(NoCheckpointEvents):
+class _StageTask:
     """The one task of a stage's partition, on its loop.
 
     It is the `Wiring` of the task, and where its results go.
@@ -287,25 +292,23 @@ class _StageTask(NoCheckpointEvents):
             stream.write_batch(batch)
         self._writer.write_result(output, RowKind.RESULT, sink.getvalue())
 
-    def on_split_request(self, vertex: int, subtask_index: int) -> None:
-        """Refuse: inside Spark there are no splits.
+    def _on_event(self, event: TaskEvent) -> None:
+        """Take what the task reports.
 
         Raises:
-            IllegalStateError: Always.
+            IllegalStateError: If it asks for splits.
         """
-        raise IllegalStateError("inside Spark there are no splits to ask for")
-
-    def on_task_ended(
-        self, error: BaseException | None, task: str, subtask: SubtaskId
-    ) -> None:
-        """Be notified that the task ended."""
-        if error is not None:
-            self._errors.append(error)
-        self._changed.set_available()
-
-    def on_cancelled(self, subtask: SubtaskId) -> None:
-        """Be notified that the task ended itself."""
-        self._is_cancelled = True
+        match event:
+            case SplitRequest():
+                raise IllegalStateError("inside Spark there are no splits to ask for")
+            case TaskCancelled():
+                self._is_cancelled = True
+            case TaskEnded(error=error):
+                if error is not None:
+                    self._errors.append(error)
+                self._changed.set_available()
+            case _:
+                pass
 
     def is_here(self, task: TaskId) -> bool:
         """Say whether a task is built here: one is."""
@@ -448,10 +451,11 @@ class _StageTask(NoCheckpointEvents):
             replace(shipment.config, state_backend=backend),
             self._services(),
             AttemptPlan(self._attempt),
-            self,
+            self._on_event,
             wiring=self,
         )
-        self._tasks = LocalTasks(builder.build(), self)
+        self._tasks = LocalTasks()
+        self._tasks.add(builder.build(), self._on_event)
         self._tasks.start(group)
 
     async def _until_over(self) -> None:
