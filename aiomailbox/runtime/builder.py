@@ -23,7 +23,7 @@ from aiomailbox.graph.job_graph import (
     why_never_unaligned,
 )
 from aiomailbox.graph.side_outputs import tags_given
-from aiomailbox.ids import OperatorId, PartitionId, SubtaskId, TaskId
+from aiomailbox.ids import OperatorId, PartitionId, TaskId
 from aiomailbox.journal.journals import Journals
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.operators.core.context import Limiter
@@ -43,6 +43,7 @@ from aiomailbox.task.environment import (
     TaskCheckpointing,
     TaskEnvironment,
     TaskPlan,
+    TaskSettings,
 )
 from aiomailbox.task.in_flight import TaskChannels, TaskSnapshot
 from aiomailbox.task.messages import TaskEvent, TaskHandle
@@ -111,6 +112,13 @@ class TaskBuilder:
     ) -> None:
         self._graph = graph
         self._config = config
+        self._settings = TaskSettings(
+            config.cancel_timeout_s,
+            config.latency_interval_ms,
+            config.trace_carrier,
+            config.stall_threshold_s,
+            config.check_mutations,
+        )
         self._services = services
         self._on_event = on_event
         place = plan.checkpoint_place
@@ -202,35 +210,20 @@ class TaskBuilder:
     def _task(self, vertex: JobVertex, subtask_index: int) -> StreamTask:
         task_id = self._of_attempt.task_id(vertex.id, subtask_index)
         name = f"{self._names[vertex.id]} ({subtask_index + 1}/{vertex.parallelism})"
-        subtask = SubtaskId(vertex.id, subtask_index)
         services = self._services
         environment = TaskEnvironment(
-            job_name=self._graph.name,
-            execution_id=services.execution_id,
-            job_id=services.job_id,
-            commits_at_checkpoints=services.commits_at_checkpoints,
-            is_resumable=services.is_resumable,
-            lineage=self._of_attempt.lineage,
+            job=services,
+            settings=self._settings,
             task_id=task_id,
             task_name=name,
             parallelism=vertex.parallelism,
             max_parallelism=vertex.head.max_parallelism,
-            clock=services.clock,
-            seed=services.seed,
+            lineage=self._of_attempt.lineage,
             log=services.log.bind(task=name),
             metrics=services.metrics.child(name),
-            prepared=partial(services.committables.add, subtask),
+            prepared=partial(services.committables.add, task_id.subtask),
             limiter=_limiters_of_task(services),
-            handover=services.handover,
-            alignment=services.alignments.get,
             report=self._on_event,
-            state_backend=self._config.state_backend,
-            cancel_timeout_s=self._config.cancel_timeout_s,
-            stall_threshold_s=self._config.stall_threshold_s,
-            latency_interval_ms=self._config.latency_interval_ms,
-            trace_carrier=self._config.trace_carrier,
-            check_mutations=self._config.check_mutations,
-            no_processing_time=services.no_processing_time,
             checkpointing=self._checkpointing(task_id),
             journals=self._journals,
         )

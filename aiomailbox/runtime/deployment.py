@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from aiomailbox.clock import Clock, clock_of
-from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import has_blocking
 from aiomailbox.graph.side_outputs import unread_side_outputs
@@ -88,16 +87,17 @@ def new_embedded_job(
     needs_classes = config.needs_state_classes or is_encoded
     classes = state_classes(graph, config.state_names) if needs_classes else ()
     services = JobServices(
+        job_name=graph.name,
         execution_id=secrets.token_hex(16),
         clock=used_clock,
         seed=random.SystemRandom().getrandbits(32) if seed is None else seed,
         log=library_log(job=graph.name),
         metrics=MetricGroup(graph.name),
         pool=NetworkBufferPool(total_segments(graph, config)),
-        registry=PartitionRegistry(),
         limiters=LimiterService(used_clock, limits_of(graph)),
         handovers=dict(handovers),
         job_id=config.job_id or graph.name,
+        state_backend=config.state_backend,
         commits_at_checkpoints=config.checkpoints is not None,
         is_resumable=config.is_resumable,
         state_classes=classes,

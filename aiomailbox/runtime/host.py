@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import replace
 from typing import Protocol
 
 import anyio
@@ -189,7 +188,7 @@ async def _supervise(task: StreamTask, on_event: Callable[[TaskEvent], None]) ->
     failure: BaseException | None = None
     subtask = task.environment.task_id.subtask
     try:
-        with watching(task, task.environment.stall_threshold_s):
+        with watching(task, task.environment.settings.stall_threshold_s):
             await task.run()
     except asyncio.CancelledError:
         # Not by `cancel`: the loop itself is going down. It has cleaned up.
@@ -231,8 +230,8 @@ class EmbeddedHost(LocalTasks):
         if self._is_prepared:
             return
         self._is_prepared = True
-        backend = self._config.state_backend.placed(self._scratch.below)
-        self._config = replace(self._config, state_backend=backend)
+        services = self._services
+        services.state_backend = services.state_backend.placed(self._scratch.below)
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of a plan."""

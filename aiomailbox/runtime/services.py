@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from aiomailbox.availability import Availability
-from aiomailbox.clock import Clock
-from aiomailbox.errors import IllegalStateError
-from aiomailbox.eventtime.alignment import AlignmentGroups
 from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.journal.journals import SharedJournals
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.metrics.instruments import MetricGroup
-from aiomailbox.operators.core.context import Handover, Limiter
+from aiomailbox.operators.core.context import Limiter
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import Run
+from aiomailbox.task.environment import JobEnvironment
 
 # Where a task leaves results for the caller that pulls them; bounded in runs.
 
@@ -171,28 +168,15 @@ class CommittableCollector:
 
 
 @dataclass(slots=True, kw_only=True)
-class JobServices:
-    """The job-wide services, made on the job's loop.
+class JobServices(JobEnvironment):
+    """The job-wide services, made on the job's loop: what its tasks share unseen, too.
 
     Attributes:
-        execution_id: Names this execution of the job, and no other: 32 hexadecimal
-            digits.
-        clock: The job's clock.
-        seed: Seeds the random sources of operators.
-        log: A structlog logger with the job bound.
-        metrics: The job's metrics; tasks get children of it.
         pool: Permits for buffers.
         registry: Where consumers find partitions.
         limiters: The named limiters.
         committables: What sinks prepared.
         handovers: Where results are pulled, by name.
-        alignments: The groups of sources that wait for each other.
-        job_id: Names the job, also when its program is started again.
-        commits_at_checkpoints: Whether the job takes checkpoints, and sinks commit at
-            each; else they commit at its success.
-        is_resumable: Whether a checkpoint may outlive this execution.
-        no_processing_time: Why operators can have no timers in processing time; "" if
-            they can.
         state_classes: The classes that the state of the job may hold, or type hints
             that name them.
         codec: For data in flight; None for a job that neither keeps nor restores any.
@@ -200,21 +184,11 @@ class JobServices:
             that keeps them beside its checkpoints, or not at all.
     """
 
-    execution_id: str
-    clock: Clock
-    seed: int
-    log: Any
-    metrics: MetricGroup
     pool: NetworkBufferPool
-    registry: PartitionRegistry
     limiters: Limiters
+    registry: PartitionRegistry = field(default_factory=PartitionRegistry)
     committables: CommittableCollector = field(default_factory=CommittableCollector)
-    handovers: dict[str, PullHandover] = field(default_factory=dict)
-    alignments: AlignmentGroups = field(default_factory=AlignmentGroups)
-    job_id: str = ""
-    commits_at_checkpoints: bool = False
-    is_resumable: bool = False
-    no_processing_time: str = ""
+    handovers: Mapping[str, PullHandover] = field(default_factory=dict)
     state_classes: Sequence[Any] = ()
     codec: ElementCodec | None = None
     journals: SharedJournals | None = None
@@ -237,18 +211,3 @@ class JobServices:
         self.registry.release_all()
         self.pool.destroy_all_local_pools()
         self.pool.destroy()
-
-    def handover(self, name: str) -> Handover:
-        """Return the hand-over of this name.
-
-        Raises:
-            IllegalStateError: If no caller pulls under this name.
-        """
-        try:
-            return self.handovers[name]
-        except KeyError:
-            message = (
-                "a stream whose records are pulled can only be run by the call "
-                f"that pulls them ({name!r})"
-            )
-            raise IllegalStateError(message) from None

@@ -88,48 +88,49 @@ class TaskRuntimeContext(Context):
         processing_time: ProcessingTimeService,
         helpers: HelperTasks,
     ) -> None:
+        job, settings = environment.job, environment.settings
         self._environment = environment
         self._helpers = helpers
-        self.job_name: str = environment.job_name
-        self.execution_id: str = environment.execution_id
-        self.job_id: str = environment.job_id
+        self._plan = plan
+        self.job_name: str = job.job_name
+        self.execution_id: str = job.execution_id
+        self.job_id: str = job.job_id
         self.task_name: str = environment.task_name
         self.operator_name: str = plan.name
         self.uid: str | None = plan.uid
         self.operator_id: str = str(plan.operator_id)
-        self.subtask_index: int = environment.subtask_index
+        self.subtask_index: int = environment.task_id.subtask_index
         self.parallelism: int = environment.parallelism
         self.max_parallelism: int = environment.max_parallelism
         self.attempt: int = environment.task_id.attempt
-        self.commits_at_checkpoints: bool = environment.commits_at_checkpoints
-        self.is_resumable: bool = environment.is_resumable
+        self.commits_at_checkpoints: bool = job.commits_at_checkpoints
+        self.is_resumable: bool = job.is_resumable
         self.lineage: str = environment.lineage
-        self.latency_interval_ms: int | None = environment.latency_interval_ms
-        self.cancel_timeout_s: float = environment.cancel_timeout_s
-        self.trace_carrier: Mapping[str, str] | None = environment.trace_carrier
+        self.latency_interval_ms: int | None = settings.latency_interval_ms
+        self.cancel_timeout_s: float = settings.cancel_timeout_s
+        self.trace_carrier: Mapping[str, str] | None = settings.trace_carrier
         self.key_group_range = key_group_range(
-            environment.max_parallelism,
-            environment.parallelism,
-            environment.subtask_index,
+            self.max_parallelism, self.parallelism, self.subtask_index
         )
-        self.clock = environment.clock
+        self.clock = job.clock
         # Seeded with text, which `Random` hashes itself: `hash()` of it differs per
         # process.
         self.random = random.Random(
-            f"{environment.seed}/{plan.name}/{plan.uid}/{environment.subtask_index}"
+            f"{job.seed}/{plan.name}/{plan.uid}/{self.subtask_index}"
         )
         self.log: Any = environment.log.bind(operator=plan.name)
         self.repeated: RepeatedWarnings = RepeatedWarnings(self.log, self.clock)
         self.metrics = environment.metrics.child(plan.metrics_name or plan.name)
         self.mailbox = mailbox
         self.processing_time: ProcessingTimeService = processing_time
-        self._operator_id = plan.operator_id
-        self._functions = plan.functions
-        self._tags_given = plan.tags_given
+        self.limiter: Callable[[RateLimit], Limiter] = environment.limiter
+        self.handover: Callable[[str], Handover] = job.handover
+        self.alignment: Callable[[AlignmentConfig], AlignmentGroup]
+        self.alignment = job.alignments.get
         self.keyed_state: KeyedStateStore = self._keyed_state(plan)
         self.operator_state: OperatorStateStore = OperatorStateStore()
         self.mutations: MutationCheck | None = (
-            MutationCheck(plan.name, plan.uid) if environment.check_mutations else None
+            MutationCheck(plan.name, plan.uid) if settings.check_mutations else None
         )
 
     def close(self) -> None:
@@ -143,7 +144,7 @@ class TaskRuntimeContext(Context):
     def _keyed_state(self, plan: OperatorPlan) -> KeyedStateStore:
         if not plan.is_keyed:
             return NoKeysStateStore(plan.name)
-        store = self._environment.state_backend.create_store(
+        store = self._environment.job.state_backend.create_store(
             self.max_parallelism, self.key_group_range, self.clock
         )
         self.metrics.gauge("state_keys", store.estimated_keys)
@@ -157,8 +158,8 @@ class TaskRuntimeContext(Context):
 
     def on_unread(self, tag: OutputTag, count: int) -> None:
         """Say that records of a side output are dropped, unless the job has at its start."""
-        if count and tag not in self._tags_given:
-            self.repeated.unread(tag, count, self._functions)
+        if count and tag not in self._plan.tags_given:
+            self.repeated.unread(tag, count, self._plan.functions)
 
     def commit_later(self, committables: list[Any]) -> None:
         """Hand over what a sink's writer prepared.
@@ -166,11 +167,7 @@ class TaskRuntimeContext(Context):
         It is filed under the operator's id: names are the user's, and two sinks may
         have one.
         """
-        self._environment.prepared(self._operator_id, committables)
-
-    def limiter(self, limit: RateLimit) -> Limiter:
-        """Return the job-wide limiter that this limit names."""
-        return self._environment.limiter(limit)
+        self._environment.prepared(self._plan.operator_id, committables)
 
     def journal(self) -> SubtaskJournal:
         """Return this operator's journal of finished calls."""
@@ -183,17 +180,9 @@ class TaskRuntimeContext(Context):
             )
         return journals.journal(self.operator_id, self.subtask_index)
 
-    def alignment(self, config: AlignmentConfig) -> AlignmentGroup:
-        """Return the job-wide group of sources that wait for each other."""
-        return self._environment.alignment(config)
-
-    def handover(self, name: str) -> Handover:
-        """Return the job's hand-over of this name."""
-        return self._environment.handover(name)
-
     def timer_service(self, target: Triggerable) -> InternalTimerService:
         """Return a timer service of this operator."""
-        refusal = self._environment.no_processing_time
+        refusal = self._environment.job.no_processing_time
         processing_time = self.processing_time
         return InternalTimerService(
             target,
@@ -532,7 +521,7 @@ class OperatorChain:
         operator.setup(context, output)
         link = Link(operator, [index], mailbox, [timers])
         if any(operator.may_leave_rest(i) for i in range(len(operator.inputs))):
-            link.backlog = Backlog(operator, mailbox, self._environment.clock)
+            link.backlog = Backlog(operator, mailbox, self._environment.job.clock)
         if context.mutations is not None:
             return link
         return _fused(link, links, plan.outgoing)

@@ -159,7 +159,7 @@ class TaskCheckpoints:
         self._settings = settings
         self._subtask = environment.task_id.subtask
         self._report = environment.report
-        self._clock = environment.clock
+        self._clock = environment.job.clock
         self._chain = chain
         self._capture = capture
         self._gates = plan.gates
@@ -176,13 +176,15 @@ class TaskCheckpoints:
                 plan.writers,
                 states,
                 mailbox,
-                environment.clock,
+                environment.job.clock,
                 environment.log,
             )
             self._inputs = InputState(plan.channels, plan.gates, states)
         # A source hears of barriers by its coordinator only.
         self._handler = (
-            _handler(settings, plan.gates, environment.clock) if plan.gates else None
+            _handler(settings, plan.gates, environment.job.clock)
+            if plan.gates
+            else None
         )
         self._alignment_timer: asyncio.TimerHandle | None = None
         # In the order they were aborted; none is at or before `last_id`.

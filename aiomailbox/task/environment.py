@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiomailbox.clock import Clock
-from aiomailbox.eventtime.alignment import AlignmentGroup, AlignmentGroups
-from aiomailbox.eventtime.strategy import AlignmentConfig
+from aiomailbox.errors import IllegalStateError
+from aiomailbox.eventtime.alignment import AlignmentGroups
 from aiomailbox.exchange.input.gate import InputGate
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import OperatorId, TaskId
@@ -44,78 +44,105 @@ class TaskCheckpointing:
     restored_id: int = -1
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """The settings of a job that its tasks follow; `JobConfig` says what they mean."""
+
+    cancel_timeout_s: float
+    latency_interval_ms: int | None = None
+    trace_carrier: Mapping[str, str] | None = None
+    stall_threshold_s: float | None = None
+    check_mutations: bool = False
+
+
 @dataclass(slots=True, kw_only=True)
-class TaskEnvironment:
-    """The facts about one attempt of a subtask, and the job-wide services.
+class JobEnvironment:
+    """What all tasks of a job are given.
 
     Attributes:
         job_name: The job's name.
-        execution_id: Names this execution of the job, and no other.
+        execution_id: Names this execution of the job, and no other: 32 hexadecimal
+            digits.
         job_id: Names the job, also when its program is started again.
-        commits_at_checkpoints: Whether the job takes checkpoints.
-        is_resumable: Whether a checkpoint may outlive this execution.
-        lineage: Names the executions that go on from each other in one directory.
-        task_id: Vertex, subtask and attempt.
-        task_name: For people: the chain's name with the subtask.
-        parallelism: Subtasks of this vertex.
-        max_parallelism: Key groups of the job.
         clock: The job's clock.
-        seed: Seeds the operators' random sources.
-        log: A structlog logger with the job and the task bound.
-        metrics: The task's metrics; operators get children of it.
-        prepared: Takes what the writer of a sink prepared, for the job to commit.
-        limiter: Finds the job-wide limiter of a rate limit.
-        handover: Finds the job's hand-over of a name.
-        report: Takes what the task reports.
-        journals: Where finished calls are kept; None for a job without.
-        alignment: Finds the job-wide group of sources that wait for each other.
+        seed: Seeds the random sources of operators.
+        log: A structlog logger with the job bound.
+        metrics: The job's metrics; tasks get children of it.
         state_backend: Makes the stores of operators with keys.
-        cancel_timeout_s: How long the task may take to end once it is asked to.
-        latency_interval_ms: How often sources mark the time; None for never.
-        trace_carrier: The trace that asynchronous calls belong to; None for no spans.
-        stall_threshold_s: From when on its event loop counts as held; None for not to be
-            watched for this.
-        check_mutations: Whether records are watched that were emitted.
-        checkpointing: How it takes checkpoints; None for a job without.
+        handovers: Where results are pulled, by name.
+        alignments: The groups of sources that wait for each other.
+        commits_at_checkpoints: Whether the job takes checkpoints, and sinks commit at
+            each; else they commit at its success.
+        is_resumable: Whether a checkpoint may outlive this execution.
         no_processing_time: Why operators can have no timers in processing time; "" if
             they can.
     """
 
     job_name: str
     execution_id: str
-    task_id: TaskId
-    task_name: str
-    parallelism: int
-    max_parallelism: int
+    job_id: str
     clock: Clock
     seed: int
     log: Any
     metrics: MetricGroup
-    prepared: Callable[[OperatorId, list[Any]], None]
-    limiter: Callable[[RateLimit], Limiter]
-    handover: Callable[[str], Handover]
-    report: Callable[[TaskEvent], None]
-    alignment: Callable[[AlignmentConfig], AlignmentGroup] = field(
-        default_factory=lambda: AlignmentGroups().get
-    )
     state_backend: StateBackend = field(default_factory=HeapStateBackend)
-    cancel_timeout_s: float = 30.0
-    stall_threshold_s: float | None = None
-    latency_interval_ms: int | None = None
-    trace_carrier: Mapping[str, str] | None = None
-    check_mutations: bool = False
-    job_id: str = ""
+    handovers: Mapping[str, Handover] = field(default_factory=dict)
+    alignments: AlignmentGroups = field(default_factory=AlignmentGroups)
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
+    no_processing_time: str = ""
+
+    def handover(self, name: str) -> Handover:
+        """Return the hand-over of this name.
+
+        Raises:
+            IllegalStateError: If no caller pulls under this name.
+        """
+        try:
+            return self.handovers[name]
+        except KeyError:
+            message = (
+                "a stream whose records are pulled can only be run by the call "
+                f"that pulls them ({name!r})"
+            )
+            raise IllegalStateError(message) from None
+
+
+@dataclass(slots=True, kw_only=True)
+class TaskEnvironment:
+    """One attempt of a subtask, and what it is given.
+
+    Attributes:
+        job: What all tasks of the job are given.
+        settings: The job's.
+        task_id: Vertex, subtask and attempt.
+        task_name: For people: the chain's name with the subtask.
+        parallelism: Subtasks of this vertex.
+        max_parallelism: Key groups of the job.
+        lineage: Names the executions that go on from each other in one directory.
+        log: A structlog logger with the job and the task bound.
+        metrics: The task's metrics; operators get children of it.
+        prepared: Takes what the writer of a sink prepared, for the job to commit.
+        limiter: Finds the job-wide limiter of a rate limit.
+        report: Takes what the task reports.
+        journals: Where finished calls are kept; None for a job without.
+        checkpointing: How it takes checkpoints; None for a job without.
+    """
+
+    job: JobEnvironment
+    settings: TaskSettings
+    task_id: TaskId
+    task_name: str
+    parallelism: int
+    max_parallelism: int
+    log: Any
+    metrics: MetricGroup
+    prepared: Callable[[OperatorId, list[Any]], None]
+    limiter: Callable[[RateLimit], Limiter]
+    report: Callable[[TaskEvent], None]
     lineage: str = ""
     checkpointing: TaskCheckpointing | None = None
     journals: Journals | None = None
-    no_processing_time: str = ""
-
-    @property
-    def subtask_index(self) -> int:
-        """The subtask, from 0."""
-        return self.task_id.subtask_index
 
 
 # What a task is to run, as the job's graph decided it: operators and how they chain.

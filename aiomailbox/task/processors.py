@@ -790,12 +790,12 @@ def create_processor(
         left: How many records operators have left; None if they never leave any.
     """
     if isinstance(head, SourceOperator):
-        size = SliceSize(environment.clock, form=slices, room=room, left=left)
+        size = SliceSize(environment.job.clock, form=slices, room=room, left=left)
         return OneInputProcessor(SourceInput(head, size))
     select = getattr(head, "next_selection", None)
     # The function that selects is asked after each record: a slice must not be longer.
     form = slices if not select else slices._replace(records_min=1, records_max=1)
-    size = SliceSize(environment.clock, form=form, room=room, left=left)
+    size = SliceSize(environment.job.clock, form=form, room=room, left=left)
     metrics = head.context.metrics
     network = [
         NetworkInput(

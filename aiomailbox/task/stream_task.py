@@ -329,18 +329,20 @@ class StreamTask:
         self.processor: MailboxProcessor = MailboxProcessor(
             self._process_input,
             name=environment.task_name,
-            clock=environment.clock,
+            clock=environment.job.clock,
             is_managed=True,
         )
-        if environment.latency_interval_ms is not None:
-            self.processor.set_up_latency_measurement(environment.latency_interval_ms)
+        if environment.settings.latency_interval_ms is not None:
+            self.processor.set_up_latency_measurement(
+                environment.settings.latency_interval_ms
+            )
         self.chain: OperatorChain | None = None
         self._restored = restored
-        self._timers = SystemProcessingTimeService(environment.clock)
+        self._timers = SystemProcessingTimeService(environment.job.clock)
         self._output = all_of([writer.availability for writer in plan.writers])
         self._backlog = all_of([])
         self._goes_on = self._output
-        self._helpers = HelperTasks(self.fail, environment.cancel_timeout_s)
+        self._helpers = HelperTasks(self.fail, environment.settings.cancel_timeout_s)
         self._input: InputProcessor | None = None
         self._checkpoints: TaskCheckpoints | None = None
         self._runner: SupervisedTask | None = None
@@ -389,7 +391,7 @@ class StreamTask:
         self._runner = SupervisedTask(
             self._run(),
             name=self.name,
-            timeout_s=self.environment.cancel_timeout_s,
+            timeout_s=self.environment.settings.cancel_timeout_s,
             on_late=self._on_late,
         )
         self._interruptible = True
@@ -802,7 +804,7 @@ class StreamTask:
             named_operator(one.name, one.uid) for one in self.plan.operators
         )
         places = places_of(tasks, operators)
-        timeout_s = self.environment.cancel_timeout_s
+        timeout_s = self.environment.settings.cancel_timeout_s
         self._closing.errors.append(
             CancelTimeoutError(f"{what} task {self.name!r}", timeout_s, places)
         )

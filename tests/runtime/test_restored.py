@@ -20,7 +20,6 @@ from aiomailbox.clock import clock_of
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.eventtime.valve import ValveSnapshot
-from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.graph.job_graph import JobGraph, build_job_graph, channel_name
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
@@ -98,13 +97,14 @@ class Life:
         loop = asyncio.get_running_loop()
         self.graph = graph
         services = JobServices(
+            job_name="job",
+            job_id="job",
             execution_id="0" * 32,
             clock=clock_of(loop),
             seed=1,
             log=RecordingLog(),
             metrics=MetricGroup("job"),
             pool=NetworkBufferPool(4096),
-            registry=PartitionRegistry(),
             limiters=LimiterService(clock_of(loop)),
         )
         self.graph = graph

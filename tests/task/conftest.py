@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -25,10 +26,12 @@ from aiomailbox.records.events import OutputTag, StopMode, Watermark
 from aiomailbox.records.run import ListRun
 from aiomailbox.state.rescale import OperatorStateSnapshot
 from aiomailbox.task.environment import (
+    JobEnvironment,
     OperatorPlan,
     OutgoingEdge,
     TaskEnvironment,
     TaskPlan,
+    TaskSettings,
 )
 from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.task.stream_task import StreamTask
@@ -245,22 +248,28 @@ class Bench:
 
     def build(self, restored: TaskSnapshot | None = None) -> StreamTask:
         """Make the task."""
-        environment = TaskEnvironment(
-            execution_id="0" * 32,
+        job = JobEnvironment(
             job_name="job",
-            task_id=self.task_id,
-            task_name="task (1/1)",
-            parallelism=1,
-            max_parallelism=128,
+            execution_id="0" * 32,
+            job_id="job",
             clock=self.clock,
             seed=1,
             log=RecordingLog(),
             metrics=self.metrics,
+            handovers=defaultdict(MemoryHandover),
+        )
+        environment = TaskEnvironment(
+            job=job,
+            settings=TaskSettings(cancel_timeout_s=self.cancel_timeout_s),
+            task_id=self.task_id,
+            task_name="task (1/1)",
+            parallelism=1,
+            max_parallelism=128,
+            log=job.log,
+            metrics=self.metrics,
             prepared=lambda operator_id, committables: None,
             limiter=lambda _: FreeLimiter(),
-            handover=lambda _: MemoryHandover(),
             report=lambda event: None,
-            cancel_timeout_s=self.cancel_timeout_s,
         )
         self.task = StreamTask(
             environment,

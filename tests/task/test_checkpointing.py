@@ -32,7 +32,7 @@ class Task:
         environment: Any = SimpleNamespace(
             task_id=TaskId(VertexId(0), 0, 0),
             report=self.report,
-            clock=SystemClock(),
+            job=SimpleNamespace(clock=SystemClock()),
             log=None,
         )
         outputs: Any = [self, self]

@@ -112,7 +112,7 @@ async def test_state_is_given_back_once_whether_the_task_finishes_or_fails(
     for plan in bench.plans:
         plan.is_keyed = True
     backend = CountingBackend()
-    bench.build().environment.state_backend = backend
+    bench.build().environment.job.state_backend = backend
     bench.runner = asyncio.get_running_loop().create_task(bench.task.run())
     producer.send(1)
     producer.end()

@@ -26,7 +26,6 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     WorkerDiedError,
 )
-from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.logs import library_log
@@ -338,7 +337,6 @@ class PeersHost:
         self._desk = WorkerDesk(shipment, services, limits)
         self._events: AttemptEvents | None = None
         self._early: BaseException | None = None
-        self._config = shipment.config
         self._starter = starter
         self._network: PeerNetwork | None = None
         self._deadlines: list[asyncio.TimerHandle] = []
@@ -375,8 +373,8 @@ class PeersHost:
             return
         # What a killed job has left may be a lot to remove.
         place = await run_in_thread(self._starter.prepare)
-        backend = self._config.state_backend.placed(place.directory)
-        self._config = replace(self._config, state_backend=backend)
+        services = self._services
+        services.state_backend = services.state_backend.placed(place.directory)
         network = PeerNetwork(self._shipment, PARENT, self._services, place)
         self._network = network
         self._desk.codec_digest = network.codec_digest
@@ -386,7 +384,7 @@ class PeersHost:
             await worker.start()
             worker.send(self._begin(worker.peer))
         # No worker restarts, so what may be megabytes is not sent again.
-        if isinstance(self._config.restart_strategy, NoRestart):
+        if isinstance(self._shipment.config.restart_strategy, NoRestart):
             self._payload = b""
         await self._connect(network)
 
@@ -441,7 +439,7 @@ class PeersHost:
         self._desk.begin_attempt(plan.number, plan.tasks, is_first=plan.is_first)
         builder = TaskBuilder(
             self._shipment.graph,
-            self._config,
+            self._shipment.config,
             self._services,
             plan,
             events.on_event,
@@ -726,17 +724,18 @@ def assemble(
         host.broadcast(limit)
 
     services = JobServices(
+        job_name=graph.name,
         execution_id=shipment.job_id.hex(),
         clock=clock,
         seed=shipment.seed,
         log=library_log(job=graph.name),
         metrics=MetricGroup(graph.name),
         pool=new_pool(shipment, PARENT),
-        registry=PartitionRegistry(),
         limiters=LimiterService(clock, limits_of(graph)),
         handovers=dict(handovers),
         alignments=ParentAlignmentGroups(broadcast),
         job_id=config.job_id or graph.name,
+        state_backend=config.state_backend,
         commits_at_checkpoints=config.checkpoints is not None,
         is_resumable=config.is_resumable,
         state_classes=state_classes,

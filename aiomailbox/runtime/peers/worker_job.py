@@ -7,7 +7,6 @@ import os
 import pickle  # noqa: TID251 -- the parent has sent the whole job, and made this process
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,7 +15,6 @@ import anyio
 from aiomailbox.availability import Availability
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import InvalidArgumentError, WorkerDiedError, WrongTypeError
-from aiomailbox.exchange.input.gate import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.policies.rate_limit import RateLimit
@@ -183,7 +181,7 @@ class WorkerJob:
         self._network = PeerNetwork(shipment, begin.peer, self._services, place)
         # The parent has made them, and removes them.
         backend = shipment.config.state_backend.placed(place.directory)
-        self._config = replace(shipment.config, state_backend=backend)
+        self._services.state_backend = backend
         # Those that run, and the last ones that have; and those to be run next.
         self._attempts: list[WorkerAttempt] = []
         self._waiting: deque[WorkerAttempt] = deque()
@@ -320,7 +318,7 @@ class WorkerJob:
         try:
             builder = TaskBuilder(
                 self._shipment.graph,
-                self._config,
+                self._shipment.config,
                 self._services,
                 plan,
                 attempt.on_event,
@@ -373,13 +371,13 @@ class WorkerJob:
     def _new_services(self, log: Any) -> JobServices:
         shipment = self._shipment
         return JobServices(
+            job_name=shipment.graph.name,
             execution_id=shipment.job_id.hex(),
             clock=SystemClock(),
             seed=shipment.seed,
             log=log.bind(job=shipment.graph.name, worker=self._name),
             metrics=MetricGroup(shipment.graph.name),
             pool=new_pool(shipment, self._peer),
-            registry=PartitionRegistry(),
             limiters=self._limits,
             committables=self._committables,
             alignments=self._alignments,

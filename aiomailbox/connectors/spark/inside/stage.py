@@ -13,7 +13,7 @@ import asyncio
 import io
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -44,7 +44,7 @@ from aiomailbox.connectors.spark.inside.wire import (
 )
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.exchange.core.contract import OutputPartition
-from aiomailbox.exchange.input.gate import InputChannel, InputGate, PartitionRegistry
+from aiomailbox.exchange.input.gate import InputChannel, InputGate
 from aiomailbox.graph.job_graph import Edge
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.ids import PartitionId, TaskId
@@ -445,11 +445,12 @@ class _StageTask:
         self._repeat_orders()
         hold_watermarks(self._place.vertex)
         shipment = self._shipment
-        backend = shipment.config.state_backend.placed(scratch.below)
+        services = self._services()
+        services.state_backend = shipment.config.state_backend.placed(scratch.below)
         builder = TaskBuilder(
             shipment.graph,
-            replace(shipment.config, state_backend=backend),
-            self._services(),
+            shipment.config,
+            services,
             AttemptPlan(self._attempt),
             self._on_event,
             wiring=self,
@@ -474,6 +475,7 @@ class _StageTask:
         name, journal = shipment.graph.name, self._part.journal
         classes = (*RECORDS_OF_OURS, *shipment.record_types)
         return JobServices(
+            job_name=name,
             execution_id=shipment.job_id.hex(),
             clock=clock,
             # The same in each attempt, another one in each partition.
@@ -481,7 +483,6 @@ class _StageTask:
             log=library_log(job=name),
             metrics=self._metrics,
             pool=NetworkBufferPool(total_segments(shipment.graph, shipment.config)),
-            registry=PartitionRegistry(),
             limiters=(
                 LimiterService(clock) if self._door is None else self._door.limits
             ),
