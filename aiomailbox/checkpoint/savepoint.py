@@ -24,7 +24,7 @@ from aiomailbox.operators.snapshots.codec import (
     describe_snapshot,
 )
 from aiomailbox.records.record_classes import present_name
-from aiomailbox.state.rescale import RedistributionMode
+from aiomailbox.state.operator_state import RedistributionMode
 from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import (
     check_state_names,

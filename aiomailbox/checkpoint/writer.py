@@ -24,7 +24,7 @@ from aiomailbox.operators.snapshots.codec import (
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.record_classes import RecordClass
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 from aiomailbox.state.schema import Misfit
 from aiomailbox.state.serializers import ObjectSerializer, kept_taken_apart
 from aiomailbox.state.snapshot import FetchFile

@@ -56,7 +56,7 @@ from aiomailbox.operators.core.operator import Pending, in_turn
 from aiomailbox.operators.core.user_code import describe
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import ListRun, Run, take_records
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
 # Which fields an asynchronous function is called with.
 

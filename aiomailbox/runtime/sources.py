@@ -13,7 +13,7 @@ from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.sources.source import SplitEnumerator, check_positions
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.task.messages import AddSplits
 
 # The name is in snapshots.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 
 __all__ = [
     "OperatorStateSnapshot",

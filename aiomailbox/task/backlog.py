@@ -34,7 +34,7 @@ from aiomailbox.records.events import (
     WatermarkStatus,
 )
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.task.outputs import SliceSize
 
 _Element = Run | Watermark | WatermarkStatus | LatencyMarker

@@ -29,7 +29,7 @@ from aiomailbox.state.layers import (
     LayeredDict,
     frozen_items,
 )
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.state.snapshot import (
     KeyedStateSnapshot,
     SnapshotRows,

@@ -40,7 +40,7 @@ from aiomailbox.operators.keyed.operators import KeyReader, StatefulOperator
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP, StreamRecord
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.state.snapshot import copy_content
 from aiomailbox.state.store import KeyedStateStore, ReducingState, ValueState
 from aiomailbox.windowing.co_group import JoinFunction

@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 from aiomailbox.state.serializers import kept_in_state
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

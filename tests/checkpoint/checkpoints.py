@@ -21,7 +21,7 @@ from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.operators.snapshots.codec import encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import SnapshotType
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import LocalStorage

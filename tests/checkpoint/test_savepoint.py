@@ -25,8 +25,7 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.heap import HeapStateStore
-from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot, OperatorStateStore
 from aiomailbox.state.serializers import PickleSerializer
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.storage.local import LocalStorage

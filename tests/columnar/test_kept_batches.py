@@ -7,7 +7,7 @@ import pyarrow as pa
 import aiomailbox.checkpoint  # noqa: F401 -- declares them
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 
 
 def test_batches_are_kept_as_arrow_writes_them() -> None:

@@ -20,7 +20,7 @@ from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.operators.sources.source import InputStatus, is_replayable
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from tests.connectors.conftest import (
     FakeEnumeratorContext,
     FakeOutput,

@@ -15,7 +15,7 @@ from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.record_classes import is_spark_row, row_class
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 
 VALUES = st.none() | st.integers() | st.text() | st.lists(st.integers())
 FIELDS = st.dictionaries(st.text(min_size=1), VALUES, min_size=1, max_size=4)

@@ -33,7 +33,7 @@ from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
 from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.task.messages import SplitRequest, TaskEvent

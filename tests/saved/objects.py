@@ -26,7 +26,7 @@ from aiomailbox.operators.useful.patterns import Partial
 from aiomailbox.records.events import StreamRecord
 from aiomailbox.records.record_classes import record_class
 from aiomailbox.state.descriptors import VOID
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.testing.scripted_source import ScriptSplit
 from aiomailbox.windowing.operator import FailedWindow
 from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow

@@ -30,8 +30,7 @@ from aiomailbox.state.descriptors import (
     Void,
 )
 from aiomailbox.state.heap import HeapStateStore
-from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot, OperatorStateStore
 from aiomailbox.state.serializers import ObjectCodec
 from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
 from aiomailbox.testing import ManualClock

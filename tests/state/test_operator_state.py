@@ -11,10 +11,10 @@ from hypothesis import given, strategies as st
 from aiomailbox.errors import StateError
 from aiomailbox.state.descriptors import ListStateDescriptor, MapStateDescriptor
 from aiomailbox.state.layers import Layer
-from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.rescale import (
+from aiomailbox.state.operator_state import (
     OperatorStateEntry,
     OperatorStateSnapshot,
+    OperatorStateStore,
     RedistributionMode,
     redistribute_operator_state,
 )

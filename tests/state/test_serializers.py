@@ -29,8 +29,7 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.heap import HeapStateStore
-from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot, OperatorStateStore
 from aiomailbox.state.schema import class_schema, type_options
 from aiomailbox.state.serializers import (
     ObjectSerializer,

@@ -24,7 +24,7 @@ from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.operator import Operator, TwoInputOperator
 from aiomailbox.records.events import OutputTag, StopMode, Watermark
 from aiomailbox.records.run import ListRun
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.task.environment import (
     JobEnvironment,
     OperatorPlan,

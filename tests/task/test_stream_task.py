@@ -19,7 +19,7 @@ from aiomailbox.records.events import (
     Watermark,
 )
 from aiomailbox.records.run import ListRun
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.task.stream_task import TaskState
 from tests.task.conftest import LogOperator

@@ -66,7 +66,7 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.records.run import Run
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 
 # The user's asynchronous function, and its life.
 

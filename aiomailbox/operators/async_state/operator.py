@@ -53,7 +53,7 @@ from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 from aiomailbox.state.descriptors import VOID
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
 # One row or timer of a key at a time, with timers that find their place.
 

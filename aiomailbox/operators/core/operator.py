@@ -34,7 +34,7 @@ from aiomailbox.records.events import (
     WatermarkStatus,
 )
 from aiomailbox.records.run import Run
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
 # Why an operator or its task does not go on.
 

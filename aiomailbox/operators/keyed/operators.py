@@ -64,7 +64,7 @@ from aiomailbox.operators.core.user_code import (
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.run import ListRun, Run, map_all
 from aiomailbox.state.descriptors import AccumulatorDescriptor, AggregateFunction
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 
 # Reads the keys of a run and holds them to the stream's key type.

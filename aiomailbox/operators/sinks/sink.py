@@ -35,7 +35,7 @@ from aiomailbox.operators.core.user_code import (
     naming_hook,
 )
 from aiomailbox.records.run import Run
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
 
 class SinkWriter(Protocol):

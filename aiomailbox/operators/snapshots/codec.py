@@ -20,7 +20,7 @@ from aiomailbox.errors import CorruptStreamError
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
-from aiomailbox.state.rescale import (
+from aiomailbox.state.operator_state import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     RedistributionMode,

@@ -9,7 +9,7 @@ from typing import Any
 from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.keygroups.assignment import key_group_range
 from aiomailbox.records.events import MIN_TIMESTAMP
-from aiomailbox.state.rescale import (
+from aiomailbox.state.operator_state import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     redistribute_operator_state,

@@ -56,7 +56,7 @@ from aiomailbox.records.events import (
     WatermarkStatus,
 )
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, Run
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
 # How a source operator keeps to the pace of its alignment group.
 

@@ -52,7 +52,7 @@ from aiomailbox.operators.stateless.fused import FusedLoop, StageKind, next_piec
 from aiomailbox.operators.stateless.thread_operator import ThreadOperator, check_run_in
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP, WatermarkStatus
 from aiomailbox.records.run import ListRun, Run
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
 
 # Map, filter and flat_map with ``async def`` functions, one record at a time.

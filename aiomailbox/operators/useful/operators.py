@@ -40,7 +40,7 @@ from aiomailbox.state.descriptors import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
 # Puts records together in lists.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from aiomailbox.state.rescale import (
+from aiomailbox.state.operator_state import (
     OperatorStateEntry,
     OperatorStateSnapshot,
     RedistributionMode,

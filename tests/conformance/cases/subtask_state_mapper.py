@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import StateError
-from aiomailbox.state.rescale import SubtaskStateMapper
+from aiomailbox.state.operator_state import SubtaskStateMapper
 
 FILE = "subtask_state_mapper"
 MODULE = "aiomailbox.state"

@@ -31,7 +31,7 @@ from aiomailbox.state.descriptors import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from aiomailbox.state.rescale import OperatorStateSnapshot
+from aiomailbox.state.operator_state import OperatorStateSnapshot
 
 SEEN = ValueStateDescriptor("seen", default=0)
 

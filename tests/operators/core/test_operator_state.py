@@ -11,7 +11,10 @@ from aiomailbox.operators.functions.process import (
     ProcessOperator,
 )
 from aiomailbox.state.descriptors import ListStateDescriptor
-from aiomailbox.state.rescale import RedistributionMode, redistribute_operator_state
+from aiomailbox.state.operator_state import (
+    RedistributionMode,
+    redistribute_operator_state,
+)
 from aiomailbox.testing import OneInputHarness
 
 

@@ -26,8 +26,11 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.heap import HeapStateStore
-from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.rescale import OperatorStateSnapshot, RedistributionMode
+from aiomailbox.state.operator_state import (
+    OperatorStateSnapshot,
+    OperatorStateStore,
+    RedistributionMode,
+)
 from aiomailbox.state.schema import Misfit
 from aiomailbox.state.serializers import PickleSerializer
 from aiomailbox.state.snapshot import KeyedStateSnapshot
