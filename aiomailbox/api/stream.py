@@ -80,7 +80,7 @@ from aiomailbox.connectors.inbox import Publication
 from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,

@@ -20,7 +20,7 @@ from enum import Enum
 from random import Random
 from typing import Any, Final, TypeAlias
 
-from aiomailbox.checkpoint.handles import CheckpointMetadata
+from aiomailbox.checkpoint.layout import CheckpointMetadata
 from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.records.events import CheckpointBarrier, SnapshotType

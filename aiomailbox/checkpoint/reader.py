@@ -11,14 +11,15 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.checkpoint.handles import CheckpointMetadata, read_metadata
 from aiomailbox.checkpoint.layout import (
     METADATA_NAME,
+    CheckpointMetadata,
     checkpoint_id_of,
     has_job_file,
     is_checkpoint_file,
     open_place,
     read_job_file,
+    read_metadata,
     write_job_file,
 )
 from aiomailbox.checkpoint.restored import SavedJob, job_snapshot

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from aiomailbox.checkpoint.handles import CheckpointMetadata, OperatorInfo
+from aiomailbox.checkpoint.layout import CheckpointMetadata, OperatorInfo
 from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import MissingExtraError, NoCheckpointError, StateError
 from aiomailbox.ids import OperatorId

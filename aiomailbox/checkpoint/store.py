@@ -22,13 +22,14 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.checkpoint.handles import CheckpointMetadata, metadata_chunks
 from aiomailbox.checkpoint.layout import (
     METADATA_NAME,
+    CheckpointMetadata,
     JobNumbers,
     checkpoint_directory,
     checkpoint_id_of,
     job_directory,
+    metadata_chunks,
     read_job_file,
     write_job_file,
 )

@@ -19,16 +19,17 @@ from aiomailbox.exchange.core.contract import (
     encode_in_flight,
 )
 from aiomailbox.exchange.core.subpartition import PrioritizedDeque, SubpartitionView
-from aiomailbox.exchange.input.gate import (
+from aiomailbox.exchange.gate import (
     InputChannel,
     InputGate,
     LocalInputChannel,
     PartitionRegistry,
     retry_delays_ms,
 )
-from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.objects import PipelinedSubpartition
 from aiomailbox.exchange.partition import ResultPartition
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
+    DEFAULT_FLUSH_INTERVAL_MS,
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
@@ -36,10 +37,10 @@ from aiomailbox.exchange.partitioner import (
     KeyGroupPartitioner,
     Partitioner,
     RebalancePartitioner,
+    RecordWriter,
     RescalePartitioner,
     ShufflePartitioner,
 )
-from aiomailbox.exchange.writer import DEFAULT_FLUSH_INTERVAL_MS, RecordWriter
 
 __all__ = [
     "BUFFER_SIZE_BYTES",

@@ -28,13 +28,14 @@ from aiomailbox.exchange.core.subpartition import (
     ResultSubpartition,
     SubpartitionView,
 )
-from aiomailbox.exchange.frames.encoder import FRAME_BYTES_WISHED, FrameEncoder
-from aiomailbox.exchange.frames.subpartition import (
+from aiomailbox.exchange.frames import (
+    FRAME_BYTES_WISHED,
     BytesSubpartition,
     Framed,
+    FrameEncoder,
     FrameWriter,
 )
-from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.objects import PipelinedSubpartition
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records import Control

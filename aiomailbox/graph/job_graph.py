@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     CustomPartitioner,
     ForwardPartitioner,
     GlobalPartitioner,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from aiomailbox.exchange.partitioner import Partitioner
+from aiomailbox.exchange.writer import Partitioner
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.sinks.sink import Sink

@@ -30,8 +30,8 @@ from aiomailbox.errors import (
 from aiomailbox.graph.regions import FailoverRegions
 from aiomailbox.ids import SubtaskId
 from aiomailbox.records.events import StopMode
+from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.failures import FirstError
 from aiomailbox.runtime.host import Host
 from aiomailbox.task.messages import (

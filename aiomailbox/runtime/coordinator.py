@@ -20,8 +20,12 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from aiomailbox.checkpoint.handles import CheckpointMetadata, describe_vertices
-from aiomailbox.checkpoint.layout import CompletedCheckpoints, job_directory
+from aiomailbox.checkpoint.layout import (
+    CheckpointMetadata,
+    CompletedCheckpoints,
+    describe_vertices,
+    job_directory,
+)
 from aiomailbox.checkpoint.planner import (
     CancelExpiry,
     CheckpointAction,

@@ -16,13 +16,13 @@ from aiomailbox.graph.side_outputs import unread_side_outputs
 from aiomailbox.logs import library_log
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
+from aiomailbox.runtime.builder import total_segments
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.declared import state_classes
-from aiomailbox.runtime.exchange_plan import total_segments
 from aiomailbox.runtime.host import EmbeddedHost, Host
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
-from aiomailbox.runtime.peers.messages import element_codec
+from aiomailbox.runtime.peers.record_types import element_codec
 from aiomailbox.runtime.services import JobServices, PullHandover
 
 

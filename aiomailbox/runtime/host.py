@@ -16,9 +16,8 @@ import anyio
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import has_blocking
 from aiomailbox.ids import SubtaskId
-from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.loop_watch import watching
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.views import TaskView, view_of

@@ -41,9 +41,9 @@ from aiomailbox.operators.core.user_code import call_hook, naming_hook
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.retry import Retry
+from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.config import JobConfig, JobState
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.job_journal import FinishedCalls
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices

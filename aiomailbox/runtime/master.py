@@ -42,9 +42,9 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import Mistakes, RestartWait
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
+from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.config import JobConfig, JobLifecycle, JobState
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.failures import (
     FailureReport,
     FirstError,

@@ -25,10 +25,9 @@ from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.source import record_count_of
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
-from aiomailbox.runtime.builder import unique_names
+from aiomailbox.runtime.builder import producer_targets, unique_names
 from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.diagnosis import OperatorPlace, blocked_sentence, find_operator
-from aiomailbox.runtime.exchange_plan import producer_targets
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
     EdgeSummary,

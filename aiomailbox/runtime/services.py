@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from aiomailbox.availability import Availability
-from aiomailbox.exchange.input.gate import PartitionRegistry
+from aiomailbox.exchange.gate import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.journal.journals import SharedJournals
 from aiomailbox.memory.network_pool import NetworkBufferPool

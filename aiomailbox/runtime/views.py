@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.gate import InputGate
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
 from aiomailbox.metrics.catalogue import Metric, MetricValue

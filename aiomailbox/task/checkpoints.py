@@ -51,7 +51,7 @@ from aiomailbox.errors import (
     RejectedMailError,
 )
 from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.gate import InputGate
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import MailOptions

@@ -9,7 +9,7 @@ from typing import Any, Final
 from aiomailbox.clock import Clock
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.eventtime.alignment import AlignmentGroups
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.gate import InputGate
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import OperatorId, TaskId
 from aiomailbox.journal.journals import Journals

@@ -20,7 +20,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.exchange.core.contract import encode_in_flight
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.gate import InputGate
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.ids import OperatorId

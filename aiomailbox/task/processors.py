@@ -14,7 +14,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.eventtime.valve import StatusWatermarkValve, ValveSnapshot
 from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.gate import InputGate
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.operator import (
     Input,

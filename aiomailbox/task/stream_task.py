@@ -71,10 +71,9 @@ from aiomailbox.records.events import (
 )
 from aiomailbox.supervision import Closing, SupervisedTask, frames_of
 from aiomailbox.task.backlog import Backlog
-from aiomailbox.task.chain import Link, OperatorChain
+from aiomailbox.task.chain import HelperTasks, Link, OperatorChain
 from aiomailbox.task.checkpoints import PreparedResults, TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment, TaskPlan
-from aiomailbox.task.helpers import HelperTasks
 from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.task.messages import (
     AddSplits,

@@ -17,7 +17,7 @@ from typing import Any
 from schemes import in_both_schemes
 
 from aiomailbox.exchange import InputGate, LocalInputChannel, ResultPartition
-from aiomailbox.exchange.input.gate import PartitionRegistry
+from aiomailbox.exchange.gate import PartitionRegistry
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory import NetworkBufferPool
 from aiomailbox.records import RUN_LENGTH_MAX, ListRun

@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from aiomailbox.availability import Availability
-from aiomailbox.exchange.input.gate import (
+from aiomailbox.exchange.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,

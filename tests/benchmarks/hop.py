@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-from aiomailbox.exchange.input.gate import (
+from aiomailbox.exchange.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aiomailbox.checkpoint.handles import (
+from aiomailbox.checkpoint.layout import (
     CheckpointMetadata,
     OperatorInfo,
     VertexMetadata,

@@ -25,7 +25,7 @@ from aiomailbox.columnar.ipc import BatchReader, BatchWriter, can_travel
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.windows import ResultMaker
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
-from aiomailbox.exchange.frames.encoder import FrameEncoder
+from aiomailbox.exchange.frames import FrameEncoder
 from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import ElementCodec

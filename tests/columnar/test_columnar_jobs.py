@@ -102,7 +102,7 @@ def test_columns_are_parted_by_flinks_hashes() -> None:
     from random import Random
 
     from aiomailbox.columnar.forms import NamedTupleForm
-    from aiomailbox.exchange.partitioner import KeyGroupPartitioner
+    from aiomailbox.exchange.writer import KeyGroupPartitioner
     from aiomailbox.operators.core.fields import field_or_function
     from aiomailbox.records.run import ListRun
 

@@ -9,7 +9,7 @@ import pytest
 
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.sources.source import InputStatus
-from aiomailbox.task.helpers import HelperTasks
+from aiomailbox.task.chain import HelperTasks
 from aiomailbox.testing import ManualClock
 from tests.connectors.databases import (  # noqa: F401 -- fixtures
     database,

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import aiomailbox
-from aiomailbox.exchange.input.gate import InputGate
-from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.gate import InputGate
+from aiomailbox.exchange.objects import PipelinedSubpartition
 from aiomailbox.exchange.partition import ResultPartition
 
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.exchange.input.gate import (
+from aiomailbox.exchange.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange.partitioner import ForwardPartitioner
-from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.exchange.writer import ForwardPartitioner, RecordWriter
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 
 Wire = Callable[..., Any]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, KeyTypeError
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     BroadcastPartitioner,
     CustomPartitioner,
     ForwardPartitioner,
     RebalancePartitioner,
+    RecordWriter,
 )
-from aiomailbox.exchange.writer import RecordWriter
 from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,

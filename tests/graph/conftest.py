@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange.partitioner import Partitioner
+from aiomailbox.exchange.writer import Partitioner
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.records.events import OutputTag

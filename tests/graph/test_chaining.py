@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     BroadcastPartitioner,
     ForwardPartitioner,
     RebalancePartitioner,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.exchange.partitioner import KeyGroupPartitioner, RescalePartitioner
+from aiomailbox.exchange.writer import KeyGroupPartitioner, RescalePartitioner
 from aiomailbox.graph.describe import channel_count, describe_mermaid, describe_text
 from aiomailbox.graph.job_graph import JobGraph, build_job_graph
 from aiomailbox.graph.transformation import FunctionInfo

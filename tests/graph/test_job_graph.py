@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     BroadcastPartitioner,
     ForwardPartitioner,
     KeyGroupPartitioner,

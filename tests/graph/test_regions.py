@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     ForwardPartitioner,
     Partitioner,
     RebalancePartitioner,

@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given, strategies as st
 
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     BroadcastPartitioner,
     ForwardPartitioner,
     GlobalPartitioner,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aiomailbox.exchange.frames.encoder import event_data_type
+from aiomailbox.exchange.frames import event_data_type
 from aiomailbox.memory.buffer import DataType
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, CheckpointBarrier
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.exchange.partitioner import KeyGroupPartitioner, Partitioner
+from aiomailbox.exchange.writer import KeyGroupPartitioner, Partitioner
 from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
 from aiomailbox.operators.core.operator import Operator

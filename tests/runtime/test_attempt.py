@@ -9,7 +9,7 @@ from aiomailbox.ids import SubtaskId
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
-from aiomailbox.runtime.exchange_plan import AttemptPlan
+from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.sources import JobSources
 
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.partitioner import RebalancePartitioner, RescalePartitioner
+from aiomailbox.exchange.writer import RebalancePartitioner, RescalePartitioner
 from aiomailbox.graph.job_graph import build_job_graph
+from aiomailbox.runtime.builder import pool_size, producer_targets, total_segments
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.exchange_plan import pool_size, producer_targets, total_segments
 
 
 @given(st.integers(1, 100), st.integers(1, 10), st.integers(0, 20))

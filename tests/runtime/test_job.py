@@ -16,7 +16,7 @@ from aiomailbox.errors import (
     StopTask,
     UserFunctionError,
 )
-from aiomailbox.exchange.partitioner import (
+from aiomailbox.exchange.writer import (
     BroadcastPartitioner,
     RebalancePartitioner,
     RescalePartitioner,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.checkpoint.handles import CheckpointMetadata
+from aiomailbox.checkpoint.layout import CheckpointMetadata
 from aiomailbox.checkpoint.store import CheckpointStore
 from aiomailbox.errors import (
     CheckpointFailedError,

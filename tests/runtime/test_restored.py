@@ -26,9 +26,8 @@ from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices

@@ -14,7 +14,7 @@ import aiomailbox as am
 from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import JobFailedError, StateError
 from aiomailbox.exchange.core.contract import decode_in_flight
-from aiomailbox.runtime.peers.messages import element_codec
+from aiomailbox.runtime.peers.record_types import element_codec
 
 KEYS = 7
 COUNT = 2_000

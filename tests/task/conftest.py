@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import clock_of
-from aiomailbox.exchange.input.gate import (
+from aiomailbox.exchange.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,
 )
 from aiomailbox.exchange.partition import ResultPartition
-from aiomailbox.exchange.partitioner import ForwardPartitioner
-from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.exchange.writer import ForwardPartitioner, RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aiomailbox.task.helpers import HelperTasks
+from aiomailbox.task.chain import HelperTasks
 
 
 async def forever() -> None:

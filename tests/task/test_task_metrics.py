@@ -9,7 +9,7 @@ import pytest
 
 from aiomailbox.availability import Availability
 from aiomailbox.exchange.core.contract import ChannelCredit, ChannelStatistics
-from aiomailbox.exchange.input.gate import InputChannel, InputGate
+from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.mailbox.metrics import PeriodMeter
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool

@@ -30,8 +30,11 @@ from aiomailbox.exchange.core.contract import (
     PolledBuffer,
     PolledBytes,
 )
-from aiomailbox.exchange.frames.encoder import ElementReader
-from aiomailbox.exchange.frames.subpartition import BytesSubpartition, Framed
+from aiomailbox.exchange.frames import (
+    BytesSubpartition,
+    ElementReader,
+    Framed,
+)
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.buffer import (

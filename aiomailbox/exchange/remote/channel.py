@@ -34,11 +34,11 @@ from aiomailbox.exchange.core.contract import (
     PolledBuffer,
 )
 from aiomailbox.exchange.core.subpartition import PrioritizedDeque
-from aiomailbox.exchange.frames.encoder import ElementReader, event_buffer
-from aiomailbox.exchange.input.gate import InputChannel, retry_delays_ms
+from aiomailbox.exchange.frames import ElementReader, event_buffer
+from aiomailbox.exchange.gate import InputChannel, retry_delays_ms
 from aiomailbox.exchange.remote.client import Channel
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
+from aiomailbox.exchange.remote.handshake import PeerAddress, Receiver
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.buffer import Buffer
 from aiomailbox.memory.local_pool import LocalBufferPool

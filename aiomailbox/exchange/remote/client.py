@@ -25,8 +25,7 @@ from aiomailbox.exchange.remote.connection import (
     ConnectionOptions,
     ConnectionState,
 )
-from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
-from aiomailbox.exchange.remote.handshake import Handshake
+from aiomailbox.exchange.remote.handshake import Handshake, PeerAddress, Receiver
 from aiomailbox.exchange.remote.wire import (
     PARTITION_NOT_FOUND,
     AckAllUserRecordsProcessed,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiomailbox.clock import Clock, clock_of
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange.input.gate import InputChannel, InputGate
+from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.exchange.remote.channel import RemoteInputChannel
 from aiomailbox.exchange.remote.client import Channel, ClientConnection
 from aiomailbox.exchange.remote.connection import (
@@ -17,12 +17,14 @@ from aiomailbox.exchange.remote.connection import (
     ConnectionState,
     close_all,
 )
-from aiomailbox.exchange.remote.endpoints import (
+from aiomailbox.exchange.remote.handshake import (
+    Handshake,
     PeerAddress,
     Receiver,
+    Security,
+    WorkerIdentity,
     partition_address,
 )
-from aiomailbox.exchange.remote.handshake import Handshake, Security, WorkerIdentity
 from aiomailbox.exchange.remote.wire import PartitionRequest
 from aiomailbox.ids import PartitionId
 from aiomailbox.logs import library_log

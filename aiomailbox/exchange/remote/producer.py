@@ -19,15 +19,18 @@ from aiomailbox.errors import (
     safe_str,
 )
 from aiomailbox.exchange.core.contract import BytesView
-from aiomailbox.exchange.input.gate import PartitionRegistry
+from aiomailbox.exchange.gate import PartitionRegistry
 from aiomailbox.exchange.remote.connection import (
     Connection,
     ConnectionOptions,
     OutgoingBatch,
 )
 from aiomailbox.exchange.remote.credit import SenderCredit
-from aiomailbox.exchange.remote.endpoints import partition_id_of
-from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
+from aiomailbox.exchange.remote.handshake import (
+    Handshake,
+    WorkerIdentity,
+    partition_id_of,
+)
 from aiomailbox.exchange.remote.wire import (
     PARTITION_NOT_FOUND,
     AckAllUserRecordsProcessed,

@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import Any, Final
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.exchange.input.gate import PartitionRegistry
+from aiomailbox.exchange.gate import PartitionRegistry
 from aiomailbox.exchange.remote.connection import ConnectionOptions, close_all
-from aiomailbox.exchange.remote.endpoints import PeerAddress
 from aiomailbox.exchange.remote.handshake import (
     Handshake,
+    PeerAddress,
     Security,
     WorkerIdentity,
     check_listener,

@@ -34,9 +34,8 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import NoRestart
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.run_columns import PythonSerializer
-from aiomailbox.runtime.builder import TaskBuilder
+from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.host import AttemptEvents, LocalTasks
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
@@ -61,11 +60,10 @@ from aiomailbox.runtime.peers.messages import (
     Snapshot,
     Tell,
     Used,
-    element_codec,
 )
 from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
 from aiomailbox.runtime.peers.placement import PARENT, Starter, Worker, place
-from aiomailbox.runtime.peers.record_types import record_classes
+from aiomailbox.runtime.peers.record_types import element_codec, record_classes
 from aiomailbox.runtime.peers.shipping import Shipment, pack, pickled
 from aiomailbox.runtime.services import JobServices, PullHandover
 from aiomailbox.runtime.views import TaskView

@@ -9,12 +9,11 @@ from typing import Any, Final
 from aiomailbox.exchange.blocking.partition import BlockingResultPartition
 from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.exchange.core.contract import OutputPartition
-from aiomailbox.exchange.input.gate import InputChannel, InputGate
+from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.connections import Connections, DebloatingGate
-from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.handshake import WorkerIdentity
+from aiomailbox.exchange.remote.handshake import PeerAddress, WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.graph.job_graph import Edge, JobGraph
 from aiomailbox.ids import PartitionId, TaskId
@@ -24,11 +23,10 @@ from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.runtime.builder import ChannelFactory
+from aiomailbox.runtime.builder import ChannelFactory, pool_size, producer_targets
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.exchange_plan import pool_size, producer_targets
-from aiomailbox.runtime.peers.messages import serializer_and_forms
 from aiomailbox.runtime.peers.placement import PARENT, PeerPlace, Placement
+from aiomailbox.runtime.peers.record_types import serializer_and_forms
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import JobServices
 

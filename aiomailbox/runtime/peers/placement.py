@@ -17,8 +17,7 @@ from typing import Final, Protocol
 
 from aiomailbox.errors import WorkerDiedError
 from aiomailbox.exchange.remote.connection import ConnectionOptions
-from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.handshake import Security
+from aiomailbox.exchange.remote.handshake import PeerAddress, Security
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import TaskId
 from aiomailbox.runtime.peers.messages import Beat, FromParent, FromWorker

@@ -20,6 +20,7 @@ import msgspec
 
 from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.operators.core.failures import DeadLetter
+from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.record_classes import (
     Family,
@@ -31,6 +32,8 @@ from aiomailbox.records.record_classes import (
     row_class,
     saved_names,
 )
+from aiomailbox.records.run import RunForm
+from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.state.descriptors import StateDescriptor
 from aiomailbox.windowing.operator import FailedWindow
 from aiomailbox.windowing.time_window import GlobalWindow, TimeWindow
@@ -200,3 +203,32 @@ def is_foreign(item: Any) -> bool:
     """Say whether it belongs to Python itself, where no user's records are."""
     root = (item.__module__ or "").partition(".")[0]
     return root in sys.stdlib_module_names and root != "__main__"
+
+
+# How the records of a job cross between processes, and are kept in flight.
+
+
+def serializer_and_forms(
+    found: Iterable[Any], *, has_arrow: bool
+) -> tuple[PythonSerializer, list[RunForm[Any]]]:
+    """Return what writes values, and the further forms of runs.
+
+    Args:
+        found: The classes that records may have; see `record_classes`.
+        has_arrow: Whether records may be made of Arrow's columns.
+    """
+    classes = record_classes(found, has_arrow=has_arrow)
+    serializer = PythonSerializer(classes)
+    forms: list[RunForm[Any]] = []
+    if has_arrow:
+        # Its import takes long, and few jobs need it.
+        from aiomailbox.columnar.arrow_form import ArrowForm
+
+        forms.append(ArrowForm(serializer, classes))
+    return serializer, forms
+
+
+def element_codec(found: Iterable[Any], *, has_arrow: bool) -> ElementCodec:
+    """Return the codec of all edges of a job; arguments as `serializer_and_forms`."""
+    serializer, forms = serializer_and_forms(found, has_arrow=has_arrow)
+    return ElementCodec(serializer, forms=forms)

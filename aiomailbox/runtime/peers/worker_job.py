@@ -19,8 +19,7 @@ from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run_columns import PythonSerializer
-from aiomailbox.runtime.builder import TaskBuilder
-from aiomailbox.runtime.exchange_plan import AttemptPlan
+from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder
 from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
@@ -42,11 +41,14 @@ from aiomailbox.runtime.peers.messages import (
     Snapshot,
     Tell,
     decode_from_parent,
-    element_codec,
 )
 from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
 from aiomailbox.runtime.peers.placement import PeerPlace, peer_name
-from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, record_classes
+from aiomailbox.runtime.peers.record_types import (
+    RECORDS_OF_OURS,
+    element_codec,
+    record_classes,
+)
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import CommittableCollector, JobServices
 from aiomailbox.runtime.views import TaskView

@@ -25,15 +25,13 @@ from aiomailbox.errors import (
     WorkerDiedError,
 )
 from aiomailbox.exchange.remote.connection import ConnectionOptions
-from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.handshake import Security
+from aiomailbox.exchange.remote.handshake import PeerAddress, Security
 from aiomailbox.forks import keep_from_forks
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.master import JobMaster
-from aiomailbox.runtime.peers.control import ControlChannel
-from aiomailbox.runtime.peers.liveness import LivenessWatch
+from aiomailbox.runtime.peers.control import ControlChannel, LivenessWatch
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
     Beat,

@@ -16,9 +16,8 @@ from aiomailbox.collector import tune_collector
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.forks import keep_from_forks
 from aiomailbox.logs import LOGGER_NAME, library_log
-from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, read_message
+from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, Heart, read_message
 from aiomailbox.runtime.peers.limits import limit_from_text
-from aiomailbox.runtime.peers.liveness import Heart
 from aiomailbox.runtime.peers.messages import Begin, Failed, decode_from_parent, encode
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob

@@ -26,9 +26,9 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
 from aiomailbox.policies import restart
 from aiomailbox.records.events import StopMode
+from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import new_embedded_job
-from aiomailbox.runtime.exchange_plan import AttemptPlan
 from aiomailbox.runtime.host import AttemptEvents, EmbeddedHost
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import JobServices, PullHandover

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.exchange.frames.encoder import event_data_type
+from aiomailbox.exchange.frames import event_data_type
 from aiomailbox.records.event_codec import decode_event, encode_event
 from aiomailbox.records.events import (
     Alignment,
@@ -29,7 +29,7 @@ from aiomailbox.records.events import (
 )
 
 FILE = "events"
-MODULE = "aiomailbox.exchange.frames.encoder"
+MODULE = "aiomailbox.exchange.frames"
 
 PLAIN: dict[str, RuntimeEvent] = {
     "EndOfPartitionEvent": EndOfPartition(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.exchange.core.contract import PolledBytes
-from aiomailbox.exchange.frames.subpartition import BytesSubpartition
+from aiomailbox.exchange.frames import BytesSubpartition
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool

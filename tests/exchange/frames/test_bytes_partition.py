@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.exchange.frames.subpartition import BytesSubpartition, QueuedBuffer
+from aiomailbox.exchange.frames import BytesSubpartition, QueuedBuffer
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType, MemorySegment

@@ -7,16 +7,18 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
-from aiomailbox.exchange.frames.encoder import FrameEncoder
-from aiomailbox.exchange.frames.subpartition import BytesSubpartition
-from aiomailbox.exchange.input.gate import (
+from aiomailbox.exchange.frames import BytesSubpartition, FrameEncoder
+from aiomailbox.exchange.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,
 )
 from aiomailbox.exchange.partition import ResultPartition
-from aiomailbox.exchange.partitioner import BroadcastPartitioner, RescalePartitioner
-from aiomailbox.exchange.writer import RecordWriter
+from aiomailbox.exchange.writer import (
+    BroadcastPartitioner,
+    RecordWriter,
+    RescalePartitioner,
+)
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec

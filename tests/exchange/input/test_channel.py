@@ -11,7 +11,7 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     StopTask,
 )
-from aiomailbox.exchange.input.gate import (
+from aiomailbox.exchange.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,

@@ -14,7 +14,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import PolledBuffer
-from aiomailbox.exchange.input.gate import InputChannel, InputGate
+from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.records.events import (
     Alignment,
     CheckpointBarrier,

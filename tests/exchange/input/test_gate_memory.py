@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.gate import InputGate
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.connections import GateDebloating
-from aiomailbox.exchange.remote.endpoints import PeerAddress
+from aiomailbox.exchange.remote.handshake import PeerAddress
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.memory.network_pool import NetworkBufferPool

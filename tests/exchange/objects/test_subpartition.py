@@ -11,7 +11,7 @@ from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import decode_in_flight
 from aiomailbox.exchange.core.subpartition import Producer, SubpartitionView
-from aiomailbox.exchange.objects.subpartition import PipelinedSubpartition
+from aiomailbox.exchange.objects import PipelinedSubpartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records.element_codec import ElementCodec

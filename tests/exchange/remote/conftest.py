@@ -13,17 +13,16 @@ import pytest
 
 from aiomailbox.errors import PartitionNotFoundError
 from aiomailbox.exchange.core.subpartition import Producer as Lender
-from aiomailbox.exchange.frames.encoder import FrameEncoder
-from aiomailbox.exchange.frames.subpartition import (
+from aiomailbox.exchange.frames import (
     BytesSubpartition,
+    FrameEncoder,
     FrameWriter,
     QueuedBuffer,
 )
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.handshake import WorkerIdentity
+from aiomailbox.exchange.remote.handshake import PeerAddress, WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import MemorySegment, NetworkBuffer

@@ -19,8 +19,12 @@ from aiomailbox.errors import InvalidArgumentError, RemoteTransportError
 from aiomailbox.exchange.remote import wire as m
 from aiomailbox.exchange.remote.client import ClientConnection
 from aiomailbox.exchange.remote.decoder import WireDecoder
-from aiomailbox.exchange.remote.endpoints import PeerAddress, partition_address
-from aiomailbox.exchange.remote.handshake import Security, prove
+from aiomailbox.exchange.remote.handshake import (
+    PeerAddress,
+    Security,
+    partition_address,
+    prove,
+)
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.exchange.remote.wire import MAGIC, encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId

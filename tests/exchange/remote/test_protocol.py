@@ -23,8 +23,12 @@ from aiomailbox.exchange.remote import wire as m
 from aiomailbox.exchange.remote.client import ClientConnection
 from aiomailbox.exchange.remote.connection import ConnectionOptions, ConnectionState
 from aiomailbox.exchange.remote.decoder import WireDecoder
-from aiomailbox.exchange.remote.endpoints import PeerAddress, partition_address
-from aiomailbox.exchange.remote.handshake import Handshake, WorkerIdentity
+from aiomailbox.exchange.remote.handshake import (
+    Handshake,
+    PeerAddress,
+    WorkerIdentity,
+    partition_address,
+)
 from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.wire import encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
-from aiomailbox.exchange.frames.encoder import event_buffer
+from aiomailbox.exchange.frames import event_buffer
 from aiomailbox.exchange.remote.channel import (
     QUEUED_EVENT_BYTES_MAX,
     QUEUED_EVENTS_MAX,

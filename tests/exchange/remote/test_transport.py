@@ -20,7 +20,7 @@ from aiomailbox.errors import (
     RemoteTransportError,
 )
 from aiomailbox.exchange.remote.connection import ConnectionOptions
-from aiomailbox.exchange.remote.endpoints import PeerAddress
+from aiomailbox.exchange.remote.handshake import PeerAddress
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.records.events import CheckpointBarrier
 

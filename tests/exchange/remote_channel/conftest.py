@@ -11,7 +11,7 @@ import pytest
 
 from aiomailbox.errors import PartitionNotFoundError, RemoteFailureError
 from aiomailbox.exchange.core.contract import BytesView
-from aiomailbox.exchange.input.gate import (
+from aiomailbox.exchange.gate import (
     InputGate,
     LocalInputChannel,
     PartitionRegistry,
@@ -19,7 +19,7 @@ from aiomailbox.exchange.input.gate import (
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.credit import SenderCredit
-from aiomailbox.exchange.remote.endpoints import PeerAddress, Receiver
+from aiomailbox.exchange.remote.handshake import PeerAddress, Receiver
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
 from aiomailbox.memory.network_pool import NetworkBufferPool

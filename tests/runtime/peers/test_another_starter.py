@@ -14,8 +14,7 @@ import structlog
 import aiomailbox as am
 from aiomailbox.errors import WorkerDiedError
 from aiomailbox.exchange.remote.connection import ConnectionOptions
-from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.handshake import Security
+from aiomailbox.exchange.remote.handshake import PeerAddress, Security
 from aiomailbox.runtime.peers.control import ControlChannel
 from aiomailbox.runtime.peers.host import assemble
 from aiomailbox.runtime.peers.limits import limit_from_text

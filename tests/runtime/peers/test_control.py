@@ -27,7 +27,6 @@ from aiomailbox.runtime.peers.alignment import (
     RemoteAlignmentGroups,
 )
 from aiomailbox.runtime.peers.control import ControlChannel
-from aiomailbox.runtime.peers.errors_as_text import error_from_text, text_of_error
 from aiomailbox.runtime.peers.host import WorkerDesk
 from aiomailbox.runtime.peers.messages import (
     Cancel,
@@ -38,6 +37,8 @@ from aiomailbox.runtime.peers.messages import (
     decode_from_parent,
     decode_from_worker,
     encode,
+    error_from_text,
+    text_of_error,
 )
 from aiomailbox.runtime.peers.placement import place
 from aiomailbox.runtime.peers.shipping import Shipment

@@ -15,9 +15,8 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.runtime.loop_watch import HeldLoop, look_at_loop
-from aiomailbox.runtime.peers import liveness
-from aiomailbox.runtime.peers.control import FrameBuffer
-from aiomailbox.runtime.peers.liveness import Heart, LivenessWatch
+from aiomailbox.runtime.peers import control
+from aiomailbox.runtime.peers.control import FrameBuffer, Heart, LivenessWatch
 from aiomailbox.runtime.peers.messages import Beat, Cancel, decode_beat, encode
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
@@ -26,7 +25,7 @@ pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: Any) -> None:
     """Let hearts beat twenty times a second."""
-    monkeypatch.setattr(liveness, "_BEAT_S", 0.05)
+    monkeypatch.setattr(control, "_BEAT_S", 0.05)
 
 
 class Listener:
@@ -165,7 +164,7 @@ async def test_a_parent_that_reads_nothing_stops_no_heart(monkeypatch: Any) -> N
     """What was begun is ended before the next beat, so that frames stay frames."""
     frame = encode(Beat(0.0, None))
     padded = frame * 50_000
-    monkeypatch.setattr(liveness, "encode", lambda beat: padded)
+    monkeypatch.setattr(control, "encode", lambda beat: padded)
     mine, theirs = socket.socketpair()
     orphaned = threading.Event()
     Heart(theirs, orphaned.set)
@@ -289,7 +288,7 @@ async def test_a_heart_beats_on_where_nobody_can_say_what_holds_the_loop(
     def fail(*_: Any) -> None:
         raise RuntimeError("cannot be described")
 
-    monkeypatch.setattr(liveness, "look_at_loop", fail)
+    monkeypatch.setattr(control, "look_at_loop", fail)
     mine, theirs = socket.socketpair()
     listener = Listener(mine, 1.5)
     ended = threading.Event()

@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.runtime.exchange_plan import producer_targets
+from aiomailbox.runtime.builder import producer_targets
 from aiomailbox.runtime.peers.network import producers_of
 from aiomailbox.runtime.peers.placement import PARENT, place, worker_of_slot
 

@@ -14,7 +14,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import NotShippableError
-from aiomailbox.exchange.partitioner import KeyGroupPartitioner
+from aiomailbox.exchange.writer import KeyGroupPartitioner
 from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.core.operator import Operator

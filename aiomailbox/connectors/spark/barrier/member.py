@@ -48,7 +48,7 @@ from aiomailbox.errors import (
     WorldError,
 )
 from aiomailbox.exchange.remote.connection import ConnectionOptions
-from aiomailbox.exchange.remote.endpoints import PeerAddress
+from aiomailbox.exchange.remote.handshake import PeerAddress
 from aiomailbox.exchange.remote.wire import FRAME_HEADER
 from aiomailbox.logs import library_log
 from aiomailbox.policies.rate_limit import RateLimit
@@ -57,12 +57,12 @@ from aiomailbox.runtime.job_snapshot import JobSnapshot
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.observer import JobObserver
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
-from aiomailbox.runtime.peers.errors_as_text import ErrorText, text_of_error
 from aiomailbox.runtime.peers.host import assemble
 from aiomailbox.runtime.peers.limits import limit_from_text
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
     Begin,
+    ErrorText,
     Failed,
     FromParent,
     FromWorker,
@@ -70,6 +70,7 @@ from aiomailbox.runtime.peers.messages import (
     decode_from_parent,
     decode_from_worker,
     encode,
+    text_of_error,
 )
 from aiomailbox.runtime.peers.placement import PeerPlace, WorkerEvents, peer_name
 from aiomailbox.runtime.peers.shipping import Shipment, unpack

@@ -73,7 +73,7 @@ from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import IfFinished, JobConfig
 from aiomailbox.runtime.failures import job_failure
 from aiomailbox.runtime.job_snapshot import JobSnapshot
-from aiomailbox.runtime.peers.errors_as_text import error_from_text
+from aiomailbox.runtime.peers.messages import error_from_text
 from aiomailbox.runtime.peers.placement import Placement
 from aiomailbox.runtime.peers.shipping import Shipment, pack
 from aiomailbox.storage.workplace import SUCCESS

@@ -16,7 +16,7 @@ from aiomailbox.connectors.spark.inside.wire import RowKind, WireRow, elements_o
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import PolledBuffer
-from aiomailbox.exchange.input.gate import InputChannel
+from aiomailbox.exchange.gate import InputChannel
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import MAX_WATERMARK, EndOfData, EndOfPartition, StopMode
 

@@ -23,7 +23,7 @@ from aiomailbox.exchange.core.contract import (
     DataListener,
     ObjectView,
 )
-from aiomailbox.exchange.frames.encoder import FrameEncoder
+from aiomailbox.exchange.frames import FrameEncoder
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records import Control

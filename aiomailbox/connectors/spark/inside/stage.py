@@ -44,7 +44,7 @@ from aiomailbox.connectors.spark.inside.wire import (
 )
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.exchange.core.contract import OutputPartition
-from aiomailbox.exchange.input.gate import InputChannel, InputGate
+from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.graph.job_graph import Edge
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.ids import PartitionId, TaskId
@@ -64,12 +64,15 @@ from aiomailbox.operators.sources.source import (
 )
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
-from aiomailbox.runtime.builder import ChannelFactory, TaskBuilder
-from aiomailbox.runtime.exchange_plan import AttemptPlan, total_segments
+from aiomailbox.runtime.builder import (
+    AttemptPlan,
+    ChannelFactory,
+    TaskBuilder,
+    total_segments,
+)
 from aiomailbox.runtime.host import LocalTasks
 from aiomailbox.runtime.limiter import LimiterService
-from aiomailbox.runtime.peers.messages import element_codec
-from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS
+from aiomailbox.runtime.peers.record_types import RECORDS_OF_OURS, element_codec
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories

@@ -29,8 +29,7 @@ from aiomailbox.connectors.spark.barrier.source import Wrapping
 from aiomailbox.connectors.spark.shipped import connect_as
 from aiomailbox.errors import HandshakeError, UsageError, WorldError
 from aiomailbox.exchange.remote.connection import ConnectionOptions
-from aiomailbox.exchange.remote.endpoints import PeerAddress
-from aiomailbox.exchange.remote.handshake import Security
+from aiomailbox.exchange.remote.handshake import PeerAddress, Security
 from aiomailbox.runtime.peers.placement import PeerPlace
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(60)]

@@ -20,8 +20,8 @@ from aiomailbox.connectors.spark.inside.wire import (
     wire_batch,
 )
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.exchange.frames.encoder import FrameEncoder
-from aiomailbox.exchange.input.gate import InputGate
+from aiomailbox.exchange.frames import FrameEncoder
+from aiomailbox.exchange.gate import InputGate
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import MAX_WATERMARK, Watermark

@@ -1,1 +1,0 @@
-"""Partitions whose consumers are remote: records travel as framed bytes."""

@@ -1,1 +1,0 @@
-"""Partitions whose consumers are on this loop: records are handed over."""
