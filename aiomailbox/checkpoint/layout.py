@@ -1,4 +1,4 @@
-"""Where the files of a job's checkpoints are; all names are relative."""
+"""Where the files of a job's checkpoints are, and the one that makes each complete."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ from aiomailbox.operators.core.operator import (
 from aiomailbox.operators.core.slices import done_after, in_pieces
 from aiomailbox.operators.keyed.operators import StatefulOperator
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, ListRun, Run
-from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.windowing.aggregate import AggregateWindowsOperator
 from aiomailbox.windowing.spec import WindowSpec, key_function
 

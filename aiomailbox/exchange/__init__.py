@@ -6,13 +6,14 @@ from aiomailbox.exchange.blocking.partition import (
     BlockingResultPartition,
     BlockingView,
 )
-from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
 from aiomailbox.exchange.core.contract import (
+    BUFFER_SIZE_BYTES,
     SEQUENCE_MODULUS,
     ChannelCredit,
     ChannelStateWriter,
     ChannelStatistics,
     DataListener,
+    ObjectBuffer,
     OutputPartition,
     PolledBuffer,
     decode_in_flight,

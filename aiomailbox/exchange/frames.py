@@ -19,21 +19,20 @@ from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
 from aiomailbox.errors import CorruptStreamError, InvalidArgumentError
-from aiomailbox.exchange.core.buffer import CONTROL, ObjectBuffer
-from aiomailbox.exchange.core.contract import PolledBytes
+from aiomailbox.exchange.core.contract import CONTROL, ObjectBuffer, PolledBytes
 from aiomailbox.exchange.core.subpartition import Producer, ResultSubpartition
 from aiomailbox.memory.buffer import (
     DEFAULT_SEGMENT_SIZE_BYTES,
     Buffer,
+    BufferBuilder,
+    BufferConsumer,
     DataType,
     MemorySegment,
     NetworkBuffer,
     ReadOnlySlice,
 )
-from aiomailbox.memory.builder import BufferBuilder, BufferConsumer
 from aiomailbox.records import Control, Element
-from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.element_codec import ElementCodec, decode_event, encode_event
 from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,

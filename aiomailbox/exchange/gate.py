@@ -21,13 +21,13 @@ from aiomailbox.errors import (
     PartitionNotFoundError,
     StopTask,
 )
-from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import (
     SEQUENCE_MODULUS,
     BytesView,
     ChannelCredit,
     ChannelStatistics,
     DataListener,
+    ObjectBuffer,
     ObjectView,
     OutputPartition,
     PolledBuffer,

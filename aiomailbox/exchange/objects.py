@@ -14,8 +14,12 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES, ObjectBuffer
-from aiomailbox.exchange.core.contract import PolledBuffer, encode_in_flight
+from aiomailbox.exchange.core.contract import (
+    BUFFER_SIZE_BYTES,
+    ObjectBuffer,
+    PolledBuffer,
+    encode_in_flight,
+)
 from aiomailbox.exchange.core.subpartition import Producer, ResultSubpartition
 from aiomailbox.records import Control
 from aiomailbox.records.events import RuntimeEvent

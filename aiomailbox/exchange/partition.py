@@ -14,8 +14,8 @@ from typing import Any, NoReturn
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
-from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
 from aiomailbox.exchange.core.contract import (
+    BUFFER_SIZE_BYTES,
     ChannelStateWriter,
     ChannelStatistics,
     DataListener,

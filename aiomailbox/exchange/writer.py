@@ -1,4 +1,4 @@
-"""From an operator's results to the channels of a partition."""
+"""From an operator's results to the channels of a partition: which, and how."""
 
 from __future__ import annotations
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from aiomailbox.memory.buffer import (
     DEFAULT_SEGMENT_SIZE_BYTES,
     Buffer,
+    BufferBuilder,
+    BufferConsumer,
     DataType,
     MemoryArena,
     MemorySegment,
     NetworkBuffer,
     ReadOnlySlice,
 )
-from aiomailbox.memory.builder import BufferBuilder, BufferConsumer
 from aiomailbox.memory.debloat import (
     BufferDebloater,
     BufferSizeEma,

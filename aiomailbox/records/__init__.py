@@ -1,8 +1,12 @@
 """What travels through a job: runs of records, control elements, events, their bytes."""
 
 from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.element_codec import ElementCodec, StreamElement
-from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.element_codec import (
+    ElementCodec,
+    StreamElement,
+    decode_event,
+    encode_event,
+)
 from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     MAX_WATERMARK,

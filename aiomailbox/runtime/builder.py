@@ -1,4 +1,4 @@
-"""Builds the tasks of a job on this loop: partitions, writers, gates, plans."""
+"""Makes the tasks of an attempt: what it is, how many buffers it needs, how it is wired."""
 
 from __future__ import annotations
 

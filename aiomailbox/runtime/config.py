@@ -20,7 +20,7 @@ from typing import (
 from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
+from aiomailbox.exchange.core.contract import BUFFER_SIZE_BYTES
 from aiomailbox.policies.restart import (
     ExponentialDelayRestart,
     NoRestart,

@@ -1,10 +1,13 @@
-"""State backends: where a job keeps its keyed state."""
+"""State backends: where a job keeps its keyed state, and the one in memory."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+import itertools
+import sys
+from collections.abc import Callable, ItemsView, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -13,8 +16,316 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.policies.arguments import local_path
-from aiomailbox.state.heap import HeapStateStore
-from aiomailbox.state.store import KeyedStateStore
+from aiomailbox.state.layers import (
+    DictSnapshot,
+    Layer,
+    Layered,
+    LayeredDict,
+    frozen_items,
+    most_keys,
+    size_hint,
+)
+from aiomailbox.state.snapshot import (
+    Entries,
+    KeyedStateSnapshot,
+    SnapshotRows,
+    StateMeta,
+    copy_content,
+)
+from aiomailbox.state.store import KeyedStateStore, RunContents
+from aiomailbox.state.table_store import TableStateStore
+
+# Keyed state in the process's own memory: dicts of Python objects.
+#
+# Theory of operation: per state one dict, ``key -> content``, or for namespaced state
+# ``key -> {namespace: content}``. Run-form operators get the dict's own methods. Key
+# groups matter only at the edges: a snapshot's reader sorts the keys into groups, a
+# restore takes the groups of its range, and nothing in between hashes a key as Flink
+# does.
+
+
+# The dicts of the heap store, as tables.
+#
+# Theory of operation: a table's dict is a `LayeredDict`. Its methods are the table's
+# own as long as no snapshot is read, and those of a layer while one is.
+
+
+_SAMPLED = 64
+
+
+_DICT_ENTRY_BYTES = 100
+
+
+class _HeapTable(Layered):
+    """What both kinds of tables have in common.
+
+    Attributes:
+        rows: By key.
+    """
+
+    __slots__ = ("rows",)
+
+    def _bind(self) -> None:
+        self.rows: dict[Any, Any] | Layer[Any, Any] = self._layers.live
+
+    def clear(self) -> None:
+        """Forget all contents."""
+        self._layers.clear()
+        self._bind()
+
+    def all_keys(self) -> list[Any]:
+        """Return all keys as a new list."""
+        return list(self.rows)
+
+    def keys_to_sweep(self) -> list[Any]:
+        """Return the keys as a new list, while there is a snapshot those that it has."""
+        return most_keys(self.rows)
+
+
+class HeapStateTable(_HeapTable):
+    """One state of all keys: a dict, and that dict's own methods.
+
+    ``get``, ``put`` and ``rows`` are others after `snapshot` and `settle`, between which
+    they may be kept in local variables.
+
+    Attributes:
+        rows: ``key -> content``.
+    """
+
+    __slots__ = ("get", "put")
+
+    def __init__(self) -> None:
+        super().__init__(LayeredDict(copy_content))
+
+    def _bind(self) -> None:
+        super()._bind()
+        # The dict's own methods: an access by a record is one call into C.
+        self.get: Callable[..., Any] = self.rows.get
+        self.put: Callable[[Any, Any], None] = self.rows.__setitem__
+
+    def frozen_rows(self) -> SnapshotRows:
+        """Return all that is here now, for a thread to read."""
+        return SnapshotRows(2, self.snapshot().columns)
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Do nothing: all contents are here."""
+
+    def for_run(self, keys: list[Any]) -> RunContents:
+        """Return all rows, or those of the layer once it has these keys."""
+        rows = self.rows
+        return rows if isinstance(rows, dict) else rows.for_run(keys)
+
+    def namespaces_of(self, key: Any) -> tuple[None]:
+        """Return the one namespace that is none."""
+        return (None,)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def remove(self, key: Any) -> None:
+        """Forget the content of ``key``; a no-op if there is none."""
+        self.rows.pop(key, None)
+
+    def items(self) -> ItemsView[Any, Any]:
+        """Return all keys with their contents, live: change nothing meanwhile."""
+        return self.rows.items()
+
+    def drain(self, count: int) -> list[tuple[Any, Any]]:
+        """Take out so many entries, or all."""
+        rows = self.rows
+        return [rows.popitem() for _ in range(min(count, len(rows)))]
+
+    def load(self, entries: Entries) -> None:
+        """Set the keys of ``entries`` to their contents."""
+        self.rows.update(zip(*entries.columns, strict=True))
+
+    def read(self, key: Any, namespace: Any) -> Any:
+        """Return the content of ``key``, or None; there are no namespaces here."""
+        return self.rows.get(key)
+
+    def write(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key``."""
+        self.rows[key] = content
+
+    def forget(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key``."""
+        self.rows.pop(key, None)
+
+
+class HeapNamespacedTable(_HeapTable):
+    """One state of all keys and namespaces.
+
+    Attributes:
+        rows: ``key -> {namespace: content}``; no inner dict is empty.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(LayeredDict(_copy_row))
+
+    def frozen_rows(self) -> SnapshotRows:
+        """Return all that is here now, for a thread to read."""
+        return SnapshotRows.of(3, partial(_entries_in, self.snapshot()))
+
+    def __len__(self) -> int:
+        return sum(len(row) for _, row in frozen_items(self.rows))
+
+    def get(self, key: Any, namespace: Any, default: Any = None) -> Any:
+        """Return the content of ``key`` in ``namespace``."""
+        row = self.rows.get(key)
+        return default if row is None else row.get(namespace, default)
+
+    def put(self, key: Any, namespace: Any, content: Any) -> None:
+        """Set the content of ``key`` in ``namespace``."""
+        row = self.rows.get(key)
+        if row is None:
+            self.rows[key] = {namespace: content}
+        else:
+            row[namespace] = content
+
+    def remove(self, key: Any, namespace: Any) -> None:
+        """Forget the content of ``key`` in ``namespace``; a no-op if there is none."""
+        row = self.rows.get(key)
+        if row is not None:
+            row.pop(namespace, None)
+            if not row:
+                del self.rows[key]
+
+    def namespaces(self, key: Any) -> list[Any]:
+        """Return the namespaces in which ``key`` has content, as a new list."""
+        return list(self.rows.get(key, ()))
+
+    def items(self) -> Iterator[tuple[Any, Any, Any]]:
+        """Return all ``(key, namespace, content)``, live: change nothing meanwhile."""
+        for key, row in self.rows.items():
+            for namespace, content in row.items():
+                yield key, namespace, content
+
+    def load(self, entries: Entries) -> None:
+        """Set the keys and namespaces of ``entries`` to their contents."""
+        for key, namespace, content in entries:
+            self.put(key, namespace, content)
+
+    def drain(self, count: int) -> list[tuple[Any, Any, Any]]:
+        """Take out entries until there are so many, those of a key together."""
+        taken: list[tuple[Any, Any, Any]] = []
+        while self.rows and len(taken) < count:
+            key, row = self.rows.popitem()
+            taken += [(key, *item) for item in row.items()]
+        return taken
+
+    read = get
+    write = put
+    forget = remove
+    namespaces_of = namespaces
+
+
+HeapTable = HeapStateTable | HeapNamespacedTable
+
+
+def estimated_bytes(table: HeapTable) -> int:
+    """Return about how many bytes the contents of a table take, keys included."""
+    # Counting in layers takes a walk, and this is an estimate.
+    count = size_hint(table.rows) if table.has_snapshot else len(table)
+    sample = list(itertools.islice(frozen_items(table.rows), _SAMPLED))
+    if not sample:
+        return 0
+    sampled = sum(_size(part) for entry in sample for part in entry)
+    return count * (_DICT_ENTRY_BYTES + sampled // len(sample))
+
+
+def _entries_in(snapshot: DictSnapshot) -> Iterator[tuple[Any, Any, Any]]:
+    for key, row in snapshot.items():
+        for namespace, content in frozen_items(row):
+            yield key, namespace, content
+
+
+def _copy_row(row: dict[Any, Any]) -> dict[Any, Any]:
+    return {namespace: copy_content(content) for namespace, content in row.items()}
+
+
+def _size(value: Any) -> int:
+    """Return the bytes of a value and of what is in it, two levels deep."""
+    size = sys.getsizeof(value)
+    if isinstance(value, dict):
+        return size + sum(map(sys.getsizeof, itertools.chain(value, value.values())))
+    if isinstance(value, list | tuple):
+        return size + sum(map(sys.getsizeof, value))
+    return size
+
+
+class HeapStateStore(TableStateStore[HeapTable]):
+    """The keyed state of one operator in one subtask, on the heap.
+
+    Args:
+        max_parallelism: Number of key groups of the job.
+        key_group_range: The key groups of this subtask.
+        clock: Read only for state with a time to live.
+
+    Concept:
+        Flink, ``HeapKeyedStateBackend``.
+
+    Example:
+        >>> from aiomailbox.clock import SystemClock
+        >>> from aiomailbox.keygroups.assignment import KeyGroupRange
+        >>> from aiomailbox.state.descriptors import ValueStateDescriptor
+        >>> store = HeapStateStore(128, KeyGroupRange(0, 127), SystemClock())
+        >>> count = store.get_value(ValueStateDescriptor("count", default=0))
+        >>> store.set_current_key("a")
+        >>> count.update(count.value() + 1)
+        >>> store.table(ValueStateDescriptor("count", default=0)).get("a")
+        1
+    """
+
+    def estimated_keys(self) -> int:
+        """Return the number of keys of the state that has most of them.
+
+        While a snapshot is read, it is that of the moment of the snapshot.
+        """
+        entries = self._registry.entries.values()
+        return max((size_hint(state.table.rows) for state in entries), default=0)
+
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Do nothing: all contents are here."""
+
+    def size_bytes(self) -> int:
+        """Return about how many bytes the contents take, from a sample of them."""
+        return sum(
+            estimated_bytes(state.table) for state in self._registry.entries.values()
+        )
+
+    def close(self) -> None:
+        """Do nothing: the memory goes with the store."""
+
+    def snapshot(self) -> KeyedStateSnapshot:
+        """Return a snapshot of all state that later changes do not touch.
+
+        It is taken at once, and read in any thread; see `aiomailbox.state.layers`.
+        """
+        entries = self._registry.entries.values()
+        return KeyedStateSnapshot.of_rows(
+            self._max_parallelism,
+            [entry.meta for entry in entries],
+            [entry.table.frozen_rows() for entry in entries],
+        )
+
+    @property
+    def has_snapshot(self) -> bool:
+        """Whether layers lie over the dicts."""
+        return any(
+            entry.table.has_snapshot for entry in self._registry.entries.values()
+        )
+
+    def settle(self, count: int) -> int:
+        """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
+        for entry in self._registry.entries.values():
+            count = entry.table.settle(count)
+        return count
+
+    def _new_table(self, meta: StateMeta) -> HeapTable:
+        return HeapNamespacedTable() if meta.namespaced else HeapStateTable()
+
 
 _MIB: Final = 1 << 20
 

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, NoReturn, overload
 
 from aiomailbox.errors import InvalidArgumentError, StateError
 from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM, key_group_range
+from aiomailbox.state.backends import HeapStateTable
 from aiomailbox.state.descriptors import (
     VOID,
     ListStateDescriptor,
@@ -22,7 +23,6 @@ from aiomailbox.state.handles import (
     ListHandle,
     MapHandle,
 )
-from aiomailbox.state.heap import HeapStateTable
 from aiomailbox.state.layers import LayeredDict
 from aiomailbox.state.schema import StateSchema
 from aiomailbox.state.serializers import ObjectSerializer

@@ -50,7 +50,7 @@ from aiomailbox.errors import (
     IllegalStateError,
     RejectedMailError,
 )
-from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import ObjectBuffer
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.ids import OperatorId
 from aiomailbox.mailbox.executor import MailboxExecutor

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError, IllegalStateError
 from aiomailbox.eventtime.valve import StatusWatermarkValve, ValveSnapshot
-from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import ObjectBuffer
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.operator import (

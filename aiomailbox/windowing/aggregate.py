@@ -191,7 +191,7 @@ class OpenWindows(ContentsByStart):
         table: Where a restore has put them, by key and window start.
 
     Example:
-        >>> from aiomailbox.state.heap import HeapNamespacedTable
+        >>> from aiomailbox.state.backends import HeapNamespacedTable
         >>> table = HeapNamespacedTable()
         >>> table.put("a", 60_000, 7)
         >>> windows = OpenWindows(table)

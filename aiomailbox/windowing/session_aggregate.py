@@ -70,7 +70,7 @@ class OpenSessions(Layered):
         first session is due.
 
     Example:
-        >>> from aiomailbox.state.heap import HeapStateTable
+        >>> from aiomailbox.state.backends import HeapStateTable
         >>> sessions = OpenSessions(HeapStateTable(), 0)
         >>> session = [0, 10, "content", GONE]
         >>> sessions.by_key["a"] = [session]

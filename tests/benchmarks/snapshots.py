@@ -24,8 +24,8 @@ from aiomailbox.clock import SystemClock
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.operators.snapshots.codec import decode_snapshot, snapshot_chunks
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import ValueStateDescriptor
-from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.rocksdb.store import RocksDBStateStore
 from tests.benchmarks import plain
 from tests.benchmarks.measure import OURS, Report, Row

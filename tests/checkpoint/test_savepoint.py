@@ -18,13 +18,13 @@ from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.keygroups.assignment import KeyGroupRange, key_group_range
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import OperatorStateSnapshot, OperatorStateStore
 from aiomailbox.state.serializers import PickleSerializer
 from aiomailbox.state.snapshot import KeyedStateSnapshot

@@ -21,8 +21,8 @@ from aiomailbox.errors import DamagedFileError, StateError
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.keygroups.assignment import KeyGroupRange, key_group_range
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import ValueStateDescriptor
-from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.rocksdb.store import RocksDBStateStore
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import LocalStorage

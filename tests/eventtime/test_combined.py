@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.generators import InputWatermarks, OutputGuard
-from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
+from aiomailbox.eventtime.valve import WatermarkOutputMultiplexer
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
 IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import ObjectBuffer
 from aiomailbox.exchange.gate import (
     InputGate,
     LocalInputChannel,

@@ -26,7 +26,6 @@ from aiomailbox.exchange.remote import wire as m
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
 from aiomailbox.exchange.remote.client import ClientConnection
 from aiomailbox.exchange.remote.connection import ConnectionOptions, ConnectionState
-from aiomailbox.exchange.remote.decoder import EVENT_BYTES_MAX, WireDecoder
 from aiomailbox.exchange.remote.handshake import (
     Handshake,
     PeerAddress,
@@ -34,12 +33,11 @@ from aiomailbox.exchange.remote.handshake import (
     partition_address,
 )
 from aiomailbox.exchange.remote.producer import ProducerConnection
-from aiomailbox.exchange.remote.wire import encode_message
+from aiomailbox.exchange.remote.wire import EVENT_BYTES_MAX, WireDecoder, encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.element_codec import ElementCodec, decode_event, encode_event
 from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,

@@ -11,8 +11,13 @@ from aiomailbox.errors import (
     BufferRecycledError,
     IllegalStateError,
 )
-from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
-from aiomailbox.memory.builder import BufferBuilder, BufferConsumer
+from aiomailbox.memory.buffer import (
+    BufferBuilder,
+    BufferConsumer,
+    DataType,
+    MemorySegment,
+    NetworkBuffer,
+)
 
 
 def _builder(size_bytes: int = 64) -> tuple[BufferBuilder, list[MemorySegment]]:

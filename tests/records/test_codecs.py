@@ -18,8 +18,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.element_codec import ElementCodec, decode_event, encode_event
 from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,

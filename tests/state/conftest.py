@@ -11,7 +11,7 @@ import pytest
 
 from aiomailbox.clock import Clock
 from aiomailbox.keygroups.assignment import KeyGroupRange
-from aiomailbox.state.heap import HeapStateStore
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.testing import ManualClock
 
 NewStore = Callable[..., Any]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import ValueStateDescriptor
-from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.testing import ManualClock
 
 COUNT = ValueStateDescriptor("count", default=0)

@@ -21,6 +21,7 @@ from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import (
     VOID,
     ListStateDescriptor,
@@ -29,7 +30,6 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
     Void,
 )
-from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import OperatorStateSnapshot, OperatorStateStore
 from aiomailbox.state.serializers import ObjectCodec
 from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot

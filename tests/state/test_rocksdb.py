@@ -18,12 +18,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.rocksdb.database import RocksDatabase
 from aiomailbox.state.rocksdb.store import RocksDBStateStore
 from aiomailbox.testing import ManualClock

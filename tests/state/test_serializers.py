@@ -23,12 +23,12 @@ from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.record_classes import record_class
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     ValueStateDescriptor,
 )
-from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import OperatorStateSnapshot, OperatorStateStore
 from aiomailbox.state.schema import class_schema, type_options
 from aiomailbox.state.serializers import (

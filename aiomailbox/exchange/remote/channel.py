@@ -25,12 +25,12 @@ from aiomailbox.errors import (
     add_note,
     safe_str,
 )
-from aiomailbox.exchange.core.buffer import ObjectBuffer
 from aiomailbox.exchange.core.contract import (
     SEQUENCE_MODULUS,
     ChannelCredit,
     ChannelStatistics,
     DataListener,
+    ObjectBuffer,
     PolledBuffer,
 )
 from aiomailbox.exchange.core.subpartition import PrioritizedDeque
@@ -43,8 +43,7 @@ from aiomailbox.ids import PartitionId
 from aiomailbox.memory.buffer import Buffer
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.element_codec import ElementCodec, decode_event
 from aiomailbox.records.events import CheckpointBarrier, EventAnnouncement
 
 # The segments that a gate's remote channels receive into.

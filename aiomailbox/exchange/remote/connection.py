@@ -26,13 +26,13 @@ from aiomailbox.errors import (
     RemoteTransportError,
     TransportError,
 )
-from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.handshake import Handshake
 from aiomailbox.exchange.remote.wire import (
     BufferResponse,
     ErrorResponse,
     Message,
     RemoteCause,
+    WireDecoder,
     encode_message,
 )
 from aiomailbox.forks import keep_from_forks

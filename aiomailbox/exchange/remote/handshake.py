@@ -1,4 +1,4 @@
-"""The order of greetings and proofs: bytes and sockets are not its part.
+"""How a connection begins: what its ends ask of each other, who they are, who may connect.
 
 Theory of operation: the connecting peer greets first, and is answered only if it belongs
 to the job. With a secret it also proves first: a stranger never sees a proof of ours

@@ -25,9 +25,9 @@ from aiomailbox.eventtime.generators import (
     WatermarkOutput,
     follow_run,
 )
-from aiomailbox.eventtime.multiplexer import WatermarkOutputMultiplexer
 from aiomailbox.eventtime.processing_time import TimerHandle
 from aiomailbox.eventtime.strategy import AlignmentConfig, WatermarkStrategy
+from aiomailbox.eventtime.valve import WatermarkOutputMultiplexer
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.collector import RESULTS_MAX
 from aiomailbox.operators.core.context import RuntimeContext

@@ -1,4 +1,4 @@
-"""The control channel between a parent and a worker: frames, and their receivers."""
+"""The channels between a parent and a worker: one of messages, one of signs of life."""
 
 from __future__ import annotations
 

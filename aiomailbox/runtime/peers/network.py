@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from aiomailbox.exchange.blocking.partition import BlockingResultPartition
-from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
-from aiomailbox.exchange.core.contract import OutputPartition
+from aiomailbox.exchange.core.contract import BUFFER_SIZE_BYTES, OutputPartition
 from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel

@@ -21,7 +21,7 @@ from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD, CheckpointingMode
 from aiomailbox.clock import Clock
 from aiomailbox.durations import millis, seconds
 from aiomailbox.errors import CheckpointFailedError, JobCancelledError, JobFailedError
-from aiomailbox.exchange.core.buffer import BUFFER_SIZE_BYTES
+from aiomailbox.exchange.core.contract import BUFFER_SIZE_BYTES
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
 from aiomailbox.policies import restart

@@ -8,7 +8,7 @@ import pytest
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.frames import event_data_type
-from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.element_codec import decode_event, encode_event
 from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,

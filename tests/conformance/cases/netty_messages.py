@@ -5,8 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from aiomailbox.exchange.remote import wire as messages
-from aiomailbox.exchange.remote.decoder import WireDecoder
-from aiomailbox.exchange.remote.wire import encode_message, error_body, frame
+from aiomailbox.exchange.remote.wire import (
+    WireDecoder,
+    encode_message,
+    error_body,
+    frame,
+)
 from aiomailbox.memory.buffer import DataType
 
 FILE = "netty_messages"

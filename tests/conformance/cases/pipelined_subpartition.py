@@ -9,7 +9,7 @@ from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
-from aiomailbox.records.event_codec import decode_event, encode_event
+from aiomailbox.records.element_codec import decode_event, encode_event
 from aiomailbox.records.spanning import frame_record
 
 FILE = "pipelined_subpartition"

@@ -29,7 +29,7 @@ from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
-from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.element_codec import decode_event
 from aiomailbox.records.events import (
     CancelCheckpoint,
     CheckpointBarrier,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import BufferRecycledError
-from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import ObjectBuffer
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.records.events import (
     Alignment,

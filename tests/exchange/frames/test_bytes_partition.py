@@ -11,8 +11,7 @@ from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.exchange.frames import BytesSubpartition, QueuedBuffer
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.buffer import DataType, MemorySegment
-from aiomailbox.memory.builder import BufferBuilder
+from aiomailbox.memory.buffer import BufferBuilder, DataType, MemorySegment
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec

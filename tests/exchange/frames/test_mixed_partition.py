@@ -21,8 +21,7 @@ from aiomailbox.exchange.writer import (
 )
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.network_pool import NetworkBufferPool
-from aiomailbox.records.element_codec import ElementCodec
-from aiomailbox.records.event_codec import decode_event
+from aiomailbox.records.element_codec import ElementCodec, decode_event
 from aiomailbox.records.events import (
     CheckpointBarrier,
     EndOfData,

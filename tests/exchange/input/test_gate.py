@@ -12,8 +12,7 @@ from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
 )
-from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.exchange.core.contract import PolledBuffer
+from aiomailbox.exchange.core.contract import ObjectBuffer, PolledBuffer
 from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.records.events import (
     Alignment,

@@ -12,7 +12,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     OverdraftCeilingError,
 )
-from aiomailbox.exchange.core.buffer import ObjectBuffer
+from aiomailbox.exchange.core.contract import ObjectBuffer
 from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import IllegalStateError
-from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.exchange.core.contract import decode_in_flight
+from aiomailbox.exchange.core.contract import ObjectBuffer, decode_in_flight
 from aiomailbox.exchange.core.subpartition import Producer, SubpartitionView
 from aiomailbox.exchange.objects import PipelinedSubpartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId

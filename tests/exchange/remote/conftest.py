@@ -25,8 +25,7 @@ from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.exchange.remote.handshake import PeerAddress, WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.buffer import MemorySegment, NetworkBuffer
-from aiomailbox.memory.builder import BufferConsumer
+from aiomailbox.memory.buffer import BufferConsumer, MemorySegment, NetworkBuffer
 from aiomailbox.memory.network_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.testing import RecordingLog

@@ -11,7 +11,6 @@ from hypothesis import given, settings, strategies as st
 from aiomailbox.exchange.remote import wire as m
 from aiomailbox.exchange.remote.client import ClientConnection
 from aiomailbox.exchange.remote.connection import ConnectionOptions
-from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.handshake import (
     Handshake,
     PeerAddress,
@@ -19,6 +18,7 @@ from aiomailbox.exchange.remote.handshake import (
     partition_address,
 )
 from aiomailbox.exchange.remote.producer import ProducerConnection
+from aiomailbox.exchange.remote.wire import WireDecoder
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.testing import RecordingLog, virtual_time_loop_factory

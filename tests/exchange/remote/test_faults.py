@@ -18,7 +18,6 @@ import trustme
 from aiomailbox.errors import InvalidArgumentError, RemoteTransportError
 from aiomailbox.exchange.remote import wire as m
 from aiomailbox.exchange.remote.client import ClientConnection
-from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.handshake import (
     PeerAddress,
     Security,
@@ -26,7 +25,7 @@ from aiomailbox.exchange.remote.handshake import (
     prove,
 )
 from aiomailbox.exchange.remote.server import DataServer
-from aiomailbox.exchange.remote.wire import MAGIC, encode_message
+from aiomailbox.exchange.remote.wire import MAGIC, WireDecoder, encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType
 

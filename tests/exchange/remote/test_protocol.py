@@ -22,7 +22,6 @@ from aiomailbox.errors import (
 from aiomailbox.exchange.remote import wire as m
 from aiomailbox.exchange.remote.client import ClientConnection
 from aiomailbox.exchange.remote.connection import ConnectionOptions, ConnectionState
-from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.handshake import (
     Handshake,
     PeerAddress,
@@ -30,7 +29,7 @@ from aiomailbox.exchange.remote.handshake import (
     partition_address,
 )
 from aiomailbox.exchange.remote.producer import ProducerConnection
-from aiomailbox.exchange.remote.wire import encode_message
+from aiomailbox.exchange.remote.wire import WireDecoder, encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType
 from aiomailbox.records.events import CheckpointBarrier

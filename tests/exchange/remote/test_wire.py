@@ -18,12 +18,12 @@ from aiomailbox.errors import (
     InvalidArgumentError,
 )
 from aiomailbox.exchange.remote import wire as m
-from aiomailbox.exchange.remote.decoder import WireDecoder
 from aiomailbox.exchange.remote.handshake import agree, check_proof, prove
 from aiomailbox.exchange.remote.wire import (
     BUFFER_FRAME_OVERHEAD_BYTES,
     FRAME_HEADER,
     MAGIC,
+    WireDecoder,
     encode_message,
     frame,
 )

@@ -19,13 +19,13 @@ from aiomailbox.operators.snapshots.codec import (
     snapshot_chunks,
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
+from aiomailbox.state.backends import HeapStateStore
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from aiomailbox.state.heap import HeapStateStore
 from aiomailbox.state.operator_state import (
     OperatorStateSnapshot,
     OperatorStateStore,

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 from aiomailbox.connectors.spark.inside.wire import RowKind, WireRow, elements_of
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.exchange.core.buffer import ObjectBuffer
-from aiomailbox.exchange.core.contract import PolledBuffer
+from aiomailbox.exchange.core.contract import ObjectBuffer, PolledBuffer
 from aiomailbox.exchange.gate import InputChannel
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import MAX_WATERMARK, EndOfData, EndOfPartition, StopMode
