@@ -20,7 +20,7 @@ from aiomailbox.columnar.cell_grid import (
     CellGrid,
     DetachedRow,
     KeptRow,
-    Starts,
+    StartHeap,
     contents_of,
 )
 from aiomailbox.columnar.keys import Groups, distinct
@@ -100,7 +100,7 @@ class WindowGrid(CellGrid):
     def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
         super().__init__(aggregate)
         self.waiting: set[int] = set()
-        self._first_waiting = Starts(self.waiting)
+        self._first_waiting = StartHeap(self.waiting)
         # The window that is being taken out, and what is left of it.
         self._leaving: tuple[int, np.ndarray] | None = None
         self._fired: np.ndarray = np.zeros(0, np.bool_)

@@ -31,11 +31,11 @@ from aiomailbox.columnar.forms import (
     ClassForm,
     DictForm,
     RecordForm,
+    canonical_values,
     class_fields,
     form_of_class,
     is_record_type,
     is_typed_dict,
-    plain_values,
     record_shape,
 )
 from aiomailbox.columnar.rows import RowMaker
@@ -519,7 +519,7 @@ def _restored(
         form = form_of_class(type(records[0]), tuple(schema.names))
         picked = shape.picked(schema.names, records)
         arrays = [
-            encoded_column(plain_values(picked[each.name]), each) for each in schema
+            encoded_column(canonical_values(picked[each.name]), each) for each in schema
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
         run = ArrowRun(batch, RowMaker(schema, form), times)

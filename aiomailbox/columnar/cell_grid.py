@@ -18,7 +18,7 @@ from aiomailbox.operators.aggregates.functions import Aggregate
 # Where stretches of time begin, earliest first.
 
 
-class Starts:
+class StartHeap:
     """Finds the earliest of some stretches of time without a look at the others.
 
     Args:
@@ -26,7 +26,7 @@ class Starts:
 
     Example:
         >>> windows = {10: "a", 0: "b"}
-        >>> starts = Starts(windows)
+        >>> starts = StartHeap(windows)
         >>> starts.add(windows)
         >>> starts.first_until(20), windows.pop(0), starts.first_until(20)
         (0, 'b', 10)
@@ -150,7 +150,7 @@ class CellGrid:
         self.cells: Cells = Cells(aggregate)
         self._offset, self._step = 0, 1
         self._rows: dict[int, int] = {}
-        self._starts = Starts(self._rows)
+        self._starts = StartHeap(self._rows)
         self._free: list[int] = []
         self._height = self._width = 0
         # When the first record of a cell came, or absent.

@@ -106,7 +106,7 @@ class BatchMaker:
         self.schema = None if schema is None else _in_micros(schema)
         self._is_given = schema is not None
         self._needs_columns = needs_columns
-        self._kind_of = kind_of or plain_in_micros
+        self._kind_of = kind_of or canonical_in_micros
         self._shape: RecordShape | None = None
 
     def batches(self, run: Run) -> list[pa.RecordBatch]:
@@ -348,7 +348,7 @@ def in_micros(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def plain_in_micros(kind: pa.DataType) -> pa.DataType:
+def canonical_in_micros(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same values without dictionaries, times in microseconds.
 
     A dictionary of one batch may have no room for the values of all, nor any reader.

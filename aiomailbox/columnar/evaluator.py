@@ -1,7 +1,7 @@
 """Evaluates Arrow expressions over runs, whatever their form.
 
 Theory of operation: the columns that an expression reads get the types that Python's
-values have (`plain_type`), whether they come from a batch or are made from rows, and
+values have (`canonical_type`), whether they come from a batch or are made from rows, and
 then Arrow evaluates it. So there is one meaning, Arrow's, and one result. Which fields
 an expression reads is not known from Arrow: it is tried, once per schema, without which
 of them it cannot be bound.
@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.encode import encoded_column, hinted_type, lacks_type
-from aiomailbox.columnar.forms import RecordShape, plain_values, record_shape
+from aiomailbox.columnar.forms import RecordShape, canonical_values, record_shape
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.types import cast_plain, plain_type
+from aiomailbox.columnar.types import canonical_type, cast_plain
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
 from aiomailbox.records.run import Run
 
@@ -468,7 +468,7 @@ class Evaluator:
         for field in schema:
             if field.name not in self._text:
                 continue
-            kind = plain_type(field.type)
+            kind = canonical_type(field.type)
             if kind is None or maker.is_special(field.name):
                 without.add(field.name)
             else:
@@ -496,7 +496,7 @@ class Evaluator:
         arrays: dict[str, pa.Array] = {}
         for name, column in shape.picked(names, values).items():
             try:
-                plain = plain_values(column)
+                plain = canonical_values(column)
                 arrays[name] = self._array(name, plain, hints.get(name))
             except RecordTypeError as error:
                 failed.append(error)
@@ -527,7 +527,7 @@ class Evaluator:
                     f"its values do not form a column: {error}",
                     "An expression reads fields whose values are of one type.",
                 ) from error
-            plain = plain_type(own)
+            plain = canonical_type(own)
             kind = _as_declared(own if plain is None else plain, hint)
         return encoded_column(values, pa.field(name, kind), _TYPE_ADVICE)
 

@@ -451,7 +451,7 @@ def _by_field(
     readers = [reader(name) for name in names]
 
     def columns(records: list[Any]) -> list[list[Any]]:
-        return [plain_values(map_all(read, records)) for read in readers]
+        return [canonical_values(map_all(read, records)) for read in readers]
 
     return columns
 
@@ -479,7 +479,7 @@ def _check_text(record: Any, names: tuple[Any, ...]) -> None:
             )
 
 
-def plain_values(values: list[Any]) -> list[Any]:
+def canonical_values(values: list[Any]) -> list[Any]:
     """Return a column with its nested records as dicts, which Arrow takes for structs."""
     sample = next((value for value in values if value is not None), None)
     if isinstance(sample, _NESTED) or dataclasses.is_dataclass(sample):

@@ -28,7 +28,7 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.columnar.types import RowsNeededError, plain_type
+from aiomailbox.columnar.types import RowsNeededError, canonical_type
 from aiomailbox.columnar.windows import ColumnarOperator
 from aiomailbox.errors import (
     InvalidArgumentError,
@@ -743,8 +743,8 @@ def _means_the_same(one: pa.DataType, other: pa.DataType) -> bool:
     """Say whether equal values of two types are equal in Python."""
     if pa.types.is_decimal(one) and pa.types.is_decimal(other):
         return bool(one.scale == other.scale)
-    plain = plain_type(one)
-    return plain is not None and plain.equals(plain_type(other))
+    plain = canonical_type(one)
+    return plain is not None and plain.equals(canonical_type(other))
 
 
 def run_of_rows(rows: list[Any]) -> ArrowRun:

@@ -58,7 +58,7 @@ _NEAR_GROWTH: Final = 4
 _PAST: Final = -(2**63)
 
 
-class Dues:
+class DeadlineIndex:
     """Places and when each is due at the earliest, as far as that is near.
 
     Invariants:
@@ -66,7 +66,7 @@ class Dues:
         until the horizon are near.
 
     Example:
-        >>> dues = Dues()
+        >>> dues = DeadlineIndex()
         >>> dues.is_beyond(8)
         True
         >>> dues.choose(np.array([0, 1]), np.array([5, 25]), 4)
@@ -181,7 +181,7 @@ class SessionCells:
 
     def __init__(self, aggregate: Aggregate[Any, Any], lateness_ms: int) -> None:
         self._lateness_ms = lateness_ms
-        self._dues = Dues()
+        self._dues = DeadlineIndex()
         self.cells: Cells = Cells(aggregate)
         self.slots: np.ndarray = np.zeros(0, np.int64)
         self.starts: np.ndarray = np.zeros(0, np.int64)
@@ -367,7 +367,7 @@ def _sessions_at(
 _INT64_MAX: Final = 2**63 - 1
 
 
-class Touching(NamedTuple):
+class Overlaps(NamedTuple):
     """Stretches of time that intervals of a key cover without a hole.
 
     Attributes:
@@ -388,14 +388,14 @@ class Touching(NamedTuple):
     of_others: np.ndarray
 
 
-def find_touching(
+def find_overlaps(
     slots: np.ndarray,
     starts: np.ndarray,
     ends: np.ndarray,
     other_slots: np.ndarray,
     other_starts: np.ndarray,
     other_ends: np.ndarray,
-) -> Touching:
+) -> Overlaps:
     """Find the stretches that intervals of records, all of a length, make with others.
 
     Args:
@@ -411,7 +411,7 @@ def find_touching(
 
     Example:
         >>> a = np.array
-        >>> found = find_touching(
+        >>> found = find_overlaps(
         ...     a([0, 1, 0]), a([5, 5, 40]), a([15, 15, 50]), a([0]), a([12]), a([20])
         ... )
         >>> found.starts.tolist(), found.ends.tolist(), found.of_records.tolist()
@@ -446,7 +446,7 @@ def find_touching(
     high = np.full(len(firsts), -beyond)
     low[of_others], high[of_others] = other_starts - base, other_ends - base
     simple[_strays(of_records, starts - base, ends - base, low, high, beyond)] = False
-    return Touching(
+    return Overlaps(
         all_slots[order][firsts],
         lows[firsts] - shift,
         found_ends,
@@ -579,11 +579,11 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
 
     def _touching(
         self, slots: np.ndarray, times: np.ndarray
-    ) -> tuple[Touching, np.ndarray]:
+    ) -> tuple[Overlaps, np.ndarray]:
         """Return what records touch, and which sessions their keys have."""
         kept, ends = self._kept, times + self._gap
         mine = kept.of_keys(distinct(slots))
-        found = find_touching(
+        found = find_overlaps(
             slots, times, ends, kept.slots[mine], kept.starts[mine], kept.ends[mine]
         )
         # Neither what has fired already nor what fires at once is simple.

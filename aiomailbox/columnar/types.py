@@ -39,7 +39,7 @@ _RARE_LISTS: Final = (
 )
 
 
-def plain_type(kind: pa.DataType) -> pa.DataType | None:
+def canonical_type(kind: pa.DataType) -> pa.DataType | None:
     """Return the type that a column's values would have as Python objects.
 
     Integers have 64 bits, floats too, times are in microseconds: so that an expression
@@ -52,18 +52,18 @@ def plain_type(kind: pa.DataType) -> pa.DataType | None:
         The type, or None if the rows of such a column have to be asked.
 
     Example:
-        >>> plain_type(pa.int8()), plain_type(pa.float32())
+        >>> canonical_type(pa.int8()), canonical_type(pa.float32())
         (DataType(int64), DataType(double))
-        >>> plain_type(pa.dictionary(pa.int8(), pa.large_string()))
+        >>> canonical_type(pa.dictionary(pa.int8(), pa.large_string()))
         DataType(string)
     """
     types = pa.types
     if types.is_dictionary(kind):
-        return plain_type(kind.value_type)
+        return canonical_type(kind.value_type)
     if types.is_struct(kind):
         return _plain_struct(kind)
     if types.is_list(kind) or types.is_large_list(kind):
-        inner = plain_type(kind.value_type)
+        inner = canonical_type(kind.value_type)
         return None if inner is None else pa.list_(inner)
     if types.is_decimal(kind):
         # Narrower ones have few kernels.
@@ -159,7 +159,7 @@ def _plain_struct(kind: pa.DataType) -> pa.DataType | None:
     fields = []
     for index in range(kind.num_fields):
         field = kind.field(index)
-        inner = plain_type(field.type)
+        inner = canonical_type(field.type)
         if inner is None:
             return None
         fields.append(pa.field(field.name, inner))
@@ -533,7 +533,7 @@ def ordered_values(column: pa.Array) -> tuple[np.ndarray, pa.DataType] | None:
         >>> ordered_values(pa.array([[1]])) is None
         True
     """
-    kind = plain_type(column.type)
+    kind = canonical_type(column.type)
     if kind is None or kind not in _ORDERED:
         return None
     if pa.types.is_dictionary(column.type):
@@ -675,7 +675,7 @@ def _holding(
 
 def _plainer(kind: pa.DataType, keys: Any) -> pa.DataType:
     """Return the type of all values like those of a column, for keys that it has not."""
-    plain = plain_type(kind)
+    plain = canonical_type(kind)
     if plain is None or not _holds(plain, keys):
         raise RowsNeededError("keys are of several types")
     return plain

@@ -11,7 +11,7 @@ import numpy as np
 
 from aiomailbox.columnar.aligned import beginnings, overlapping
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.cell_grid import Starts
+from aiomailbox.columnar.cell_grid import StartHeap
 from aiomailbox.columnar.interval_join import spread
 from aiomailbox.columnar.keys import distinct
 from aiomailbox.columnar.pairs import (
@@ -26,7 +26,7 @@ from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.eventtime.timers import event_timers
 from aiomailbox.operators.core.operator import Pending, in_turn, then
-from aiomailbox.operators.core.slices import Pieces, done_after
+from aiomailbox.operators.core.slices import Slices, done_after
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.descriptors import ListStateDescriptor
 from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
@@ -494,7 +494,7 @@ class _Windows(dict[int, _Window]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._starts = Starts(self)
+        self._starts = StartHeap(self)
 
     def of(self, start: int) -> _Window:
         """Return the window that begins there; it may be new."""
@@ -538,14 +538,14 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
 
     def open(self) -> Pending:
         """Bind the state."""
-        self._pieces = Pieces(self.context, self.output, self.emit_collected)
+        self._slices = Slices(self.context, self.output, self.emit_collected)
         return super().open()
 
     def fire(self, timestamp_ms: int) -> Pending:
         """Emit the windows that end, in pieces."""
         if not self._is_columnar:
             return super().fire(timestamp_ms)
-        return then(self._pieces.run(self._emit_some), self._fired, timestamp_ms)
+        return then(self._slices.run(self._emit_some), self._fired, timestamp_ms)
 
     def _fired(self, timestamp_ms: int) -> Pending:
         while (start := self._ended.first_until(self._over)) is not None:

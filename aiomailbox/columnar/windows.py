@@ -25,7 +25,7 @@ from aiomailbox.operators.core.operator import (
     RowsNote,
     then,
 )
-from aiomailbox.operators.core.slices import done_after, in_pieces
+from aiomailbox.operators.core.slices import done_after, in_slices
 from aiomailbox.operators.keyed.operators import StatefulOperator
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.state.backends import HeapStateStore
@@ -72,7 +72,7 @@ class ColumnarOperator(StatefulOperator):
             return None
         self.rows_note.reason = ""
         self._begin_load()
-        return then(in_pieces(self._load_some), self._loaded)
+        return then(in_slices(self._load_some), self._loaded)
 
     def _begin_load(self) -> None:
         """Note what a restore has put into rows."""
@@ -395,7 +395,7 @@ class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
         """Emit what ends, and forget what is over, in pieces."""
         if not self._is_columnar:
             return super().fire(timestamp_ms)
-        pending = self._pieces.run(self._emit_some)
+        pending = self._slices.run(self._emit_some)
         return then(then(pending, self._tidy), super().fire, timestamp_ms)
 
     def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:

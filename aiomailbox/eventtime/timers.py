@@ -295,7 +295,7 @@ _PIECE: Final = 1024
 
 
 # Does at most so many steps of something, and says whether there is nothing left.
-Piece = Callable[[int], bool | Awaitable[bool]]
+Slice = Callable[[int], bool | Awaitable[bool]]
 
 
 class KeyContext(Protocol):
@@ -368,7 +368,7 @@ class _Nowhere:
     has_passed = False
 
 
-def all_at_once(piece: Piece) -> Pending:
+def all_at_once(piece: Slice) -> Pending:
     """Do one piece after the other, without a pause."""
     done = piece(sys.maxsize)
     while done is False:
@@ -376,7 +376,7 @@ def all_at_once(piece: Piece) -> Pending:
     return None if done is True else _rest_at_once(piece, done)
 
 
-async def _rest_at_once(piece: Piece, done: bool | Awaitable[bool]) -> None:
+async def _rest_at_once(piece: Slice, done: bool | Awaitable[bool]) -> None:
     while done is not True:
         if done is not False:
             done = await done
@@ -401,7 +401,7 @@ class InternalTimerService:
 
     Attributes:
         current_watermark: The last watermark, `MIN_TIMESTAMP` before the first.
-        in_pieces: Lets timers fire piece by piece; by default without a pause.
+        in_slices: Lets timers fire piece by piece; by default without a pause.
         results: Where callbacks collect results; a piece ends when there are many.
 
     Concept:
@@ -438,7 +438,7 @@ class InternalTimerService:
         "_processing_time",
         "_target",
         "current_watermark",
-        "in_pieces",
+        "in_slices",
         "results",
     )
 
@@ -453,7 +453,7 @@ class InternalTimerService:
         cancellation: Cancellation | None = None,
     ) -> None:
         self.current_watermark: int = MIN_TIMESTAMP
-        self.in_pieces: Callable[[Piece], Pending] = all_at_once
+        self.in_slices: Callable[[Slice], Pending] = all_at_once
         self.results: Results = _Nowhere()
         self._target = target
         self._keys = keys
@@ -520,7 +520,7 @@ class InternalTimerService:
         """Set the watermark and fire all event-time timers that it has reached.
 
         Pass the watermark on only after that, so that what timers emit goes first. If
-        there are many it is done in pieces; see ``in_pieces``.
+        there are many it is done in pieces; see ``in_slices``.
 
         Returns:
             None when everything has fired, else an awaitable that fires the rest.
@@ -530,7 +530,7 @@ class InternalTimerService:
         head = self._event.head
         if head is None or head > timestamp_ms:
             return None
-        return self.in_pieces(partial(self._fire_event_time, timestamp_ms))
+        return self.in_slices(partial(self._fire_event_time, timestamp_ms))
 
     def snapshot(self) -> TimerSnapshot:
         """Return all timers as they are now; a thread may read them."""
@@ -638,7 +638,7 @@ class InternalTimerService:
     def _on_processing_time(self, timestamp_ms: int) -> Pending:
         # Gone before the callbacks: what they register decides what is armed next.
         self._armed = None
-        pending = self.in_pieces(partial(self._fire_processing_time, timestamp_ms))
+        pending = self.in_slices(partial(self._fire_processing_time, timestamp_ms))
         if pending is not None:
             return self._arm_head_after(pending)
         self._arm_head()

@@ -15,7 +15,7 @@ from aiomailbox.operators.core.context import LateRecords
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.fields import why_rows
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.operators.core.slices import Pieces, done_after, in_pieces
+from aiomailbox.operators.core.slices import Slices, done_after, in_slices
 from aiomailbox.operators.core.user_code import describe
 from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.keyed.operators import KeyReader, Settled, StatefulOperator
@@ -300,7 +300,7 @@ class AggregateWindowsOperator(StatefulOperator):
         if self._failures.may_fail:
             self._aggregate, self._log = undoable(self._given), UndoLog()
         self._dropped = LateRecords(context.metrics, context.repeated)
-        self._pieces = Pieces(context, self.output, self.emit_collected)
+        self._slices = Slices(context, self.output, self.emit_collected)
         self._results_taken: list[Any] = []
         self._stamps_taken: list[int] = []
         return None
@@ -339,10 +339,10 @@ class AggregateWindowsOperator(StatefulOperator):
 
     def fire(self, timestamp_ms: int) -> Pending:
         """Emit what ends, and forget what is over, in pieces."""
-        pending = then(self._pieces.run(self._emit_ended), self.emit_collected)
+        pending = then(self._slices.run(self._emit_ended), self.emit_collected)
         if not self._forgets:
             return pending
-        return then(pending, self._pieces.run, self._forget_over)
+        return then(pending, self._slices.run, self._forget_over)
 
     def emit_collected(self) -> Pending:
         """Pass on what was taken of windows that ended, and what failed."""
@@ -454,7 +454,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         ]
         self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._offset: int = self._assigner.offset_ms
-        pending = then(in_pieces(self._open.take_over), self._take_over_fired)
+        pending = then(in_slices(self._open.take_over), self._take_over_fired)
         return then(then(pending, self._forget_restored), super().open)
 
     def expect_accumulators(self) -> None:
@@ -463,7 +463,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
             self.context.keyed_state.namespaced(state)
 
     def _take_over_fired(self) -> Pending:
-        return in_pieces(self._fired.take_over)
+        return in_slices(self._fired.take_over)
 
     def _forget_restored(self) -> None:
         # Kept for late records of an earlier run, also if there are none any more.

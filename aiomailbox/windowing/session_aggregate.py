@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.operators.core.slices import in_pieces
+from aiomailbox.operators.core.slices import in_slices
 from aiomailbox.operators.core.user_code import describe
 from aiomailbox.operators.keyed.operators import Settled
 from aiomailbox.records.events import MAX_TIMESTAMP
@@ -245,7 +245,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         """Bind the state."""
         table = self.context.keyed_state.table(self._state)
         self._sessions = OpenSessions(table, self._lateness)
-        return then(in_pieces(self._sessions.take_over), super().open)
+        return then(in_slices(self._sessions.take_over), super().open)
 
     def expect_accumulators(self) -> None:
         """Ask for the sessions."""

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.slices import Pieces
+from aiomailbox.operators.core.slices import Slices
 from aiomailbox.operators.keyed.operators import StatefulOperator
 from aiomailbox.records.events import Watermark
 from aiomailbox.records.run import ListRun
@@ -172,7 +172,7 @@ def test_a_piece_grows_while_it_is_short_and_falls_at_once() -> None:
         context.clock.advance((0.002 if slow else 0.000_001) * count)
         return len(counts) == 15
 
-    pieces = Pieces(cast("RuntimeContext", context), output, lambda: None)
+    pieces = Slices(cast("RuntimeContext", context), output, lambda: None)
     assert pieces.run(piece) is None
     assert counts[:8] == [1, 2, 4, 8, 16, 32, 64, 128]
     assert counts[8:12] == [pytest.approx(250, abs=1)] * 4

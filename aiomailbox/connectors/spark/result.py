@@ -12,8 +12,8 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from aiomailbox.checkpoint.savepoint import Savepoint
-from aiomailbox.columnar.encode import BatchMaker, plain_in_micros
-from aiomailbox.columnar.types import is_rare_list, plain_type
+from aiomailbox.columnar.encode import BatchMaker, canonical_in_micros
+from aiomailbox.columnar.types import canonical_type, is_rare_list
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.jobs import (
     explaining_loss,
@@ -117,7 +117,7 @@ def kind_of_spark(kind: pa.DataType) -> pa.DataType:
 
     Without one, as for unsigned integers, it is that of the values in Python.
     """
-    kind = plain_in_micros(kind)
+    kind = canonical_in_micros(kind)
     if is_rare_list(kind):
         return pa.list_(kind_of_spark(kind.value_type))
     if pa.types.is_decimal(kind) and kind.precision > _DIGITS_MAX >= kind.scale:
@@ -125,7 +125,7 @@ def kind_of_spark(kind: pa.DataType) -> pa.DataType:
     try:
         _spark_type(kind, "")
     except UnsupportedColumnError:
-        return plain_type(kind) or kind
+        return canonical_type(kind) or kind
     return kind
 
 

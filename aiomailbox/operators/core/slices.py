@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from itertools import chain
 from typing import Any, Final
 
-from aiomailbox.eventtime.timers import Piece
+from aiomailbox.eventtime.timers import Slice
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Output, Pending
 from aiomailbox.records.run import RUN_LENGTH_MAX
@@ -24,11 +24,11 @@ from aiomailbox.records.run import RUN_LENGTH_MAX
 _PIECE_S: Final = 0.000_25
 
 
-# Of `in_pieces`: some milliseconds.
+# Of `in_slices`: some milliseconds.
 _STEPS: Final = 4096
 
 
-class Pieces:
+class Slices:
     """Does work of an operator piece by piece.
 
     Args:
@@ -53,7 +53,7 @@ class Pieces:
         self._flush = flush
         self._count = 1
 
-    def run(self, piece: Piece) -> Pending:
+    def run(self, piece: Slice) -> Pending:
         """Do all pieces, with a pause between two of them where it is time for one.
 
         Args:
@@ -73,7 +73,7 @@ class Pieces:
             if mailbox.should_interrupt(any_mail=True) or not availability.available:
                 return self._run_rest(piece, None)
 
-    async def _run_rest(self, piece: Piece, done: Awaitable[bool] | None) -> None:
+    async def _run_rest(self, piece: Slice, done: Awaitable[bool] | None) -> None:
         mailbox, availability = self._mailbox, self._availability
         while done is None or not await done:
             flushed = self._flush()
@@ -102,7 +102,7 @@ class Pieces:
             self._count = max(1, int(_PIECE_S * self._count / elapsed_s))
 
 
-def in_pieces(piece: Callable[[int], bool]) -> Pending:
+def in_slices(piece: Callable[[int], bool]) -> Pending:
     """Do work of an operator that opens, and let the event loop go between two pieces.
 
     Args:
@@ -112,11 +112,11 @@ def in_pieces(piece: Callable[[int], bool]) -> Pending:
     Returns:
         None if little was left, else an awaitable that does the rest.
     """
-    return None if piece(_STEPS) or piece(_STEPS) else _rest_in_pieces(piece)
+    return None if piece(_STEPS) or piece(_STEPS) else _rest_in_slices(piece)
 
 
 def done_after(pending: Pending, *, done: bool) -> bool | Awaitable[bool]:
-    """Return what a piece of `Pieces` returns.
+    """Return what a piece of `Slices` returns.
 
     Args:
         pending: What has to be awaited before, or None.
@@ -130,7 +130,7 @@ async def _after(pending: Awaitable[None], *, done: bool) -> bool:
     return done
 
 
-async def _rest_in_pieces(piece: Callable[[int], bool]) -> None:
+async def _rest_in_slices(piece: Callable[[int], bool]) -> None:
     # Nothing is waited for: others have their turn.
     while not piece(_STEPS):  # noqa: ASYNC110
         await asyncio.sleep(0)

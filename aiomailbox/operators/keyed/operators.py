@@ -51,7 +51,7 @@ from aiomailbox.operators.core.operator import (
     awaited,
     then,
 )
-from aiomailbox.operators.core.slices import Pieces
+from aiomailbox.operators.core.slices import Slices
 from aiomailbox.operators.core.user_code import (
     check_function,
     describe,
@@ -311,8 +311,8 @@ class StatefulOperator(Operator):
                 them on.
         """
         service = self.context.timer_service(target)
-        pieces = Pieces(self.context, self.output, self.emit_collected)
-        service.in_pieces = pieces.run
+        pieces = Slices(self.context, self.output, self.emit_collected)
+        service.in_slices = pieces.run
         if results is not None:
             service.results = results
         self._timer_services[name] = service

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from aiomailbox.columnar import sessions
-from aiomailbox.columnar.sessions import Dues
+from aiomailbox.columnar.sessions import DeadlineIndex
 
 STEPS = st.lists(
     st.one_of(
@@ -23,7 +23,7 @@ def test_each_place_is_taken_when_it_is_due_and_not_before(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sessions, "_NEAR_MIN", near_min)
-        found, real, now = Dues(), dict[int, int](), 0
+        found, real, now = DeadlineIndex(), dict[int, int](), 0
         for step, number, time in steps:
             if step == "due":
                 # One that is there ends, and another one begins in its place.
@@ -47,7 +47,7 @@ def test_each_place_is_taken_when_it_is_due_and_not_before(
 
 
 def test_few_of_many_places_are_near() -> None:
-    found = Dues()
+    found = DeadlineIndex()
     found.choose(np.arange(100_000), np.arange(100_000)[::-1], 0)
     assert not found.is_beyond(3000)
     assert found.take(3000).tolist() == list(range(96_999, 100_000))
@@ -57,7 +57,7 @@ def test_few_of_many_places_are_near() -> None:
 
 
 def test_many_near_places_bring_the_horizon_nearer() -> None:
-    found = Dues()
+    found = DeadlineIndex()
     found.choose(np.zeros(0, np.int64), np.zeros(0, np.int64), 10)
     found.choose(np.arange(1000), np.arange(1000), 0)
     assert not found.is_beyond(10)
