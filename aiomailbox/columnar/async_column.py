@@ -322,7 +322,6 @@ class AsyncColumnOperator(AsyncMapOperator):
         return super()._prepare()
 
     def process_run(self, run: Run) -> Pending:
-        """Take the rows and begin their calls, as far as there is room."""
         if not len(run):
             return None
         if isinstance(run, ArrowRun):

@@ -56,7 +56,6 @@ class ColumnarKeyCheck(Operator):
         self._check = KeyCheck(key, self._assigner)
 
     def open(self) -> Pending:
-        """Prepare for failing records."""
         self._failures = RecordFailures(
             self.on_error, self._check, self.context, self.output
         )

@@ -84,7 +84,6 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
         super().setup(context, naming_output(output, self._maker))
 
     def process_run(self, run: Run) -> Pending:
-        """Update the content of each record's key and emit the results as one run."""
         if self._is_columnar:
             if not len(run):
                 return None

@@ -537,7 +537,6 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         self._ending: EndingPairs | None = None
 
     def open(self) -> Pending:
-        """Bind the state."""
         self._slices = Slices(self.context, self.output, self.emit_collected)
         return super().open()
 

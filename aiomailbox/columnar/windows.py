@@ -381,7 +381,6 @@ class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
         super().setup(context, naming_output(output, self._maker))
 
     def process_run(self, run: Run) -> Pending:
-        """Add each record to its window."""
         if self._is_columnar and len(run):
             self._since_look += len(run)
             self.begin_run(run)
@@ -392,7 +391,6 @@ class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
         return super().process_run(run)
 
     def fire(self, timestamp_ms: int) -> Pending:
-        """Emit what ends, and forget what is over, in pieces."""
         if not self._is_columnar:
             return super().fire(timestamp_ms)
         pending = self._slices.run(self._emit_some)

@@ -609,7 +609,6 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
         writer.channels.append(self)
 
     def emit_run(self, run: Run) -> bool:
-        """Queue records; see `ResultPartition.emit_run`."""
         # Also not encoded: a consumer that has gone would cost as much as one that
         # reads.
         if self.is_released:
@@ -618,7 +617,6 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
         return self.has_unflushed_data
 
     def emit_control(self, element: Control) -> bool:
-        """Queue a control element, in order with the records; as `emit_run`."""
         if self.is_released:
             return False
         self._writer.emit_control(element, self)

@@ -327,7 +327,6 @@ class LocalInputChannel(InputChannel):
 
     @property
     def has_priority(self) -> bool:
-        """Whether the next buffer is a priority event."""
         view = self._view
         return view is not None and not view.is_released and view.has_priority
 
@@ -342,12 +341,10 @@ class LocalInputChannel(InputChannel):
             view.resume_consumption()
 
     def acknowledge_all_data_processed(self) -> None:
-        """Tell the producer that all its records have been processed."""
         if self._view is not None:
             self._view.acknowledge_all_data_processed()
 
     def release(self) -> None:
-        """Release the producer; recycles what is queued. Idempotent."""
         self.is_released = True
         if self._retry is not None:
             self._retry.cancel()

@@ -50,7 +50,6 @@ class PipelinedSubpartition(ResultSubpartition[ObjectBuffer, PolledBuffer]):
         self._buffer_size_bytes = buffer_size_bytes
 
     def emit_run(self, run: Run) -> bool:
-        """Queue records; see `ResultPartition.emit_run`."""
         count = len(run)
         if not count:
             return False
@@ -67,7 +66,6 @@ class PipelinedSubpartition(ResultSubpartition[ObjectBuffer, PolledBuffer]):
         return unfinished
 
     def emit_control(self, element: Control) -> bool:
-        """Queue a control element, in order with the records; as `emit_run`."""
         last = self._buffers.peek_last()
         if last is not None and not last.is_sealed:
             last.append_control(element)

@@ -489,7 +489,6 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[InT, OutT]):
 
     @property
     def accumulates(self) -> AggregateFunction:
-        """The aggregate function."""
         return self.aggregate_function
 
 
@@ -511,12 +510,10 @@ class AccumulatorDescriptor(StateDescriptor):
 
     @property
     def accumulates(self) -> AggregateFunction:
-        """The aggregate function."""
         found: AggregateFunction = self.aggregate
         return found
 
     def converted(self, content: Any, convert: Convert) -> Any:
-        """Return a content with its accumulators converted, None if nothing is left."""
         if self.convert_content is None:
             return convert(content)
         return self.convert_content(content, convert)

@@ -306,7 +306,6 @@ class PartingOutput(ChainingOutput):
         self._size = SliceSize(context.clock)
 
     def emit_run(self, run: Run) -> Pending:
-        """Count the records and hand them over."""
         length = len(run)
         self._records_in.value += length
         if not length:

@@ -135,7 +135,6 @@ class InputAvailability(Availability):
             self._gate.on_available(callback)
 
     def discard(self, callback: Callable[[], None]) -> None:
-        """Forget a pending callback."""
         self._gate.discard(callback)
 
 

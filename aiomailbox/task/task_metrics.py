@@ -218,7 +218,6 @@ class MeasuredAvailability(Availability):
         self._source.on_available(callback)
 
     def discard(self, callback: Callable[[], None]) -> None:
-        """Forget a pending callback."""
         self._source.discard(callback)
 
     def waiter(self) -> asyncio.Future[None]:

@@ -446,7 +446,6 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self._pour: Callable[..., None] | None = None
 
     def open(self) -> Pending:
-        """Bind the state."""
         context = self.context
         store = context.keyed_state
         self._open, self._fired = [
@@ -458,7 +457,6 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         return then(then(pending, self._forget_restored), super().open)
 
     def expect_accumulators(self) -> None:
-        """Ask for the contents of windows."""
         for state in self._states:
             self.context.keyed_state.namespaced(state)
 
@@ -496,7 +494,6 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         ]
 
     def layered(self) -> list[Settled]:
-        """Return all that a snapshot is taken of."""
         return [*super().layered(), self._open, self._fired]
 
     def _windows_snapshot(
@@ -519,7 +516,6 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
     ) -> None:
-        """Add record by record until something raises."""
         # So a window that is there takes records, and nothing more is looked for.
         assert self._open.first_until(self._ended) is None, "what ends is taken out"
         pour = self._pour
@@ -656,7 +652,6 @@ class SlidingAggregateOperator(TumblingAggregateOperator):
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
     ) -> None:
-        """Add record by record until something raises."""
         contents, add = self._open.contents, self._aggregate.add
         size, slide = self._size, self._slide
         offset, ended = self._offset, self._ended

@@ -198,12 +198,10 @@ class _TumblingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
         return own
 
     def kept_offset(self) -> int | None:
-        """Return the offset of this subtask's own windows, once it is set."""
         is_decided = self.stagger is WindowStagger.ALIGNED
         return self.offset_ms if self._is_shifted and is_decided else None
 
     def __str__(self) -> str:
-        """Return its class and its times, for `explain`."""
         text = f"{super().__str__()} of {duration_text(self.size_ms)}"
         if self.stagger is not WindowStagger.ALIGNED:
             text += f", {self.stagger.value} start"
@@ -315,7 +313,6 @@ class _SlidingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
         )
 
     def __str__(self) -> str:
-        """Return its class and its times, for `explain`."""
         times = f"of {duration_text(self.size_ms)} every {duration_text(self.slide_ms)}"
         return f"{super().__str__()} {times}{_offset_text(self.offset_ms)}"
 

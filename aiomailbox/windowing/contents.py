@@ -271,13 +271,11 @@ def _other_function(had: str, has: str) -> str:
 
 class _OfRecords(ListStateDescriptor[Any]):
     def other_kind(self, kind: str) -> str:
-        """Name the functions."""
         return _other_function(kind, self.kind)
 
 
 class _OfAccumulators(AccumulatorDescriptor):
     def other_kind(self, kind: str) -> str:
-        """Name the functions."""
         return _other_function(kind, self.kind)
 
 
@@ -397,7 +395,6 @@ class AccumulatedContents(WindowContents):
         return [content]
 
     def merge(self, key: Any, target: Window, sources: Sequence[Window]) -> Pending:
-        """Move what other windows hold into one."""
         held = self._take_out(key, target, sources)
         if self.is_async:
             return self._merge_awaited(key, target, held)
@@ -470,7 +467,6 @@ class ListedContents(WindowContents):
         return list(content)
 
     def merge(self, key: Any, target: Window, sources: Sequence[Window]) -> Pending:
-        """Move what other windows hold into one."""
         held = self._take_out(key, target, sources)
         if held:
             merged = [record for records in held for record in records]

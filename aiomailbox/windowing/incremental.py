@@ -81,7 +81,6 @@ class AsyncReduce(ReduceAggregate):
     __slots__ = ()
 
     async def add(self, value: Any, accumulator: Any) -> Any:
-        """Return ``value``, folded into what is there."""
         if accumulator is None:
             return value
         reduced = await self.reduce_function(accumulator, value)

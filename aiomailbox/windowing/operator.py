@@ -434,7 +434,6 @@ class WindowOperator(StatefulOperator):
         return with_offset(super().snapshot_own(), offset)
 
     def expect_accumulators(self) -> None:
-        """Ask for the contents of windows."""
         self._contents.expect(self.context.keyed_state)
 
     def restore_own(self, own: OperatorStateSnapshot) -> None:
@@ -485,7 +484,6 @@ class WindowOperator(StatefulOperator):
         return True
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
-        """Return what reads a record's key."""
         return key_function(self._spec.key)
 
     def process_run(self, run: Run) -> Pending:

@@ -333,7 +333,6 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         self._forgets = True
 
     def open(self) -> Pending:
-        """Bind the state."""
         return then(super().open(), self._open_panes)
 
     def _open_panes(self) -> None:
@@ -370,7 +369,6 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         return self._windows_snapshot(window_rows(unfired), window_rows(fired))
 
     def layered(self) -> list[Settled]:
-        """Return all that a snapshot is taken of."""
         return [*super().layered(), self._panes]
 
     def _begin_to_end(self, start: int, count: int) -> int:
@@ -429,7 +427,6 @@ class PanedAggregateOperator(TumblingAggregateOperator):
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
     ) -> None:
-        """Add record by record until something raises."""
         panes = self._panes.contents
         create, add = self._aggregate.create_accumulator, self._aggregate.add
         width, offset = self._pane, self._offset

@@ -242,7 +242,6 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         return gap or super().rows_reason()
 
     def open(self) -> Pending:
-        """Bind the state."""
         table = self.context.keyed_state.table(self._state)
         self._sessions = OpenSessions(table, self._lateness)
         return then(in_slices(self._sessions.take_over), super().open)
@@ -266,7 +265,6 @@ class SessionAggregateOperator(AggregateWindowsOperator):
         return [KeyedStateSnapshot.of_rows(groups, states, [rows])]
 
     def layered(self) -> list[Settled]:
-        """Return all that a snapshot is taken of."""
         return [*super().layered(), self._sessions]
 
     def _take_ended(self, count: int, results: list[Any], stamps: list[int]) -> bool:
@@ -285,7 +283,6 @@ class SessionAggregateOperator(AggregateWindowsOperator):
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
     ) -> None:
-        """Add record by record until something raises."""
         by_key, add = self._sessions.by_key, self._aggregate.add
         gap = self._gap
         gap_of = None if isinstance(gap, int) else gap

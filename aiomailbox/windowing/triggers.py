@@ -208,7 +208,6 @@ class EventTimeTrigger(Trigger):
             context.register_event_time_timer(window.max_timestamp)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Delete the timer."""
         context.delete_event_time_timer(window.max_timestamp)
 
 
@@ -238,7 +237,6 @@ class ProcessingTimeTrigger(Trigger):
             context.register_processing_time_timer(window.max_timestamp)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Delete the timer."""
         context.delete_processing_time_timer(window.max_timestamp)
 
 
@@ -265,7 +263,6 @@ class CountTrigger(Trigger):
         return cls(count)
 
     def __str__(self) -> str:
-        """Return its class and its settings, for `explain`."""
         return f"{super().__str__()} of {self.count}"
 
     def on_element(
@@ -307,7 +304,6 @@ class PurgingTrigger(Trigger):
         return cls(inner)
 
     def __str__(self) -> str:
-        """Return its class and its settings, for `explain`."""
         return f"{super().__str__()} of {self.inner}"
 
     @property
@@ -502,7 +498,6 @@ class EndOfStreamTrigger(Trigger):
         context.register_event_time_timer(MAX_TIMESTAMP)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
-        """Delete the timer."""
         context.delete_event_time_timer(MAX_TIMESTAMP)
 
 
@@ -529,7 +524,6 @@ class DeltaTrigger(Trigger):
         return cls(threshold, delta)
 
     def __str__(self) -> str:
-        """Return its class and its settings, for `explain`."""
         return f"{super().__str__()} of {self.threshold} by {describe(self.delta)}"
 
     def on_element(
@@ -607,7 +601,6 @@ class _ContinuousTrigger(Trigger):
         return cls(pipeline_ms(interval, "interval"))
 
     def __str__(self) -> str:
-        """Return its class and its settings, for `explain`."""
         return f"{super().__str__()} of {duration_text(self.interval_ms)}"
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:

@@ -81,7 +81,6 @@ class WindowJoinOperator(WindowOperator, TwoInputOperator):
         return why_rows(self.key_of_input(0)) or why_rows(self.key_of_input(1))
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
-        """Return what reads the key of a side's records."""
         key: SidedKey = self._spec.key
         return key.of_side(index)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import re
 import subprocess
 import sys
@@ -61,6 +62,32 @@ def _has_all(tree: ast.Module) -> bool:
         if isinstance(node, ast.Assign)
         for target in node.targets
     )
+
+
+def test_a_public_method_says_what_it_does_or_inherits_it(
+    trees: dict[str, ast.Module],
+) -> None:
+    silent = [
+        f"{path}: {kind.__qualname__}.{name}"
+        for path in trees
+        for kind in vars(importlib.import_module(module_name(path))).values()
+        if inspect.isclass(kind) and kind.__module__ == module_name(path)
+        for name in vars(kind)
+        if not kind.__name__.startswith("_") and not _says(kind, name)
+    ]
+    assert silent == []
+
+
+def _says(kind: type, name: str) -> bool:
+    own = vars(kind)[name]
+    function = own.fget if isinstance(own, property) else own
+    function = getattr(function, "__func__", function)
+    if name.startswith("_") or not inspect.isfunction(function):
+        return True
+    # What a decorator has made, as of a dataclass, has no place in the class.
+    if not function.__qualname__.startswith(kind.__qualname__):
+        return True
+    return any(getattr(vars(base).get(name), "__doc__", "") for base in kind.__mro__)
 
 
 def test_only_connectors_and_columns_know_spark_and_arrow(

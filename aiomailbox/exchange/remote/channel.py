@@ -559,7 +559,6 @@ class RemoteInputChannel(InputChannel):
 
     @property
     def has_priority(self) -> bool:
-        """Whether the next buffer is a priority event."""
         return not self.is_released and self._received.has_priority
 
     def request_subpartition(self) -> None:
@@ -640,7 +639,6 @@ class RemoteInputChannel(InputChannel):
         link.resume_consumption()
 
     def acknowledge_all_data_processed(self) -> None:
-        """Tell the producer that all its records have been processed."""
         if self._link is not None and not self.is_released:
             self._link.acknowledge_all_data_processed()
 

@@ -386,17 +386,14 @@ class AsyncMapOperator(Operator):
 
     @property
     def room(self) -> int:
-        """How many rows fit before `process_run` has to wait."""
         # Those that wait for their key have places of their own.
         waiting = 0 if self._gate is None else self._gate.waiting
         return self._places - self._queue.held + waiting
 
     def open_calls(self, count_max: int) -> OpenCalls | None:
-        """Return the calls that have not ended, the oldest first."""
         return None if self._rows is None else self._rows.caller.open_calls(count_max)
 
     def blocked(self) -> Blocked | None:
-        """Return what its calls wait for."""
         if self._rows is None:
             return None
         waiting = 0 if self._gate is None else self._gate.waiting

@@ -447,11 +447,9 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         return self._take_restored(self._flow)
 
     def open_calls(self, count_max: int) -> OpenCalls | None:
-        """Return the calls that have not ended, the oldest first."""
         return None if self._flow is None else self._flow.caller.open_calls(count_max)
 
     def blocked(self) -> Blocked | None:
-        """Return what its calls wait for."""
         if self._flow is None:
             return None
         return self._flow.caller.blocked(self._gate.waiting)
@@ -468,7 +466,6 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     @property
     def room(self) -> int:
-        """How many rows fit before `process_run` has to wait."""
         # Rows that wait for their key are bounded by `key_buffer`, not by `buffer`.
         return self._places - self._queue.held + self._gate.waiting
 

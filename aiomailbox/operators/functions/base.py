@@ -284,7 +284,6 @@ class ElementOperator(FunctionOperator):
         super().__init__(function, on_error)
 
     def open(self) -> Pending:
-        """Open the function."""
         pending = super().open()
         self._calls = [
             ElementCalls(

@@ -226,7 +226,6 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
         return KeyedProcessContext(self.context, self._collector, self._timers)
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
-        """Return what reads the key of an input's records; None if they have none."""
         return self._selectors[index] if index < len(self._selectors) else None
 
     def process_input(self, index: int, run: Run) -> Pending:
@@ -811,7 +810,6 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         return [keyed, KeyedBroadcastContext(context, collector, self._states)]
 
     def keyed_context(self) -> KeyedProcessContext:
-        """Return the context of the methods that have a key."""
         return KeyedReadOnlyContext(
             self.context, self._collector, self._timers, self._states
         )

@@ -327,7 +327,6 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         return function
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
-        """Return what reads the key of a side's records."""
         return self._key2 if index else self._key1
 
     def process_run1(self, run: Run) -> Pending:

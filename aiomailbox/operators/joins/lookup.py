@@ -201,7 +201,6 @@ class AsOfJoinOperator(KeyedJoinOperator):
         self._left_late = left_late
 
     def open(self) -> Pending:
-        """Bind state and timers, and open the function."""
         self._stamps_of: tuple[Any, ...] = ()
         self._kept_stamps: list[int] = []
         return super().open()

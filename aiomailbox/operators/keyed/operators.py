@@ -503,7 +503,6 @@ class RollingOperator(StatefulOperator):
         self.on_error: OnError = check_on_error(on_error)
 
     def open(self) -> Pending:
-        """Bind the state."""
         self._keys = KeyReader(self._key, self)
         self._table = self.context.keyed_state.table(self._state)
         self._failures = RecordFailures(
@@ -520,7 +519,6 @@ class RollingOperator(StatefulOperator):
         return self._is_async
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
-        """Return what reads a record's key."""
         return self._key
 
     def process_run(self, run: Run) -> Pending:
@@ -663,7 +661,6 @@ class KeyedReduceOperator(RollingOperator):
         )
 
     def open(self) -> Pending:
-        """Bind the state."""
         if self.context.mutations is not None:
             self._reduce = self.context.mutations.watched_call(self._reduce)
         return super().open()
@@ -756,7 +753,6 @@ class KeyedAggregateOperator(RollingOperator):
         return why_rows(self._key)
 
     def open(self) -> Pending:
-        """Bind the state."""
         warn_of_text(self._aggregate, self.context.log)
         return super().open()
 

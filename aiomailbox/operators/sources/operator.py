@@ -265,7 +265,6 @@ class SourceAvailability(Availability):
         self._run_callbacks()
 
     def on_available(self, callback: Callable[[], None]) -> None:
-        """Run ``callback`` once: now if available, else when it becomes so."""
         if self.available:
             callback()
             return

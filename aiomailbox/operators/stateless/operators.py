@@ -118,14 +118,12 @@ class AsyncStatelessOperator(Operator):
             )
 
     def open(self) -> Pending:
-        """Prepare for failing records."""
         self._failures = RecordFailures(
             self.on_error, self.function, self.context, self.output
         )
         return None
 
     def may_leave_rest(self, index: int) -> bool:
-        """Whether it may leave the rest of a run: always."""
         return True
 
     def process_run(self, run: Run) -> Pending:

@@ -97,7 +97,6 @@ class ThreadOperator(Operator):
         self._piece: _Piece | None = None
 
     def open(self) -> Pending:
-        """Prepare for failing records."""
         self._failures = RecordFailures(
             self.on_error, self.function, self.context, self.output
         )
@@ -107,7 +106,6 @@ class ThreadOperator(Operator):
         return None
 
     def may_leave_rest(self, index: int) -> bool:
-        """Whether it may leave the rest of a run: always."""
         return True
 
     def open_calls(self, count_max: int) -> OpenCalls | None:

@@ -455,7 +455,6 @@ class DeduplicateOperator(StatefulOperator):
         return why_rows(self._key)
 
     def open(self) -> Pending:
-        """Bind the state."""
         self._keys = KeyReader(self._key, self)
         self._seen = self.context.keyed_state.get_value(
             # The name is in snapshots.
@@ -524,7 +523,6 @@ class WithLatestOperator(TwoInputOperator):
     """
 
     def open(self) -> Pending:
-        """Bind the state."""
         self._latest = self.context.operator_state.get_broadcast_state(_LATEST)
         self._dropped = self.context.metrics.counter("records_without_latest")
         return None

@@ -80,11 +80,6 @@ class RemoteAlignmentGroups(AlignmentGroups):
         self._limits: dict[str, int] = {}
 
     def get(self, config: AlignmentConfig) -> AlignmentGroup:
-        """Return the group that a strategy names.
-
-        Raises:
-            InvalidArgumentError: If others of the group named another drift.
-        """
         # The drift is compared there.
         super().get(config)
         group = self._remote.get(config.group)
@@ -145,11 +140,6 @@ class ParentAlignmentGroups(AlignmentGroups):
         self._told: dict[str, ParentAlignmentGroup] = {}
 
     def get(self, config: AlignmentConfig) -> AlignmentGroup:
-        """Return the group that a strategy names.
-
-        Raises:
-            InvalidArgumentError: If others of the group named another drift.
-        """
         super().get(config)
         return self._told.setdefault(
             config.group,
