@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from aiomailbox.checkpoint.settings import CheckpointingMode
 from aiomailbox.clock import Clock
-from aiomailbox.errors import InvalidArgumentError, MissingExtraError, UsageError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    MissingExtraError,
+    UsageError,
+    add_note,
+)
 from aiomailbox.graph.describe import (
     describe_mermaid,
     describe_plan,
@@ -65,6 +70,32 @@ class JobDefinition:
         self.declared.append((item, caller_location()))
         return [Origin(item)]
 
+    def change(
+        self, item: Transformation, call: str, **settings: Any
+    ) -> Transformation:
+        """Return a copy of an operator with other settings, which takes its place.
+
+        Args:
+            item: The operator; it is not to be used from now on.
+            call: What the user wrote, for the error if it is used.
+            **settings: Attributes of a transformation.
+
+        Raises:
+            UsageError: If it is a sink of a job that has started.
+        """
+        if item.is_part_of_input:
+            [[origin]] = item.inputs
+            changed = self.change(origin.transformation, call, **settings)
+            settings = {"inputs": [[replace(origin, transformation=changed)]]}
+        copy = replace(item, changed_by="", **settings)
+        if item.sink is not None and not _put(self.sinks, item, copy):
+            raise UsageError(
+                f"{call} comes too late for sink {item.name!r}: its job has started"
+            )
+        _put(self.declared, item, copy)
+        item.changed_by = f"{call} at {caller_location()}"
+        return copy
+
     def forget_unread(self) -> list[tuple[Transformation, str]]:
         """Return the last operators of branches that no job has run, with their lines.
 
@@ -105,6 +136,7 @@ class JobDefinition:
                 "async for record in stream"
             )
             raise UsageError(message)
+        _check_unchanged(sinks)
         config = config or self.config
         return build_job_graph(
             name,
@@ -114,6 +146,17 @@ class JobDefinition:
             chaining=config.operator_chaining,
             parent_apart=_place(config).parent_apart,
         )
+
+    def _forget(self, sinks: list[Transformation], error: UsageError) -> None:
+        """Run no sinks that no job can have, as nothing can mend them."""
+        kept = [item for item in self.sinks if item not in sinks]
+        if len(kept) < len(self.sinks):
+            self.sinks[:] = kept
+            add_note(
+                error,
+                "what the job would have run is forgotten, because streams do not "
+                "change: write these streams again",
+            )
 
     def explain(self, name: str, sinks: list[Transformation], form: str) -> str:
         """Return the graph of what ends in the sinks.
@@ -168,7 +211,11 @@ class JobDefinition:
         """
         config = config or self.config
         place = _place(config)
-        graph = self.job_graph(name, sinks, config)
+        try:
+            graph = self.job_graph(name, sinks, config)
+        except UsageError as error:
+            self._forget(sinks, error)
+            raise
         # Workers get the settings, and start no others.
         config = replace(traced(config), deployment=None)
         _check_replayable(graph, config)
@@ -180,6 +227,38 @@ class JobDefinition:
         self.declared.clear()
         self.declared.extend(left)
         return job
+
+
+def _put(
+    items: MutableSequence[Any], item: Transformation, copy: Transformation
+) -> bool:
+    """Put a copy in the place of an operator, if it is there; say whether it was."""
+    # The newest are asked for.
+    for place in range(len(items) - 1, -1, -1):
+        found = items[place]
+        if found is item:
+            items[place] = copy
+            return True
+        if isinstance(found, tuple) and found[0] is item:
+            items[place] = (copy, *found[1:])
+            return True
+    return False
+
+
+def _check_unchanged(sinks: list[Transformation]) -> None:
+    """Refuse an operator of which a changed copy was made.
+
+    Raises:
+        UsageError: If there is one; names the call that made the copy.
+    """
+    for item in reachable(sinks):
+        if item.changed_by:
+            call, _, line = item.changed_by.partition(" at ")
+            raise UsageError(
+                f"the job uses operator {item.name!r} as it was before {call} "
+                f"({line}). A stream does not change: {call} returns another one, so "
+                f"write `stream = stream{call}`, and use that one only"
+            )
 
 
 def _place(config: JobConfig) -> Deployment:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from copy import copy
 from datetime import timedelta
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeVar, overload
 
 from aiomailbox.api.build import (
@@ -381,6 +383,7 @@ class _SidedWindowed(Unfinished):
 
     _called = "join"
     _left = "apply(function), which gives a stream"
+    _meant = MappingProxyType({"on_error": "apply(function, on_error=...)"})
 
     def __init__(self, windowed: WindowedStream[Any, Any]) -> None:
         self._windowed = windowed
@@ -389,28 +392,24 @@ class _SidedWindowed(Unfinished):
         return f"<{type(self).__name__} in {self._windowed._assigner_name}>"
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Set when a window fires; by default when time passes the end of the window."""
-        self._windowed.trigger(trigger)
-        return self
+        """Return windows that fire when the trigger says so.
+
+        By default they fire when time passes their end.
+        """
+        return self._with(self._windowed.trigger(trigger))
 
     def evictor(self, evictor: Evictor) -> Self:
-        """Set which records are evicted when a window fires."""
-        self._windowed.evictor(evictor)
-        return self
+        """Return windows that evict records when they fire."""
+        return self._with(self._windowed.evictor(evictor))
 
     def allowed_lateness(self, lateness: timedelta) -> Self:
-        """Keep windows for longer, and fire them again for each late record."""
-        self._windowed.allowed_lateness(lateness)
-        return self
+        """Return windows that are kept for longer, and fire again for each late record."""
+        return self._with(self._windowed.allowed_lateness(lateness))
 
-    def on_error(self, on_error: OnError) -> Self:
-        """Set what to do with a record, pair or window for which a function raises.
-
-        That is a pair of records for a join, a window for a co-group, or the record for
-        which a gap function or trigger raises; see `WindowedStream.on_error`.
-        """
-        self._windowed.on_error(on_error)
-        return self
+    def _with(self, windowed: WindowedStream[Any, Any]) -> Self:
+        changed = copy(self)
+        changed._windowed = windowed
+        return changed
 
 
 class JoinedWindows(_SidedWindowed, Generic[A, B]):
@@ -432,23 +431,33 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
         self._select = select
 
     @overload
-    def apply(self, function: Callable[[A, B], Awaitable[U]]) -> DataStream[U]: ...
+    def apply(
+        self, function: Callable[[A, B], Awaitable[U]], *, on_error: OnError = fail
+    ) -> DataStream[U]: ...
 
     @overload
-    def apply(self, function: Callable[[A, B], U]) -> DataStream[U]: ...
+    def apply(
+        self, function: Callable[[A, B], U], *, on_error: OnError = fail
+    ) -> DataStream[U]: ...
 
-    def apply(self, function: Callable[[A, B], Any]) -> DataStream[Any]:
+    def apply(
+        self, function: Callable[[A, B], Any], *, on_error: OnError = fail
+    ) -> DataStream[Any]:
         """Emit what ``function`` returns for each pair of joined records.
 
         Args:
             function: ``(first, second)`` → one result; sync or ``async def``.
+            on_error: What to do with a pair for which it raises, or with a record for
+                which a gap function or trigger does; see `WindowedStream.reduce`.
 
         Returns:
             The results, with the last millisecond of their window as event time.
         """
-        return self._windowed._join("window join", JoinFunction(function))
+        return self._windowed._join("window join", JoinFunction(function), on_error)
 
-    def select(self, *names: str, **named: str | Expression) -> DataStream[Any]:
+    def select(
+        self, *names: str, on_error: OnError = fail, **named: str | Expression
+    ) -> DataStream[Any]:
         """Build a record from fields of each pair of joined records. Columns stay columns.
 
         The first stream is ``left``, the second ``right``. A field that only one side has
@@ -459,6 +468,7 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
         Args:
             names: The fields to keep, in this order; ``left.`` and ``right.`` are removed
                 from their new names.
+            on_error: As in `apply`, also for an expression that fails.
             named: New names, each with the name of a field or an expression of
                 `pyarrow.compute`. They follow the kept fields.
 
@@ -490,7 +500,7 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
             >>> am.run(joined.collect())
             [{'user': 'a', 'item': 'tea', 'clicked': 100}]
         """
-        return self._select(self._windowed._said, names, named)
+        return self._select(self._windowed._said, names, named, on_error)
 
 
 class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
@@ -503,14 +513,21 @@ class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
         Flink, ``CoGroupedStreams.WithWindow``.
     """
 
-    def apply(self, function: Callable[[list[A], list[B]], Items[U]]) -> DataStream[U]:
+    def apply(
+        self,
+        function: Callable[[list[A], list[B]], Items[U]],
+        *,
+        on_error: OnError = fail,
+    ) -> DataStream[U]:
         """Emit what ``function`` returns for the records of a key and window.
 
         Args:
             function: ``(firsts, seconds)`` → an iterable of results, called with two
                 lists, of which one may be empty. Sync or ``async def``.
+            on_error: What to do with a window for which it raises, or with a record for
+                which a gap function or trigger does; see `WindowedStream.reduce`.
 
         Returns:
             The results, with the last millisecond of their window as event time.
         """
-        return self._windowed._join("co-group", CoGroupFunction(function))
+        return self._windowed._join("co-group", CoGroupFunction(function), on_error)

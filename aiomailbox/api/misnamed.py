@@ -228,6 +228,7 @@ OF_WINDOWS: Final = {
     "collect": "aggregate(am.collect_list()).collect(), awaited",
     "to_list": "aggregate(am.collect_list())",
     "lateness": "allowed_lateness(...)",
+    "on_error": "aggregate(..., on_error=...), and likewise for the other verbs",
     "get_side_output": "aggregate(...).get_side_output(tag)",
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -1326,27 +1327,39 @@ class DataStream(Generic[T]):
         return stream
 
     def name(self, name: str) -> Self:
-        """Name the operator that made this stream."""
-        self._operator.name = check_name(name, "name")
-        return self
+        """Return the stream with a name for the operator that made it.
+
+        Streams do not change: the result takes the place of this stream, and a job that
+        uses this one too is refused. So are the results of `uid`, `set_parallelism`,
+        `set_max_parallelism`, `slot_sharing_group`, `disable_chaining` and
+        `start_new_chain`. A sink's result may be dropped: ``sink_to(sink).name("out")``.
+        """
+        return self._changed(f".name({name!r})", name=check_name(name, "name"))
 
     def uid(self, uid: str) -> Self:
-        """Give the operator a stable name, by which its state is found on restore."""
-        self._operator.uid = check_name(uid, "uid")
-        return self
+        """Return the stream with a stable name for the operator that made it.
+
+        By it, the operator's state is found on restore. As for `name`, the result takes
+        the place of this stream.
+        """
+        return self._changed(f".uid({uid!r})", uid=check_name(uid, "uid"))
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Set how many subtasks run the operator that made this stream."""
-        self._operator.parallelism = check_count(parallelism, "parallelism")
-        return self
+        """Return the stream with so many subtasks of the operator that made it."""
+        return self._changed(
+            f".set_parallelism({parallelism!r})",
+            parallelism=check_count(parallelism, "parallelism"),
+        )
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
-        """Set the number of the operator's key groups."""
-        self._operator.max_parallelism = check_max_parallelism(max_parallelism)
-        return self
+        """Return the stream with so many key groups of the operator that made it."""
+        return self._changed(
+            f".set_max_parallelism({max_parallelism!r})",
+            max_parallelism=check_max_parallelism(max_parallelism),
+        )
 
     def slot_sharing_group(self, name: str) -> Self:
-        """Assign the operator, and those that follow it, to a slot sharing group.
+        """Return the stream with a slot sharing group for the operator and what follows.
 
         Operators of different groups share no task. A deployment over several
         processes gives each group workers of its own.
@@ -1355,18 +1368,18 @@ class DataStream(Generic[T]):
             name: The group's name. An operator without one is in the group of its inputs,
                 or in ``"default"`` if it has no inputs or they are in several groups.
         """
-        self._operator.slot_sharing_group = check_name(name, "name")
-        return self
+        return self._changed(
+            f".slot_sharing_group({name!r})",
+            slot_sharing_group=check_name(name, "name"),
+        )
 
     def disable_chaining(self) -> Self:
-        """Give the operator a task of its own."""
-        self._operator.chaining = ChainingStrategy.NEVER
-        return self
+        """Return the stream with a task of its own for the operator that made it."""
+        return self._changed(".disable_chaining()", chaining=ChainingStrategy.NEVER)
 
     def start_new_chain(self) -> Self:
-        """Begin a new task with the operator."""
-        self._operator.chaining = ChainingStrategy.HEAD
-        return self
+        """Return the stream with a new task that begins with the operator."""
+        return self._changed(".start_new_chain()", chaining=ChainingStrategy.HEAD)
 
     def sink_to(
         self, sink: Sink | Callable[[T], Any], *, on_error: OnError = fail
@@ -1680,6 +1693,15 @@ class DataStream(Generic[T]):
         )
         raise UsageError(message)
 
+    def _changed(self, call: str, **settings: Any) -> Self:
+        """Return the stream of a copy of its operator with other settings."""
+        _ = self._operator
+        [origin] = self._origins
+        item = self._definition.change(origin.transformation, call, **settings)
+        stream = copy(self)
+        stream._origins = [replace(origin, transformation=item)]
+        return stream
+
     def _check_joinable(self, other: object, parameter: str) -> None:
         """Raise if ``other`` is not a stream, or one of another environment."""
         if not isinstance(other, DataStream):
@@ -1776,9 +1798,9 @@ class DataStream(Generic[T]):
         said: dict[str, Any],
         names: tuple[Any, ...],
         named: Mapping[str, Any],
+        on_error: OnError,
     ) -> DataStream[Any]:
         """Return fields of the pairs of both streams' records that meet in windows."""
-        on_error = said.get("on_error", fail)
         keys = tuple(said["key"].of_side(side) for side in range(2))
         first, second = (
             KeyedStream(self._definition, stream._origins, key)
@@ -1793,6 +1815,7 @@ class DataStream(Generic[T]):
                 formed,
                 WindowJoinOperator,
                 selection=(fields, check_on_error(on_error)),
+                on_error=check_on_error(on_error),
                 **said,
             ),
             functions=expression_infos(*fields.expressions),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from copy import copy
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
@@ -21,7 +23,7 @@ from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
-from aiomailbox.operators.core.failures import OnError, check_on_error
+from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import (
     check_function,
     check_methods,
@@ -101,6 +103,8 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             "Use am.TumblingEventTimeWindows.of(am.minutes(5)).",
         )
         self._settings: dict[str, Any] = {}
+        # What is made by a setting, and then dropped, is a mistake.
+        self._is_used = True
         if isinstance(assigner, _SLIDING) and assigner.slide_ms > assigner.size_ms:
             library_log().warning(
                 "records between two windows are in none: the slide is longer than "
@@ -117,6 +121,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
     @property
     def _said(self) -> dict[str, Any]:
         """The arguments of the windows: ``key``, ``assigner``, and settings."""
+        self._is_used = True
         return {"key": self._key, "assigner": self._assigner, **self._settings}
 
     @property
@@ -125,29 +130,45 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         return type(self._assigner).__name__
 
     def trigger(self, trigger: Trigger) -> Self:
-        """Set when a window fires; by default when time passes the end of the window."""
-        self._settings["trigger"] = _check_sync(trigger, Trigger, "trigger")
-        return self
+        """Return windows that fire when the trigger says so.
+
+        By default they fire when time passes their end.
+        """
+        return self._with(trigger=_check_sync(trigger, Trigger, "trigger"))
 
     def evictor(self, evictor: Evictor) -> Self:
-        """Set which records are evicted when a window fires."""
-        self._settings["evictor"] = _check_sync(evictor, Evictor, "evictor")
-        return self
+        """Return windows that evict records when they fire."""
+        return self._with(evictor=_check_sync(evictor, Evictor, "evictor"))
 
     def allowed_lateness(self, lateness: timedelta) -> Self:
-        """Keep windows for longer, and fire them again for each late record."""
+        """Return windows that are kept for longer, and fire again for each late record."""
         pipeline_ms(lateness, "lateness")
         self._warn_if_never_late("allowed_lateness")
-        self._settings["allowed_lateness"] = lateness
-        return self
+        return self._with(allowed_lateness=lateness)
 
     def side_output_late_data(self, tag: OutputTag[T]) -> Self:
-        """Send records that arrive too late for all their windows to a side output."""
-        self._settings["late_tag"] = check_kind(
-            tag, OutputTag, "tag", "Write am.OutputTag('late')."
-        )
+        """Return windows that send records to a side output if they arrive too late."""
+        check_kind(tag, OutputTag, "tag", "Write am.OutputTag('late').")
         self._warn_if_never_late("side_output_late_data")
-        return self
+        return self._with(late_tag=tag)
+
+    def _with(self, **settings: Any) -> Self:
+        """Return a copy with other settings, which warns if it is never used."""
+        self._is_used = True
+        windows = copy(self)
+        windows._settings = {**self._settings, **settings}
+        windows._is_used = False
+        return windows
+
+    def __del__(self) -> None:
+        if not getattr(self, "_is_used", True):
+            warnings.warn(
+                f"nothing uses the windows that {', '.join(self._settings)} returned: "
+                "windows do not change, so write `windows = windows.trigger(...)`",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     def _warn_if_never_late(self, what: str) -> None:
         if not self._assigner.is_event_time:
@@ -157,22 +178,13 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
                 remedy="use windows of event time, or leave it out",
             )
 
-    def on_error(self, on_error: OnError) -> Self:
-        """Set what to do with a record, or a firing, for which a function raises.
-
-        A record is added to all its windows or, if that or the trigger fails, to none.
-        A firing that fails emits nothing; its window is purged and cleaned up as after
-        one that succeeded. What the window function changed in its own state stays
-        changed. The dead letter of a firing has a `FailedWindow` as its record.
-        """
-        self._settings["on_error"] = check_on_error(on_error)
-        return self
-
     @overload
     def reduce(
         self,
         function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],
         window_function: None = None,
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[T]: ...
 
     @overload
@@ -180,10 +192,16 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         self,
         function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],
         window_function: WindowFunction[T, U, K, WindowT],
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[U]: ...
 
     def reduce(
-        self, function: Callable[[T, T], Any], window_function: Any = None
+        self,
+        function: Callable[[T, T], Any],
+        window_function: Any = None,
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[Any]:
         """Fold the records of each window into one.
 
@@ -192,31 +210,49 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
                 ``async def`` function is awaited for each record as it arrives. Merging
                 session windows are folded too, so the function must be associative.
             window_function: Gets the result, the key and the window; None emits the result.
+            on_error: What to do with a record, or a firing, for which a function raises.
+                A record is added to all its windows or, if that or the trigger fails, to
+                none. A firing that fails emits nothing; its window is purged and cleaned
+                up as after one that succeeded. What the window function changed in its
+                own state stays changed. The dead letter of a firing has a `FailedWindow`
+                as its record.
         """
         check_function(function, "function", arity=2)
         return self._windowed(
-            "window reduce", reduce=function, window_function=window_function
+            "window reduce", on_error, reduce=function, window_function=window_function
         )
 
     def min_by(
-        self, field: str | Callable[[T], Any], *, first: bool = True
+        self,
+        field: str | Callable[[T], Any],
+        *,
+        first: bool = True,
+        on_error: OnError = fail,
     ) -> DataStream[T]:
         """Emit the record of each window that has the smallest value of a field.
 
         Args:
             field: A field's name, or a function of a record; no value may be None.
             first: Whether the first of several such records is emitted, not the last.
+            on_error: What to do with a record whose value cannot be compared; as in
+                `reduce`.
         """
-        return self._extreme("min_by", field, first)
+        return self._extreme("min_by", field, first, on_error)
 
     def max_by(
-        self, field: str | Callable[[T], Any], *, first: bool = True
+        self,
+        field: str | Callable[[T], Any],
+        *,
+        first: bool = True,
+        on_error: OnError = fail,
     ) -> DataStream[T]:
         """Emit the record of each window that has the largest value of a field.
 
         Args:
             field: A field's name, or a function of a record; no value may be None.
             first: Whether the first of several such records is emitted, not the last.
+            on_error: What to do with a record whose value cannot be compared; as in
+                `reduce`.
 
         Example:
             >>> import aiomailbox as am
@@ -230,11 +266,13 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             >>> am.run(dearest.collect())
             [('jam', 9), ('tea', 6)]
         """
-        return self._extreme("max_by", field, first)
+        return self._extreme("max_by", field, first, on_error)
 
-    def _extreme(self, name: str, field: Any, first: bool) -> DataStream[T]:
+    def _extreme(
+        self, name: str, field: Any, first: bool, on_error: OnError
+    ) -> DataStream[T]:
         reduce = extreme(name, field, first, self._origins)
-        return self._windowed(f"window {name}", reduce=reduce)
+        return self._windowed(f"window {name}", on_error, reduce=reduce)
 
     @overload
     def aggregate(
@@ -243,6 +281,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         window_function: None = None,
         *,
         include_key: Literal[False] = False,
+        on_error: OnError = fail,
     ) -> DataStream[U]: ...
 
     @overload
@@ -252,6 +291,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         window_function: None = None,
         *,
         include_key: Literal[True],
+        on_error: OnError = fail,
     ) -> DataStream[tuple[K, U]]: ...
 
     @overload
@@ -259,6 +299,8 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         self,
         aggregate: AggregateFunction[T, Any, U],
         window_function: WindowFunction[U, V, K, WindowT],
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[V]: ...
 
     def aggregate(
@@ -267,6 +309,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         window_function: Any = None,
         *,
         include_key: bool = False,
+        on_error: OnError = fail,
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they arrive.
 
@@ -276,6 +319,8 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             window_function: Gets the result, the key and the window; None emits the result.
             include_key: Whether a single aggregate emits ``(key, result)``. Such results
                 are rows, also where those of ``am.aggregates(...)`` would be columns.
+            on_error: What to do with a record, or a firing, for which a function raises;
+                as in `reduce`.
 
         Raises:
             InvalidArgumentError: If ``include_key`` is given with a window function, or
@@ -300,45 +345,62 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         """
         return self._windowed(
             "window aggregate",
+            on_error,
             aggregate=aggregate,
             window_function=window_function,
             include_key=include_key,
         )
 
     def process(
-        self, function: ProcessWindowFunction[T, U, K, WindowT]
+        self,
+        function: ProcessWindowFunction[T, U, K, WindowT],
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[U]:
-        """Keep all records of each window and pass them to ``function`` when it fires."""
+        """Keep all records of each window and pass them to ``function`` when it fires.
+
+        Args:
+            function: The object.
+            on_error: What to do with a record, or a firing, for which it raises; as in
+                `reduce`.
+        """
         check_kind(function, ProcessWindowFunction, "function", "Or use apply(...).")
-        return self._windowed("window process", window_function=function)
+        return self._windowed("window process", on_error, window_function=function)
 
     def apply(
-        self, function: Callable[[K, WindowT, list[T]], Items[U]]
+        self,
+        function: Callable[[K, WindowT, list[T]], Items[U]],
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[U]:
         """Keep all records of each window, and emit what a function returns for them.
 
         Args:
             function: ``function(key, window, records)`` returns an iterable.
+            on_error: What to do with a record, or a firing, for which it raises; as in
+                `reduce`.
         """
         check_function(function, "function", arity=3)
-        return self._windowed("window apply", window_function=function)
+        return self._windowed("window apply", on_error, window_function=function)
 
     def _join(
-        self, name: str, function: CoGroupFunction | JoinFunction
+        self, name: str, function: CoGroupFunction | JoinFunction, on_error: OnError
     ) -> DataStream[Any]:
         """Emit what a function makes of the sides of each window; see `JoinedWindows`.
 
         Args:
             name: The operator's name.
             function: Takes records that are marked with their side.
+            on_error: What to do with those for which it raises.
         """
         for origin in self._origins:
             # It marks the records of a side for this function, and has none itself.
             origin.transformation.asks_for_rows = describe(function.function)
-        return self._windowed(name, window_function=function)
+        return self._windowed(name, on_error, window_function=function)
 
-    def _windowed(self, name: str, **work: Any) -> DataStream[Any]:
-        settings = self._settings
+    def _windowed(self, name: str, on_error: OnError, **work: Any) -> DataStream[Any]:
+        self._is_used = True
+        settings = {**self._settings, "on_error": check_on_error(on_error)}
         factory = partial(
             own_copy,
             formed,

@@ -103,6 +103,8 @@ class Transformation:
         record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.
         sink: The sink, if this is one.
+        changed_by: The call, with its line, that returned a stream of a changed copy;
+            "" if there was none. A job that uses both would run the operator twice.
     """
 
     name: str
@@ -130,6 +132,7 @@ class Transformation:
     record_fields: RecordFields | None = None
     source: Source[Any] | None = None
     sink: Sink | None = None
+    changed_by: str = ""
 
 
 def reachable(sinks: list[Transformation]) -> list[Transformation]:

@@ -316,7 +316,7 @@ async def test_a_bad_gap_is_the_record_s_failure_where_records_may_fail(
         lambda click: am.seconds(click.at == 1_000)
     )
     keyed = clicks(env).key_by("user").window(windows)
-    assert await keyed.on_error(am.skip).aggregate(am.count()).collect() == [1]
+    assert await keyed.aggregate(am.count(), on_error=am.skip).collect() == [1]
 
 
 class SameName(am.KeyedProcessFunction):

@@ -307,7 +307,7 @@ async def test_on_error_does_not_hide_it() -> None:
         lambda s: s.map_async(spoil_later, on_error=am.skip, retry=am.Retry(3)),
         lambda s: s.map(spoil, on_error=am.skip),
         lambda s: s.key_by("key").reduce(in_place, on_error=am.skip),
-        lambda s: windowed(s).on_error(am.skip).process(SpoilsElements()),
+        lambda s: windowed(s).process(SpoilsElements(), on_error=am.skip),
     ):
         stream = Env(config=CHECKED).from_collection(rows())
         with pytest.raises(am.JobFailedError) as caught:

@@ -128,9 +128,8 @@ def keyed(stream: Stream) -> am.KeyedStream[str, Any]:
     return stream.key_by(lambda record: record[0])
 
 
-def windows(stream: Stream, on_error: am.OnError) -> Any:
-    windows = keyed(stream).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
-    return windows.on_error(on_error)
+def windows(stream: Stream) -> Any:
+    return keyed(stream).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
 
 
 def grouped(stream: Stream, function: Any) -> Stream:
@@ -158,12 +157,11 @@ ENDLESS: dict[str, Callable[[Stream, am.OnError], Stream]] = {
     "window": lambda s, e: (
         keyed(s)
         .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
-        .on_error(e)
-        .process(EndlessWindow())
+        .process(EndlessWindow(), on_error=e)
     ),
-    "apply": lambda s, e: windows(s, e).apply(endless_generator),
-    "apply async": lambda s, e: windows(s, e).apply(endless_async_generator),
-    "apply iterator": lambda s, e: windows(s, e).apply(endless_iterator),
+    "apply": lambda s, e: windows(s).apply(endless_generator, on_error=e),
+    "apply async": lambda s, e: windows(s).apply(endless_async_generator, on_error=e),
+    "apply iterator": lambda s, e: windows(s).apply(endless_iterator, on_error=e),
     "co_group": lambda s, e: grouped(s, endless_generator),
     "interval join": lambda s, e: (
         keyed(s)

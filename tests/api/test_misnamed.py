@@ -162,8 +162,9 @@ def test_streams_say_what_they_are(stream: Any) -> None:
 
 
 def test_two_streams_say_what_they_are_and_what_comes_next(stream: Any) -> None:
+    stream = stream.name("rules")
     keyed = stream.key_by("user")
-    rules = stream.name("rules").broadcast(am.MapStateDescriptor("limits"))
+    rules = stream.broadcast(am.MapStateDescriptor("limits"))
     window = am.TumblingEventTimeWindows.of(am.seconds(1))
     joined = stream.join(stream)
     near = keyed.interval_join(keyed)

@@ -355,7 +355,7 @@ async def test_an_end_out_of_a_function_fails_the_job_and_names_operator_and_lin
     env = Env(parallelism)
     stream = events(env)
     stream = RECORDS[case](stream, am.fail) if case in RECORDS else OTHERS[case](stream)
-    stream.name("culprit").uid("u-1")
+    stream = stream.name("culprit").uid("u-1")
     with pytest.raises(am.JobFailedError) as caught:
         await (env.execute() if case.startswith("sink") else stream.collect())
     error = user_error_of(caught.value)

@@ -199,7 +199,7 @@ def test_what_is_said_of_a_stream_is_said_of_the_operator_not_of_a_check() -> No
     env = Env(2)
     numbers = env.from_collection([1], output_type=int).name("numbers")
     doubled = numbers.map(lambda n: 2 * n, output_type=int)
-    doubled.name("double").uid("d").set_parallelism(3)
+    doubled = doubled.name("double").uid("d").set_parallelism(3)
     doubled.key_by(lambda n: n, on_error=am.skip).reduce(max).sink_to(print)
     lines = env.explain().splitlines()
     assert [line for line in lines if line.startswith("[")] == [

@@ -69,13 +69,16 @@ async def test_starting_is_executing(env: Env) -> None:
     assert seen == [1]
 
 
-async def test_what_cannot_be_deployed_can_be_mended_and_executed(env: Env) -> None:
+async def test_a_graph_that_cannot_be_is_forgotten_so_that_it_can_be_written_again(
+    env: Env,
+) -> None:
     seen: list[int] = []
-    stream = env.from_collection([1]).map(str).forward().map(int).set_parallelism(2)
-    stream.sink_to(seen.append)
-    with pytest.raises(am.InvalidArgumentError):
+    texts = env.from_collection([1]).map(str).forward()
+    texts.map(int).set_parallelism(2).sink_to(seen.append)
+    with pytest.raises(am.InvalidArgumentError) as caught:
         await env.execute()
-    stream.set_parallelism(1)
+    assert "write these streams again" in caught.value.__notes__[0]
+    texts.map(int).sink_to(seen.append)
     await env.execute()
     assert seen == [1]
 

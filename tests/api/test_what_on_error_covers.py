@@ -128,6 +128,16 @@ def keyed(stream: Stream) -> Any:
     return timed(stream).key_by(lambda record: record[0])
 
 
+def windowed(stream: Stream) -> Any:
+    return keyed(stream).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+
+
+class OfWindow(am.ProcessWindowFunction):
+    def process(self, key: Any, context: Any, elements: Any, out: Any) -> None:
+        for one in elements:
+            out.collect(number(one))
+
+
 def one(stream: Stream) -> Any:
     """Return a second stream with one record of the key."""
     return stream.filter(lambda record: record[1] == 1)
@@ -141,14 +151,14 @@ def joined_windows(stream: Stream) -> Stream:
     windows = timed(stream).join(timed(one(stream)))
     sides = windows.where(lambda record: record[0]).equal_to(lambda record: record[0])
     within = sides.window(am.TumblingEventTimeWindows.of(am.seconds(1)))
-    return within.on_error(am.skip).apply(paired)
+    return within.apply(paired, on_error=am.skip)
 
 
 def grouped_windows(stream: Stream) -> Stream:
     windows = timed(stream).co_group(timed(one(stream)))
     sides = windows.where(lambda record: str(record[1])).equal_to(lambda _: "none")
     within = sides.window(am.TumblingEventTimeWindows.of(am.seconds(1)))
-    return within.on_error(am.skip).apply(lambda rows, _: [number(row) for row in rows])
+    return within.apply(lambda rows, _: [number(row) for row in rows], on_error=am.skip)
 
 
 def by_number(record: Any, _: Any) -> Any:
@@ -167,6 +177,14 @@ def selected_pairs(stream: Stream) -> Stream:
     share = pc.divide(pc.scalar(6), pc.field("left.number") - 1)
     pairs = left.interval_join(right).between(am.seconds(-1), am.seconds(1))
     return pairs.select("right.number", share=share, on_error=am.skip)
+
+
+def selected_windows(stream: Stream) -> Stream:
+    left, right = (timed(side).map(by_field) for side in (stream, one(stream)))
+    sides = left.join(right).where(lambda _: "a").equal_to(lambda _: "a")
+    share = pc.divide(pc.scalar(6), pc.field("left.number") - 1)
+    windows = sides.window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+    return windows.select("right.number", share=share, on_error=am.skip)
 
 
 # Nothing can be divided by zero, which the first record has there.
@@ -267,17 +285,41 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         lambda s: s.with_latest_from(one(s), lambda *_: 1 // 0, on_error=am.skip),
         0,
     ),
-    "WindowedStream.on_error": (
-        lambda s: (
-            keyed(s)
-            .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
-            .on_error(am.skip)
-            .aggregate(Own())
+    "WindowedStream.aggregate": (
+        lambda s: windowed(s).aggregate(Own(), on_error=am.skip),
+        1,
+    ),
+    "WindowedStream.reduce": (
+        lambda s: windowed(s).reduce(
+            lambda old, new: (old[0], old[1] + number(new)), on_error=am.skip
         ),
         1,
     ),
-    "JoinedWindows.on_error": (joined_windows, 2),
-    "CoGroupedWindows.on_error": (grouped_windows, 2),
+    "WindowedStream.min_by": (
+        lambda s: windowed(s).min_by(number, on_error=am.skip),
+        1,
+    ),
+    "WindowedStream.max_by": (
+        lambda s: windowed(s).max_by(number, on_error=am.skip),
+        1,
+    ),
+    "KeyedStream.min_by": (lambda s: keyed(s).min_by(number, on_error=am.skip), 2),
+    "KeyedStream.max_by": (lambda s: keyed(s).max_by(number, on_error=am.skip), 2),
+    # The whole firing fails.
+    "WindowedStream.process": (
+        lambda s: windowed(s).process(OfWindow(), on_error=am.skip),
+        0,
+    ),
+    "WindowedStream.apply": (
+        lambda s: windowed(s).apply(
+            lambda key, window, records: [number(one) for one in records],
+            on_error=am.skip,
+        ),
+        0,
+    ),
+    "JoinedWindows.select": (selected_windows, 2),
+    "JoinedWindows.apply": (joined_windows, 2),
+    "CoGroupedWindows.apply": (grouped_windows, 2),
 }
 
 
@@ -325,8 +367,7 @@ NOT_COVERED: dict[str, Callable[[Stream], Any]] = {
     "no event time": lambda s: (
         s.key_by(lambda record: record[0])
         .window(am.TumblingEventTimeWindows.of(am.seconds(1)))
-        .on_error(am.skip)
-        .aggregate(am.count())
+        .aggregate(am.count(), on_error=am.skip)
     ),
 }
 
@@ -357,7 +398,7 @@ async def test_dead_letters_of_windows_travel_between_processes() -> None:
     global_ = stream.key_by(lambda record: record[0]).window(am.GlobalWindows())
     letters = None
     for windows in (timed, global_.trigger(am.CountTrigger(2))):
-        results = windows.on_error(am.dead_letter(FAILED)).apply(fails_for_b)
+        results = windows.apply(fails_for_b, on_error=am.dead_letter(FAILED))
         failed = results.get_side_output(FAILED).rebalance().map(lambda one: one.record)
         letters = failed if letters is None else letters.union(failed)
     assert letters is not None

@@ -84,7 +84,7 @@ def test_what_users_call_is_explained_on_a_page(owner: type, named: set[str]) ->
         ("am.RateLimit(10, per=1)", "aiomailbox.RateLimit"),
         ("job.stop(drain=False)", "aiomailbox.JobClient.stop"),
         ("JobConfig", "aiomailbox.JobConfig"),
-        (".on_error(...)", "aiomailbox.WindowedStream.on_error"),
+        (".allowed_lateness(...)", "aiomailbox.WindowedStream.allowed_lateness"),
     ],
 )
 def test_code_leads_to_what_it_names(code: str, name: str) -> None:

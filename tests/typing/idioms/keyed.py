@@ -209,8 +209,7 @@ def windows(stream: am.DataStream[Order], keyed: am.KeyedStream[str, Order]) -> 
         windowed.allowed_lateness(am.minutes(1))
         .side_output_late_data(LATE)
         .trigger(am.CountTrigger.of(3))
-        .on_error(am.skip)
-        .aggregate(am.count())
+        .aggregate(am.count(), on_error=am.skip)
     )
     assert_type(late.get_side_output(LATE), am.DataStream[Order])
     hourly = stream.window_all(
