@@ -22,14 +22,12 @@ from aiomailbox.memory.debloat import (
 from aiomailbox.memory.local_pool import (
     DEFAULT_OVERDRAFT_CEILING,
     BufferListener,
+    Demand,
     LocalBufferPool,
     LocalPoolOptions,
-    PoolStatistics,
-)
-from aiomailbox.memory.network_pool import (
-    Demand,
     NetworkBufferPool,
     PoolLeak,
+    PoolStatistics,
     redistribute,
 )
 

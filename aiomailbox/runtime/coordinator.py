@@ -57,12 +57,12 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import producers_of
-from aiomailbox.ids import OperatorId, SubtaskId
+from aiomailbox.ids import SubtaskId
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.snapshots.codec import encode_snapshot
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.services import JobServices
+from aiomailbox.runtime.sources import JobSources
 from aiomailbox.runtime.views import (
     CheckpointView,
     CompletedCheckpoint,
@@ -90,11 +90,7 @@ _EARLY_MAX: Final = 1_000
 
 
 class CheckpointOwner(Protocol):
-    """The job, as its coordinator sees it."""
-
-    def capture_sources(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
-        """Return what the enumerators resume from."""
-        ...
+    """What a coordinator's job keeps, as it sees it."""
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Be notified that tasks resume from a checkpoint, or a later one, from now on."""
@@ -118,6 +114,12 @@ class CheckpointOwner(Protocol):
     async def on_retained(self, oldest: int) -> None:
         """Be notified of the oldest checkpoint that a job may resume from."""
         ...
+
+
+class StepRunner(Protocol):
+    """The job, as what takes and keeps its checkpoints sees it."""
+
+    sources: JobSources
 
     async def run_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Run a step to its end, whatever the user's code in it does."""
@@ -144,7 +146,8 @@ class CheckpointCoordinator:
         settings: How often, and what they may cost.
         services: The job's.
         tell: Tells tasks a command, see `Host.tell`.
-        owner: The job.
+        owner: What the job keeps of checkpoints, beside the files.
+        job: Runs what takes time.
 
     Attributes:
         last_savepoint_id: The savepoint with which the last attempt ended, None if it
@@ -158,12 +161,14 @@ class CheckpointCoordinator:
         services: JobServices,
         tell: Callable[[Sequence[SubtaskId], Command], None],
         owner: CheckpointOwner,
+        job: StepRunner,
     ) -> None:
         self._graph = graph
         self._settings = settings
         self._services = services
         self._tell = tell
         self._owner = owner
+        self._job = job
         self._store: CheckpointStore | None = None
         self._producers = producers_of(graph)
         self._sources = {one.id for one in graph.vertices if not any(one.in_edges)}
@@ -545,7 +550,7 @@ class CheckpointCoordinator:
             case FailRequest(request=request, reason=reason, error=error):
                 _fail(request.future, _failure(reason.value, error))
             case FailJob(checkpoint_id=checkpoint_id, reason=reason, error=error):
-                self._owner.fail_attempt(
+                self._job.fail_attempt(
                     _failure(f"checkpoint {checkpoint_id}: {reason.value}", error)
                 )
             case SetPeriodicTimer(delay_ms=delay_ms):
@@ -579,7 +584,7 @@ class CheckpointCoordinator:
             begun.services = self._owner.capture_services()
             begun.enumerators = {
                 name: encode_snapshot(snapshot)
-                for name, snapshot in self._owner.capture_sources(checkpoint_id).items()
+                for name, snapshot in self._job.sources.snapshot(checkpoint_id).items()
             }
         except Exception as error:  # noqa: BLE001 -- the planner decides
             self._services.log.warning(
@@ -746,7 +751,7 @@ class CheckpointCoordinator:
         try:
             while self._steps:
                 work, what = self._steps.popleft()
-                await self._owner.run_step(work, what)
+                await self._job.run_step(work, what)
         finally:
             self._worker = None
 

@@ -14,7 +14,7 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import has_blocking
 from aiomailbox.graph.side_outputs import unread_side_outputs
 from aiomailbox.logs import library_log
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.runtime.builder import total_segments
 from aiomailbox.runtime.config import JobConfig

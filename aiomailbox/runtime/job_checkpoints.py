@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from aiomailbox.checkpoint.reader import CheckpointFiles, RestoredJob
 from aiomailbox.checkpoint.restored import RestoredTasks, finished_tasks, restored_tasks
@@ -43,11 +43,10 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.retry import Retry
 from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.config import JobConfig, JobState
-from aiomailbox.runtime.coordinator import CheckpointCoordinator
+from aiomailbox.runtime.coordinator import CheckpointCoordinator, StepRunner
 from aiomailbox.runtime.job_journal import FinishedCalls
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices
-from aiomailbox.runtime.sources import JobSources
 from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
@@ -238,20 +237,6 @@ _LIMITS: Final = "limits"
 _RENEWALS_PER_LEASE: Final = 4
 
 
-class StepRunner(Protocol):
-    """The job, as what keeps its checkpoints sees it."""
-
-    sources: JobSources
-
-    async def run_step(self, work: Any, what: str) -> None:
-        """Run a step to its end, whatever the user's code in it does."""
-        ...
-
-    def fail_attempt(self, error: BaseException) -> None:
-        """Fail the attempt that runs."""
-        ...
-
-
 class JobCheckpoints:
     """The checkpoints of one job, and what its attempts resume from.
 
@@ -300,7 +285,7 @@ class JobCheckpoints:
         self.coordinator: CheckpointCoordinator | None = (
             None
             if settings is None
-            else CheckpointCoordinator(graph, settings, services, tell, self)
+            else CheckpointCoordinator(graph, settings, services, tell, self, job)
         )
 
     @property
@@ -579,10 +564,6 @@ class JobCheckpoints:
         if self._scratch.paths:
             await run_in_thread(self._scratch.remove)
 
-    def capture_sources(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
-        """Return what the enumerators resume from."""
-        return self._job.sources.snapshot(checkpoint_id)
-
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Be notified that tasks resume from a checkpoint, or a later one, from now on."""
         self._completed_id = max(self._completed_id, checkpoint_id)
@@ -609,14 +590,6 @@ class JobCheckpoints:
     async def on_retained(self, oldest: int) -> None:
         """Be notified of the oldest checkpoint that a job may resume from."""
         await self._finished_calls.prune(oldest)
-
-    async def run_step(self, work: Any, what: str) -> None:
-        """Run a step to its end, whatever the user's code in it does."""
-        await self._job.run_step(work, what)
-
-    def fail_attempt(self, error: BaseException) -> None:
-        """Fail the attempt that runs."""
-        self._job.fail_attempt(error)
 
     async def _commit(
         self, prepared: Iterable[tuple[int, OperatorId, Sequence[Any]]]

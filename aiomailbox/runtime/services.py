@@ -12,7 +12,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.exchange.gate import PartitionRegistry
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.journal.journals import SharedJournals
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.operators.core.context import Limiter
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.element_codec import ElementCodec

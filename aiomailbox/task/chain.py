@@ -58,6 +58,7 @@ from aiomailbox.task.outputs import (
     SliceForm,
     WriterOutput,
     all_of,
+    finished,
     main_output,
 )
 from aiomailbox.task.processing_time import (
@@ -392,7 +393,7 @@ class OperatorChain:
         """Open the operators, tail first, so that each may emit while it opens."""
         for link in reversed(self.links):
             with self._naming(link, "open"):
-                await _finish(link.operator.open())
+                await finished(link.operator.open())
                 link.operator.check_restored()
 
     async def resume(self) -> None:
@@ -405,8 +406,8 @@ class OperatorChain:
             backlog.resume()
         for link in reversed(self.links):
             with self._naming(link, "resume"):
-                await _finish(link.operator.resume())
-                await _finish(link.operator.repeat_progress())
+                await finished(link.operator.resume())
+                await finished(link.operator.repeat_progress())
 
     async def restore(self, snapshots: Mapping[OperatorId, OperatorSnapshot]) -> None:
         """Give each operator the snapshot that was kept under its id, in pieces."""
@@ -443,7 +444,7 @@ class OperatorChain:
         """Let the operators emit what must precede a barrier, head first."""
         for link in self.links:
             operator = link.operator
-            await _finish(operator.prepare_snapshot_pre_barrier(checkpoint_id))
+            await finished(operator.prepare_snapshot_pre_barrier(checkpoint_id))
 
     async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Notify the operators, tail first; all are notified, the first error is raised."""
@@ -458,7 +459,7 @@ class OperatorChain:
         for link in reversed(self.links):
             try:
                 with self._naming(link, hook):
-                    await _finish(getattr(link.operator, hook)(checkpoint_id))
+                    await finished(getattr(link.operator, hook)(checkpoint_id))
             except Exception as error:  # noqa: BLE001 -- the others are notified, too
                 first = first or error
         if first is not None:
@@ -476,7 +477,7 @@ class OperatorChain:
             # The head heard it from the input processor when its input ended.
             if position and mode is StopMode.DRAIN:
                 with self._naming(link, "end_input"):
-                    await _finish(link.operator.end_input())
+                    await finished(link.operator.end_input())
             # Flink's order (`StreamOperatorWrapper`): no timer fires once `finish` has
             # run.
             for service in link.timers:
@@ -503,7 +504,7 @@ class OperatorChain:
 
     async def _close(self, link: Link) -> None:
         with self._naming(link, "close"):
-            await _finish(link.operator.close())
+            await finished(link.operator.close())
 
     def _show_event_time(self, links: dict[int, Link]) -> None:
         """Let all operators but the head show how far event time is before them."""
@@ -681,8 +682,3 @@ async def _run_queued_mail(mailbox: MailboxExecutor) -> None:
 def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-async def _finish(pending: Pending) -> None:
-    if pending is not None:
-        await pending

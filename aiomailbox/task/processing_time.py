@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import (
@@ -31,18 +31,6 @@ from aiomailbox.mailbox.executor import MailboxExecutor
 # What becomes of a processing-time timer of an operator: mail, then a callback.
 
 
-class TimerOwner(Protocol):
-    """What a timer needs of the service that it was registered with."""
-
-    mailbox: MailboxExecutor
-    on_error: Callable[[BaseException], None]
-    is_quiesced: bool
-
-    def arm(self, timer: MailboxTimer, delay_ms: int) -> None:
-        """Let the timer put its mail after a delay."""
-        ...
-
-
 class MailboxTimer:
     """A one-shot timer whose callback runs as mail.
 
@@ -56,7 +44,9 @@ class MailboxTimer:
 
     __slots__ = ("_callback", "_owner", "cancelled", "done", "trigger")
 
-    def __init__(self, owner: TimerOwner, callback: ProcessingTimeCallback) -> None:
+    def __init__(
+        self, owner: MailboxProcessingTimeService, callback: ProcessingTimeCallback
+    ) -> None:
         self._owner = owner
         self._callback = callback
         self.trigger: TimerHandle | None = None
@@ -133,7 +123,10 @@ class FixedRateTimer(MailboxTimer):
     __slots__ = ("_owed", "_period_ms", "_timestamp_ms", "_waits")
 
     def __init__(
-        self, owner: TimerOwner, callback: ProcessingTimeCallback, period_ms: int
+        self,
+        owner: MailboxProcessingTimeService,
+        callback: ProcessingTimeCallback,
+        period_ms: int,
     ) -> None:
         super().__init__(owner, callback)
         self._period_ms = period_ms
@@ -166,7 +159,10 @@ class FixedDelayTimer(MailboxTimer):
     __slots__ = ("_delay_ms",)
 
     def __init__(
-        self, owner: TimerOwner, callback: ProcessingTimeCallback, delay_ms: int
+        self,
+        owner: MailboxProcessingTimeService,
+        callback: ProcessingTimeCallback,
+        delay_ms: int,
     ) -> None:
         super().__init__(owner, callback)
         self._delay_ms = delay_ms

@@ -40,7 +40,7 @@ from aiomailbox.records.events import (
 )
 from aiomailbox.task.checkpoints import TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment
-from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of
+from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of, finished
 
 # Where a task's head gets its input from: a gate, or a source's reader.
 #
@@ -61,7 +61,7 @@ _CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
 
 
 class TaskInput(Protocol):
-    """One input of a task.
+    """What a task reads: a gate, a source, or several inputs in turn.
 
     Attributes:
         availability: True when `emit_next` may find something.
@@ -84,7 +84,7 @@ class TaskInput(Protocol):
         ...
 
     def event_times(self) -> tuple[ValveSnapshot, ...]:
-        """Return how far event time has come on the channels; of a source nothing."""
+        """Return how far event time has come on the channels, per gate."""
         ...
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
@@ -95,8 +95,8 @@ class TaskInput(Protocol):
         """Say once more that the input is idle, if it was: what follows may be new."""
         ...
 
-    def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
-        """Process what was in flight on each channel first; before `start`."""
+    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
+        """Process what was in flight on each gate's channels first; before `start`."""
         ...
 
     @property
@@ -233,8 +233,9 @@ class NetworkInput:
             return None
         return self._target.process_status(WatermarkStatus.IDLE)
 
-    def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
+    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on each channel first; before `start`."""
+        [channels] = gates
         self._restored = deque(
             (channel, ObjectBuffer.of_elements([element]))
             for channel, elements in enumerate(channels)
@@ -448,7 +449,7 @@ class SourceInput:
         """Say nothing: a source does it itself, with how far event time had come."""
         return None
 
-    def restore_in_flight(self, channels: Sequence[Iterable[Element]]) -> None:
+    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Take over nothing: a source has no channels."""
 
     @property
@@ -462,107 +463,6 @@ class SourceInput:
 
 
 _ALL: Final = InputSelection.ALL.mask
-
-
-class InputProcessor(Protocol):
-    """What a task asks for its next slice of work.
-
-    Attributes:
-        availability: True when `process_input` may find something.
-        pending: What the last slice left to be awaited, or None.
-    """
-
-    availability: Availability
-    pending: Pending
-
-    def start(self) -> None:
-        """Begin to read."""
-        ...
-
-    def process_input(self) -> InputStatus:
-        """Process one slice of one input."""
-        ...
-
-    async def end_of_event_time(self) -> None:
-        """Advance event time to its end, where nothing upstream does."""
-        ...
-
-    def event_times(self) -> tuple[ValveSnapshot, ...]:
-        """Return how far event time has come on the channels, per input."""
-        ...
-
-    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
-        """Resume event time from what `event_times` returned; before `start`."""
-        ...
-
-    async def repeat_status(self) -> None:
-        """Say once more which inputs are idle: what follows may be new."""
-        ...
-
-    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
-        """Process what was in flight on each gate's channels first; before `start`."""
-        ...
-
-    @property
-    def is_recovered(self) -> Availability:
-        """Turns true when what was in flight has been processed."""
-        ...
-
-    async def close(self) -> None:
-        """Stop reading."""
-        ...
-
-
-class OneInputProcessor:
-    """Reads the only input of a task: a gate or a source."""
-
-    def __init__(self, task_input: TaskInput) -> None:
-        self._input = task_input
-        self.availability: Availability = task_input.availability
-        self.pending: Pending = None
-
-    def start(self) -> None:
-        """Begin to read."""
-        self._input.start()
-        self.availability = self._input.availability
-
-    def process_input(self) -> InputStatus:
-        """Process one slice."""
-        status = self._input.emit_next()
-        pending = self._input.pending
-        if pending is not None:
-            self._input.pending = None
-            self.pending = pending
-        return status
-
-    async def end_of_event_time(self) -> None:
-        """Advance event time to its end, where nothing upstream does."""
-        await _finish(self._input.end_of_event_time())
-
-    def event_times(self) -> tuple[ValveSnapshot, ...]:
-        """Return how far event time has come on the channels of the input."""
-        return self._input.event_times()
-
-    def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
-        """Resume event time from there."""
-        self._input.restore(times)
-
-    async def repeat_status(self) -> None:
-        """Say once more which inputs are idle: what follows may be new."""
-        await _finish(self._input.repeat_status())
-
-    def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
-        """Process what was in flight on the gate's channels first."""
-        self._input.restore_in_flight(gates[0])
-
-    @property
-    def is_recovered(self) -> Availability:
-        """Turns true when what was in flight has been processed."""
-        return self._input.is_recovered
-
-    async def close(self) -> None:
-        """Stop reading."""
-        await _finish(self._input.close())
 
 
 class AnyAvailability(Availability):
@@ -599,7 +499,7 @@ class AnyAvailability(Availability):
             callback()
 
 
-class MultiInputProcessor:
+class MultiInput:
     """Reads several inputs in turn, one slice each.
 
     An input that has nothing is passed over; one whose data has ended is read on only
@@ -636,7 +536,7 @@ class MultiInputProcessor:
         for task_input in self._inputs:
             task_input.start()
 
-    def process_input(self) -> InputStatus:
+    def emit_next(self) -> InputStatus:
         """Process one slice of the next input that has something.
 
         Raises:
@@ -663,7 +563,7 @@ class MultiInputProcessor:
     async def end_of_event_time(self) -> None:
         """Advance event time to its end on inputs where nothing upstream does."""
         for task_input in self._inputs:
-            await _finish(task_input.end_of_event_time())
+            await finished(task_input.end_of_event_time())
 
     def event_times(self) -> tuple[ValveSnapshot, ...]:
         """Return how far event time has come on the channels, per input."""
@@ -677,12 +577,12 @@ class MultiInputProcessor:
     async def repeat_status(self) -> None:
         """Say once more which inputs are idle: what follows may be new."""
         for task_input in self._inputs:
-            await _finish(task_input.repeat_status())
+            await finished(task_input.repeat_status())
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on each gate's channels first."""
         for task_input, channels in zip(self._inputs, gates, strict=True):
-            task_input.restore_in_flight(channels)
+            task_input.restore_in_flight([channels])
 
     @property
     def is_recovered(self) -> Availability:
@@ -692,7 +592,7 @@ class MultiInputProcessor:
     async def close(self) -> None:
         """Stop reading all inputs."""
         for task_input in self._inputs:
-            await _finish(task_input.close())
+            await finished(task_input.close())
 
     def _overall(self, index: int, status: InputStatus) -> InputStatus:
         if status is InputStatus.END_OF_INPUT:
@@ -764,7 +664,7 @@ class MultiInputProcessor:
         return known
 
 
-def create_processor(
+def create_input(
     head: Operator,
     input_of: Callable[[int], Input],
     gates: list[InputGate],
@@ -773,8 +673,8 @@ def create_processor(
     checkpoints: TaskCheckpoints | None = None,
     slices: SliceForm = ROW_SLICES,
     left: Callable[[], int] | None = None,
-) -> InputProcessor:
-    """Return the processor for a head operator: source, one input or several.
+) -> TaskInput:
+    """Return the input for a head operator: source, one input or several.
 
     Args:
         head: The operator.
@@ -790,7 +690,7 @@ def create_processor(
     """
     if isinstance(head, SourceOperator):
         size = SliceSize(environment.job.clock, form=slices, room=room, left=left)
-        return OneInputProcessor(SourceInput(head, size))
+        return SourceInput(head, size)
     select = getattr(head, "next_selection", None)
     # The function that selects is asked after each record: a slice must not be longer.
     form = slices if not select else slices._replace(records_min=1, records_max=1)
@@ -812,13 +712,4 @@ def create_processor(
     )
     metrics.gauge("is_idle", lambda: int(all(one.is_idle for one in network)))
     inputs: list[TaskInput] = [*network]
-    return (
-        OneInputProcessor(inputs[0])
-        if len(inputs) == 1
-        else MultiInputProcessor(inputs, select)
-    )
-
-
-async def _finish(pending: Pending) -> None:
-    if pending is not None:
-        await pending
+    return inputs[0] if len(inputs) == 1 else MultiInput(inputs, select)

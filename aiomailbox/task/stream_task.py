@@ -86,9 +86,9 @@ from aiomailbox.task.messages import (
     TaskRunning,
     TriggerCheckpoint,
 )
-from aiomailbox.task.outputs import all_of
+from aiomailbox.task.outputs import all_of, finished
 from aiomailbox.task.processing_time import SystemProcessingTimeService
-from aiomailbox.task.processors import InputProcessor, create_processor
+from aiomailbox.task.processors import TaskInput, create_input
 from aiomailbox.task.task_metrics import buffer_metrics, latency_metrics, time_metrics
 
 # The error that ended a task, with notes about those that came after it.
@@ -342,7 +342,7 @@ class StreamTask:
         self._backlog = all_of([])
         self._goes_on = self._output
         self._helpers = HelperTasks(self.fail, environment.settings.cancel_timeout_s)
-        self._input: InputProcessor | None = None
+        self._input: TaskInput | None = None
         self._checkpoints: TaskCheckpoints | None = None
         self._runner: SupervisedTask | None = None
         self._interruptible = False
@@ -565,7 +565,7 @@ class StreamTask:
         self._checkpoints = self._new_checkpoints(self.chain)
         backlogs = self.chain.backlogs
         self._backlog = all_of([one.availability for one in backlogs])
-        self._input = create_processor(
+        self._input = create_input(
             self.chain.head,
             self.chain.head_input,
             self.plan.gates,
@@ -595,12 +595,12 @@ class StreamTask:
         self.lifecycle.advance(TaskState.RUNNING)
         await self.chain.resume()
         # After the watermarks: an idle stream takes none.
-        await self._input.repeat_status()
+        await finished(self._input.repeat_status())
         self._input.start()
         self.environment.report(TaskRunning(self._subtask))
 
     def _restore_in_flight(
-        self, task_input: InputProcessor, state: Mapping[str, tuple[bytes, ...]]
+        self, task_input: TaskInput, state: Mapping[str, tuple[bytes, ...]]
     ) -> None:
         channels = self.plan.channels
         if not state:
@@ -629,7 +629,7 @@ class StreamTask:
         """Process one slice of input: the default action of the mailbox loop."""
         source = self._input
         assert source is not None, "the loop runs after restore"
-        status = source.process_input()
+        status = source.emit_next()
         pending = source.pending
         if pending is not None:
             source.pending = None
@@ -711,7 +711,7 @@ class StreamTask:
         assert chain is not None, "the loop runs after restore"
         if mode is StopMode.DRAIN:
             # First: windows and timers fire while operators can still emit.
-            await source.end_of_event_time()
+            await finished(source.end_of_event_time())
         await chain.finish(mode)
         for writer in self.plan.writers:
             writer.notify_end_of_data(mode)

@@ -16,8 +16,7 @@ from aiomailbox.exchange.gate import (
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import MemorySegment
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 from aiomailbox.records.run import ListRun
 from tests.benchmarks import jobs
 from tests.benchmarks.measure import OURS, Report, System, compare

@@ -19,7 +19,7 @@ from aiomailbox.exchange.gate import (
 )
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records.run import ListRun
 
 Send = Callable[[int], None]

@@ -36,7 +36,7 @@ from aiomailbox.exchange.remote.producer import ProducerConnection
 from aiomailbox.exchange.remote.wire import EVENT_BYTES_MAX, WireDecoder, encode_message
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec, decode_event, encode_event
 from aiomailbox.records.events import (
     CheckpointBarrier,

@@ -13,8 +13,7 @@ from aiomailbox.errors import (
     PoolDestroyedError,
 )
 from aiomailbox.memory.buffer import MemorySegment
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 
 Drain = Callable[[LocalBufferPool], list[MemorySegment]]
 

@@ -10,8 +10,7 @@ import pytest
 
 from aiomailbox.errors import PoolDestroyedError
 from aiomailbox.memory.buffer import MemorySegment
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 
 Drain = Callable[[LocalBufferPool], list[MemorySegment]]
 Take = Callable[[LocalBufferPool, int], Awaitable[list[MemorySegment]]]

@@ -12,8 +12,12 @@ from hypothesis import given, strategies as st
 
 from aiomailbox.errors import InsufficientBuffersError
 from aiomailbox.memory.buffer import MemorySegment
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import Demand, NetworkBufferPool, redistribute
+from aiomailbox.memory.local_pool import (
+    Demand,
+    LocalBufferPool,
+    NetworkBufferPool,
+    redistribute,
+)
 
 Drain = Callable[[LocalBufferPool], list[MemorySegment]]
 Take = Callable[[LocalBufferPool, int], Coroutine[Any, Any, list[MemorySegment]]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from aiomailbox.memory.network_pool import Demand, redistribute
+from aiomailbox.memory.local_pool import Demand, redistribute
 
 DEMANDS = st.lists(
     st.builds(

@@ -8,7 +8,7 @@ import pytest
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.memory.buffer import MemoryArena, MemorySegment
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 
 
 def test_a_freed_segment_is_a_state_error_and_not_an_index_error() -> None:

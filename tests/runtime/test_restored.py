@@ -22,7 +22,7 @@ from aiomailbox.eventtime.timers import TimerSnapshot
 from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.graph.job_graph import JobGraph, build_job_graph, channel_name
 from aiomailbox.ids import OperatorId, VertexId
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot

@@ -94,7 +94,7 @@ def _sources_late(finalize: Any) -> Any:
         if progress is not None:
             progress.enumerators = {
                 name: encode_snapshot(one)
-                for name, one in self._owner.capture_sources(checkpoint_id).items()
+                for name, one in self._job.sources.snapshot(checkpoint_id).items()
             }
         await finalize(self, checkpoint_id)
 

@@ -18,7 +18,7 @@ from aiomailbox.exchange.gate import (
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.exchange.writer import ForwardPartitioner, RecordWriter
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.operator import Operator, TwoInputOperator
 from aiomailbox.records.events import OutputTag, StopMode, Watermark

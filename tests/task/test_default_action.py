@@ -28,7 +28,7 @@ class ScriptedProcessor:
 
     def start(self) -> None: ...
 
-    def process_input(self) -> InputStatus:
+    def emit_next(self) -> InputStatus:
         self.calls += 1
         status = self.statuses.pop(0)
         if status in self.before:
@@ -46,7 +46,7 @@ def scripted(bench: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def start(*statuses: InputStatus) -> ScriptedProcessor:
         processor = ScriptedProcessor(*statuses)
-        monkeypatch.setattr(stream_task, "create_processor", lambda *_: processor)
+        monkeypatch.setattr(stream_task, "create_input", lambda *_: processor)
         bench.input()
         bench.logged("a")
         bench.start()

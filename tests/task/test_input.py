@@ -246,7 +246,7 @@ class ScriptedProcessor:
         self.pending = None
         self.real = real
 
-    def process_input(self) -> InputStatus:
+    def emit_next(self) -> InputStatus:
         return self.statuses.pop(0)
 
     async def end_of_event_time(self) -> None:

@@ -13,8 +13,7 @@ from aiomailbox.operators.core.operator import InputSelection
 from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.task.processors import (
     AnyAvailability,
-    MultiInputProcessor,
-    OneInputProcessor,
+    MultiInput,
 )
 
 S = InputStatus
@@ -53,22 +52,17 @@ class ScriptedInput:
 
 
 def statuses(processor: Any, times: int) -> list[InputStatus]:
-    return [processor.process_input() for _ in range(times)]
-
-
-def test_one_input_says_what_its_input_says() -> None:
-    for status in S:
-        assert OneInputProcessor(ScriptedInput(status)).process_input() is status
+    return [processor.emit_next() for _ in range(times)]
 
 
 def test_inputs_are_read_in_turn() -> None:
     """MB-118."""
     order: list[int] = []
     inputs = [ScriptedInput(*[S.MORE_AVAILABLE] * 4) for _ in range(3)]
-    processor = MultiInputProcessor(inputs)
+    processor = MultiInput(inputs)
     for _ in range(9):
         before = [each.reads for each in inputs]
-        processor.process_input()
+        processor.emit_next()
         after = [each.reads for each in inputs]
         order += [i for i in range(3) if after[i] != before[i]]
     assert order == [0, 1, 2] * 3
@@ -79,7 +73,7 @@ def test_an_input_that_becomes_available_is_read_within_two_steps() -> None:
     busy = ScriptedInput(*[S.MORE_AVAILABLE] * 100)
     other = ScriptedInput(*[S.MORE_AVAILABLE] * 100)
     late = ScriptedInput()
-    processor = MultiInputProcessor([busy, late, other])
+    processor = MultiInput([busy, late, other])
     statuses(processor, 10)
     assert late.reads == 0
     late.offer(S.NOTHING_AVAILABLE)
@@ -89,20 +83,20 @@ def test_an_input_that_becomes_available_is_read_within_two_steps() -> None:
 
 def test_more_is_available_while_any_input_is() -> None:
     first, second = ScriptedInput(S.NOTHING_AVAILABLE), ScriptedInput()
-    processor = MultiInputProcessor([first, second])
-    assert processor.process_input() is S.NOTHING_AVAILABLE
+    processor = MultiInput([first, second])
+    assert processor.emit_next() is S.NOTHING_AVAILABLE
     assert not processor.availability.available
     second.offer(S.MORE_AVAILABLE, S.NOTHING_AVAILABLE)
     assert processor.availability.available
     assert statuses(processor, 2) == [S.MORE_AVAILABLE, S.NOTHING_AVAILABLE]
-    assert processor.process_input() is S.NOTHING_AVAILABLE
+    assert processor.emit_next() is S.NOTHING_AVAILABLE
     assert (first.reads, second.reads) == (1, 2)
 
 
 def test_data_ends_when_all_inputs_ended_theirs() -> None:
     first = ScriptedInput(S.END_OF_DATA, S.END_OF_INPUT)
     second = ScriptedInput(S.MORE_AVAILABLE, S.END_OF_DATA, S.END_OF_INPUT)
-    processor = MultiInputProcessor([first, second])
+    processor = MultiInput([first, second])
     assert statuses(processor, 5) == [
         S.MORE_AVAILABLE,  # first: its data ended
         S.MORE_AVAILABLE,  # second
@@ -110,20 +104,20 @@ def test_data_ends_when_all_inputs_ended_theirs() -> None:
         S.END_OF_DATA,
         S.END_OF_INPUT,
     ]
-    assert processor.process_input() is S.END_OF_INPUT
+    assert processor.emit_next() is S.END_OF_INPUT
 
 
 def test_one_stopped_input_stops_the_task_whichever_is_last() -> None:
     """SEM-228, D9."""
     for first, second in [(S.STOPPED, S.END_OF_DATA), (S.END_OF_DATA, S.STOPPED)]:
-        processor = MultiInputProcessor([ScriptedInput(first), ScriptedInput(second)])
+        processor = MultiInput([ScriptedInput(first), ScriptedInput(second)])
         assert statuses(processor, 2) == [S.MORE_AVAILABLE, S.STOPPED]
 
 
 def test_a_finished_input_does_not_keep_the_task_awake() -> None:
     first = ScriptedInput(S.END_OF_DATA, S.END_OF_INPUT)
     second = ScriptedInput()
-    processor = MultiInputProcessor([first, second])
+    processor = MultiInput([first, second])
     assert statuses(processor, 2)[-1] is S.NOTHING_AVAILABLE
     assert first.availability.available
     assert not processor.availability.available
@@ -135,7 +129,7 @@ def test_a_finished_input_does_not_keep_the_task_awake() -> None:
 
 async def test_starting_ending_and_closing_reach_every_input() -> None:
     inputs = [ScriptedInput(), ScriptedInput()]
-    processor = MultiInputProcessor(inputs)
+    processor = MultiInput(inputs)
     processor.start()
     await processor.end_of_event_time()
     await processor.close()
@@ -147,11 +141,10 @@ def test_what_is_pending_is_handed_on_once() -> None:
     task_input = ScriptedInput(S.MORE_AVAILABLE, S.MORE_AVAILABLE)
     awaitable = object()
     task_input.pending = awaitable
-    for processor in (OneInputProcessor(task_input), MultiInputProcessor([task_input])):
-        task_input.pending = awaitable
-        processor.process_input()
-        assert processor.pending is awaitable
-        assert task_input.pending is None
+    processor = MultiInput([task_input])
+    processor.emit_next()
+    assert processor.pending is awaitable
+    assert task_input.pending is None
 
 
 def test_a_quiet_input_collects_no_callbacks() -> None:
@@ -213,7 +206,7 @@ def reads(processor: Any, inputs: list[ScriptedInput], times: int) -> list[int]:
     order = []
     for _ in range(times):
         before = [each.reads for each in inputs]
-        processor.process_input()
+        processor.emit_next()
         order += [n for n, each in enumerate(inputs) if each.reads != before[n]]
     return order
 
@@ -222,10 +215,10 @@ def test_a_selection_of_all_reads_in_turn() -> None:
     """MB-118, with a rule."""
     inputs = [ScriptedInput(*[S.MORE_AVAILABLE] * 3) for _ in range(2)]
     choose = Chooses(InputSelection.ALL)
-    processor = MultiInputProcessor(inputs, choose)
+    processor = MultiInput(inputs, choose)
     assert reads(processor, inputs, 6) == [0, 1, 0, 1, 0, 1]
     # Once at first, then after each step; not when there was nothing to read.
-    processor.process_input()
+    processor.emit_next()
     assert choose.asked == 7
 
 
@@ -237,10 +230,10 @@ def test_the_first_input_can_be_read_to_its_end_before_the_second() -> None:
     def choose() -> InputSelection:
         return InputSelection.FIRST if first.reads < 3 else InputSelection.SECOND
 
-    processor = MultiInputProcessor([first, second], choose)
+    processor = MultiInput([first, second], choose)
     assert statuses(processor, 3) == [S.MORE_AVAILABLE] * 3
     assert (first.reads, second.reads) == (3, 0)
-    assert processor.process_input() is S.MORE_AVAILABLE
+    assert processor.emit_next() is S.MORE_AVAILABLE
     first.offer(S.END_OF_INPUT)
     assert statuses(processor, 3) == [S.MORE_AVAILABLE, S.END_OF_DATA, S.END_OF_INPUT]
     assert (first.reads, second.reads) == (4, 3)
@@ -256,7 +249,7 @@ def test_a_rule_may_change_its_mind_after_every_two_reads() -> None:
         counted.append(done)
         return InputSelection.of(done // 2 % 2)
 
-    processor = MultiInputProcessor(inputs, choose)
+    processor = MultiInput(inputs, choose)
     assert counted == []  # Not before the operator was opened.
     assert reads(processor, inputs, 8) == [0, 0, 1, 1, 0, 0, 1, 1]
 
@@ -265,10 +258,10 @@ def test_selecting_only_an_input_that_has_ended_is_an_error() -> None:
     """MB-121."""
     first = ScriptedInput(S.END_OF_DATA, S.END_OF_INPUT)
     second = ScriptedInput(S.MORE_AVAILABLE)
-    processor = MultiInputProcessor([first, second], Chooses(InputSelection.FIRST))
-    processor.process_input()
+    processor = MultiInput([first, second], Chooses(InputSelection.FIRST))
+    processor.emit_next()
     with pytest.raises(IllegalStateError, match="only inputs that have ended"):
-        processor.process_input()
+        processor.emit_next()
     assert second.reads == 0
 
 
@@ -277,9 +270,7 @@ def test_a_selected_input_is_not_starved_and_another_one_is_not_read() -> None:
     busy = ScriptedInput(*[S.MORE_AVAILABLE] * 100)
     late = ScriptedInput()
     unselected = ScriptedInput(*[S.MORE_AVAILABLE] * 100)
-    processor = MultiInputProcessor(
-        [busy, late, unselected], Chooses(InputSelection.of(0, 1))
-    )
+    processor = MultiInput([busy, late, unselected], Chooses(InputSelection.of(0, 1)))
     statuses(processor, 10)
     late.offer(S.NOTHING_AVAILABLE)
     statuses(processor, 2)
@@ -289,8 +280,8 @@ def test_a_selected_input_is_not_starved_and_another_one_is_not_read() -> None:
 def test_a_task_waits_only_for_what_is_selected() -> None:
     first, second = ScriptedInput(), ScriptedInput(S.MORE_AVAILABLE)
     choose = Chooses(InputSelection.FIRST)
-    processor = MultiInputProcessor([first, second], choose)
-    assert processor.process_input() is S.NOTHING_AVAILABLE
+    processor = MultiInput([first, second], choose)
+    assert processor.emit_next() is S.NOTHING_AVAILABLE
     assert not processor.availability.available
     woken: list[int] = []
     processor.availability.on_available(lambda: woken.append(1))
@@ -304,21 +295,21 @@ def test_what_is_awaited_may_change_the_selection() -> None:
     first = ScriptedInput(S.MORE_AVAILABLE)
     second = ScriptedInput(S.MORE_AVAILABLE)
     choose = Chooses(InputSelection.FIRST)
-    processor = MultiInputProcessor([first, second], choose)
+    processor = MultiInput([first, second], choose)
     first.pending = object()
     # Nothing is said before it was awaited: the task has to ask again.
-    assert processor.process_input() is S.MORE_AVAILABLE
+    assert processor.emit_next() is S.MORE_AVAILABLE
     assert choose.asked == 1
     processor.pending = None
     choose.selection = InputSelection.SECOND
-    assert processor.process_input() is S.NOTHING_AVAILABLE
+    assert processor.emit_next() is S.NOTHING_AVAILABLE
     assert second.reads == 1
 
 
 def test_a_task_that_is_stopped_reads_all_inputs_to_their_end() -> None:
     first = ScriptedInput(S.STOPPED, S.END_OF_INPUT)
     second = ScriptedInput(S.STOPPED, S.END_OF_INPUT)
-    processor = MultiInputProcessor([first, second], Chooses(InputSelection.FIRST))
+    processor = MultiInput([first, second], Chooses(InputSelection.FIRST))
     assert statuses(processor, 4) == [
         *[S.MORE_AVAILABLE, S.STOPPED, S.MORE_AVAILABLE, S.END_OF_INPUT]
     ]

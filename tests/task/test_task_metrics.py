@@ -11,8 +11,7 @@ from aiomailbox.availability import Availability
 from aiomailbox.exchange.core.contract import ChannelCredit, ChannelStatistics
 from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.mailbox.metrics import PeriodMeter
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.task.environment import TaskPlan
 from aiomailbox.task.task_metrics import MeasuredAvailability, buffer_metrics

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-from collections.abc import Callable
-from typing import Final, NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
+from aiomailbox.clock import Clock, clock_of
 from aiomailbox.errors import (
     CorruptStreamError,
     IllegalStateError,
@@ -35,14 +36,14 @@ from aiomailbox.exchange.core.contract import (
 )
 from aiomailbox.exchange.core.subpartition import PrioritizedDeque
 from aiomailbox.exchange.frames import ElementReader, event_buffer
-from aiomailbox.exchange.gate import InputChannel, retry_delays_ms
-from aiomailbox.exchange.remote.client import Channel
+from aiomailbox.exchange.gate import InputChannel, InputGate, retry_delays_ms
+from aiomailbox.exchange.remote.client import Channel, Connections
 from aiomailbox.exchange.remote.credit import ChannelBuffers
-from aiomailbox.exchange.remote.handshake import PeerAddress, Receiver
+from aiomailbox.exchange.remote.handshake import PeerAddress
 from aiomailbox.ids import PartitionId
 from aiomailbox.memory.buffer import Buffer
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.debloat import BufferDebloater, DebloatOptions, ThroughputMeter
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec, decode_event
 from aiomailbox.records.events import CheckpointBarrier, EventAnnouncement
 
@@ -463,21 +464,6 @@ _RECEIVER_ID_BYTES: Final = 16
 _NUMBERS: Final = itertools.count(1)
 
 
-class ChannelConnector(Protocol):
-    """Connects channels with their producers; `Connections` does."""
-
-    def request(
-        self,
-        address: PeerAddress,
-        partition_id: PartitionId,
-        subpartition_index: int,
-        receiver: Receiver,
-        credit: int,
-    ) -> Channel:
-        """Request a subpartition, and return at once; what fails fails the receiver."""
-        ...
-
-
 class RemoteInputChannel(InputChannel):
     """Reads a subpartition of another loop, process or host.
 
@@ -503,7 +489,7 @@ class RemoteInputChannel(InputChannel):
 
     def __init__(
         self,
-        connector: ChannelConnector,
+        connector: Connections,
         address: PeerAddress,
         partition_id: PartitionId,
         subpartition_index: int,
@@ -787,3 +773,147 @@ class RemoteInputChannel(InputChannel):
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+
+
+# Keeps what is in flight towards a gate as small as its task is slow.
+#
+# Theory of operation: the gate says when it has something to read and when it has
+# nothing, so that idle time does not count. Once a period the bytes that were read
+# meanwhile make a throughput, and that a size of buffers, which the producers get if it
+# has changed.
+
+
+_MS_PER_S = 1_000
+
+
+class GateDebloating:
+    """Announces buffer sizes to the remote producers of a gate, once a period.
+
+    Args:
+        gate: Its channels on this loop are left alone: they hold objects.
+        options: How sizes follow the throughput.
+        clock: Says how long reading took; None for the loop's.
+
+    Attributes:
+        debloater: What was announced last, and how long what is in flight takes.
+
+    Concept:
+        Flink, ``StreamTask.debloat`` and ``SingleInputGate.triggerDebloating``.
+    """
+
+    def __init__(
+        self,
+        gate: InputGate,
+        options: DebloatOptions | None = None,
+        *,
+        clock: Clock | None = None,
+    ) -> None:
+        self.debloater: BufferDebloater = BufferDebloater(options or DebloatOptions())
+        self._gate = gate
+        self._channels = [
+            channel
+            for channel in gate.channels
+            if isinstance(channel, RemoteInputChannel)
+        ]
+        self._clock = clock
+        self._meter = ThroughputMeter()
+        self._bytes_counted = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __repr__(self) -> str:
+        return f"<GateDebloating of {self._gate.name!r}: {self.debloater.size_bytes} bytes>"
+
+    def start(self) -> None:
+        """Begin to measure; ends by itself when all channels are released. Idempotent."""
+        if self._timer is not None:
+            return
+        if self._clock is None:
+            self._clock = clock_of(asyncio.get_running_loop())
+        self._gate.activity = self
+        self._gate.debloated_buffer_size_bytes = self.debloater.size_bytes
+        if self._gate.availability.available:
+            self.on_data()
+        self._arm()
+
+    def stop(self) -> None:
+        """Announce nothing more. Idempotent."""
+        self._gate.activity = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_data(self) -> None:
+        """Be notified that there is something to read now."""
+        self._meter.resume(self._now_ms())
+
+    def on_idle(self) -> None:
+        """Be notified that there is nothing to read any more."""
+        self._meter.pause(self._now_ms())
+
+    def recalculate(self) -> int | None:
+        """Look at what was read since the last time.
+
+        Returns:
+            The size that was announced, in bytes, or None if it is no news.
+        """
+        read_bytes = sum(channel.bytes_total for channel in self._channels)
+        self._meter.add(read_bytes - self._bytes_counted)
+        self._bytes_counted = read_bytes
+        open_channels = [each for each in self._channels if not each.is_released]
+        size_bytes = self.debloater.recalculate(
+            self._meter.calculate(self._now_ms()),
+            sum(channel.buffers_in_use for channel in open_channels),
+        )
+        if size_bytes is not None:
+            self._gate.debloated_buffer_size_bytes = size_bytes
+            for channel in open_channels:
+                channel.announce_buffer_size(size_bytes)
+        return size_bytes
+
+    def _on_period(self) -> None:
+        self._timer = None
+        if all(channel.is_released for channel in self._channels):
+            self.stop()
+            return
+        self.recalculate()
+        self._arm()
+
+    def _arm(self) -> None:
+        loop = asyncio.get_running_loop()
+        period_s = self.debloater.options.period_ms / _MS_PER_S
+        self._timer = loop.call_later(period_s, self._on_period)
+
+    def _now_ms(self) -> int:
+        assert self._clock is not None, "start() was not called"
+        return int(self._clock.monotonic() * _MS_PER_S)
+
+
+class DebloatingGate(InputGate):
+    """A gate that says how large its buffers should be while it is open.
+
+    Args:
+        channels: At least one; those on this loop are left alone.
+        options: How sizes follow the throughput.
+        name: Used in messages.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[InputChannel],
+        options: DebloatOptions,
+        *,
+        name: str = "gate",
+    ) -> None:
+        super().__init__(channels, name=name)
+        self._debloating = GateDebloating(self, options)
+
+    def request_partitions(self) -> None:
+        """Connect every channel to its producer, and begin to measure."""
+        super().request_partitions()
+        if not self.is_closed:
+            self._debloating.start()
+
+    def close(self) -> None:
+        """Release every channel, and announce nothing more. Idempotent."""
+        super().close()
+        self._debloating.stop()

@@ -7,13 +7,16 @@ frames, or the connection, is reported to all.
 
 from __future__ import annotations
 
+import asyncio
+import ssl
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
     CorruptStreamError,
+    IllegalStateError,
     InvalidArgumentError,
     LocalTransportError,
     RemoteFailureError,
@@ -24,8 +27,16 @@ from aiomailbox.exchange.remote.connection import (
     Connection,
     ConnectionOptions,
     ConnectionState,
+    close_all,
 )
-from aiomailbox.exchange.remote.handshake import Handshake, PeerAddress, Receiver
+from aiomailbox.exchange.remote.handshake import (
+    Handshake,
+    PeerAddress,
+    Receiver,
+    Security,
+    WorkerIdentity,
+    partition_address,
+)
 from aiomailbox.exchange.remote.wire import (
     PARTITION_NOT_FOUND,
     AckAllUserRecordsProcessed,
@@ -41,6 +52,8 @@ from aiomailbox.exchange.remote.wire import (
     RemoteCause,
     ResumeConsumption,
 )
+from aiomailbox.ids import PartitionId
+from aiomailbox.logs import library_log
 from aiomailbox.memory.buffer import MemorySegment, NetworkBuffer
 
 # A channel's link to its connection: what it may say, each thing once at a time.
@@ -450,3 +463,191 @@ def _buffer_for(receiver: Receiver, header: BufferResponse) -> NetworkBuffer:
     buffer.compressed = header.compressed
     buffer.size_bytes = size_bytes
     return buffer
+
+
+# One connection per peer, shared by all channels that read from it.
+
+
+_UNSETTLED: Final = frozenset({ConnectionState.CONNECTING, ConnectionState.GREETING})
+
+
+class Connections:
+    """Connects this worker's channels with their producers.
+
+    Args:
+        identity: This worker's identity.
+        security: How workers know each other.
+        options: Limits.
+        log: A structlog logger; None takes the library's.
+
+    Concept:
+        Flink, ``NettyConnectionManager`` and ``PartitionRequestClientFactory``.
+    """
+
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        *,
+        security: Security | None = None,
+        options: ConnectionOptions | None = None,
+        log: Any = None,
+    ) -> None:
+        self._identity = identity
+        self._security = security or Security()
+        self._options = options or ConnectionOptions()
+        self._log = library_log() if log is None else log
+        self._shared: dict[PeerAddress, ClientConnection] = {}
+        # Those that cannot be joined any more stay here until they are gone.
+        self._all: set[ClientConnection] = set()
+        self._connecting: dict[ClientConnection, asyncio.Task[None]] = {}
+        self._is_closed = False
+
+    @property
+    def connections(self) -> int:
+        """How many connections there are, those that are closing included."""
+        return len(self._all)
+
+    def request(
+        self,
+        address: PeerAddress,
+        partition_id: PartitionId,
+        subpartition_index: int,
+        receiver: Receiver,
+        credit: int,
+    ) -> Channel:
+        """Request a subpartition for a channel; connects in the background.
+
+        Args:
+            address: Where its worker's data server listens.
+            partition_id: Which partition.
+            subpartition_index: Which part of it, from 0.
+            receiver: Gets what arrives, and is notified when nothing will.
+            credit: How many buffers the channel keeps for itself.
+
+        Raises:
+            IllegalStateError: If the connections were closed.
+            InvalidArgumentError: If the receiver has a channel there already.
+        """
+        if self._is_closed:
+            raise IllegalStateError("the connections were closed")
+        connection = self._shared.get(address)
+        if connection is None:
+            connection = self._connect(address)
+        return connection.add_channel(
+            receiver,
+            PartitionRequest(
+                partition_address(self._identity.job_id, partition_id),
+                subpartition_index,
+                subpartition_index,
+                receiver.receiver_id,
+                credit,
+            ),
+        )
+
+    async def open(self, addresses: Iterable[PeerAddress]) -> None:
+        """Connect with peers before anything is requested of them.
+
+        Raises:
+            TransportError: If one cannot be reached, or does not let this worker in.
+        """
+        connections = [
+            self._shared.get(address) or self._connect(address) for address in addresses
+        ]
+        connecting = [
+            self._connecting[each] for each in connections if each in self._connecting
+        ]
+        if connecting:
+            await asyncio.wait(connecting)
+        for connection in connections:
+            if connection.failure is not None:
+                raise connection.failure
+
+    async def close(self) -> None:
+        """Close every connection; channels that are left fail. Idempotent."""
+        self._is_closed = True
+        for connection in list(self._all):
+            connection.close("this worker closed its connections")
+        connecting = list(self._connecting.values())
+        for task in connecting:
+            task.cancel()
+        if connecting:
+            await asyncio.wait(connecting)
+        await close_all(self._all, self._options.linger)
+
+    def _connect(self, address: PeerAddress) -> ClientConnection:
+        connection = ClientConnection(
+            address,
+            Handshake(self._identity, self._security.secret, connects=True),
+            local=f"worker {self._identity.worker!r}",
+            options=self._options,
+            log=self._log,
+            on_ending=self._on_ending,
+        )
+        self._shared[address] = connection
+        self._all.add(connection)
+        # Looked up by identity: another one for the same peer may exist by then.
+        connection.closed.add_done_callback(lambda _: self._all.discard(connection))
+        task = asyncio.get_running_loop().create_task(
+            self._keep_trying(connection), name=f"connect {address}"
+        )
+        self._connecting[connection] = task
+        task.add_done_callback(lambda _: self._connecting.pop(connection, None))
+        return connection
+
+    def _on_ending(self, connection: ClientConnection) -> None:
+        if self._shared.get(connection.address) is connection:
+            del self._shared[connection.address]
+        task = self._connecting.get(connection)
+        if (
+            task is not None
+            and task is not asyncio.current_task()
+            and connection.state is ConnectionState.CLOSED
+        ):
+            task.cancel()
+
+    async def _keep_trying(self, connection: ClientConnection) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._options.connect_timeout
+        pause = self._options.connect_backoff
+        attempts = 0
+        while True:
+            attempts += 1
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._open(connection)
+                    await connection.settle()
+                reason = "the peer closed it during the handshake"
+            except ssl.SSLError as error:
+                # A wrong certificate does not become right by asking again.
+                reason = f"TLS was refused: {error}"
+                break
+            except OSError as error:
+                # `TimeoutError` is one: the deadline ends the loop below.
+                reason = f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001 -- the channels get it
+                reason = f"{type(error).__name__}: {error}"
+                break
+            if connection.state not in _UNSETTLED:
+                return
+            if loop.time() + pause >= deadline:
+                break
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, self._options.connect_backoff_max)
+        connection.cannot_connect(f"{attempts} attempts to connect; the last: {reason}")
+
+    async def _open(self, connection: ClientConnection) -> None:
+        loop = asyncio.get_running_loop()
+        host, port = connection.address
+        if port is None:
+            await loop.create_unix_connection(lambda: connection, host)
+            return
+        context = self._security.client_context
+        has_tls = context is not None
+        await loop.create_connection(
+            lambda: connection,
+            host,
+            port,
+            ssl=context,
+            ssl_handshake_timeout=self._options.handshake_timeout if has_tls else None,
+            ssl_shutdown_timeout=self._options.linger if has_tls else None,
+        )

@@ -10,8 +10,12 @@ from aiomailbox.exchange.blocking.partition import BlockingResultPartition
 from aiomailbox.exchange.core.contract import BUFFER_SIZE_BYTES, OutputPartition
 from aiomailbox.exchange.gate import InputChannel, InputGate
 from aiomailbox.exchange.partition import ResultPartition
-from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
-from aiomailbox.exchange.remote.connections import Connections, DebloatingGate
+from aiomailbox.exchange.remote.channel import (
+    DebloatingGate,
+    GateBuffers,
+    RemoteInputChannel,
+)
+from aiomailbox.exchange.remote.client import Connections
 from aiomailbox.exchange.remote.handshake import PeerAddress, WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.graph.job_graph import Edge, JobGraph
@@ -19,8 +23,7 @@ from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.logs import silenced
 from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES
 from aiomailbox.memory.debloat import DebloatOptions
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.runtime.builder import ChannelFactory, pool_size, producer_targets
 from aiomailbox.runtime.config import JobConfig

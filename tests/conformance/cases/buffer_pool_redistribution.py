@@ -9,8 +9,7 @@ import pytest
 
 from aiomailbox.errors import InsufficientBuffersError
 from aiomailbox.memory.buffer import MemorySegment
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 
 FILE = "buffer_pool_redistribution"
 

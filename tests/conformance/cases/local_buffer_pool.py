@@ -6,8 +6,7 @@ from typing import Any
 
 from aiomailbox.errors import PoolDestroyedError
 from aiomailbox.memory.buffer import MemorySegment
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 
 FILE = "local_buffer_pool"
 

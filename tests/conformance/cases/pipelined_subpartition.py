@@ -7,7 +7,7 @@ from typing import Any
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.element_codec import decode_event, encode_event
 from aiomailbox.records.spanning import frame_record

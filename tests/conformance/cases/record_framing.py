@@ -8,7 +8,7 @@ from aiomailbox.exchange.core.contract import PolledBytes
 from aiomailbox.exchange.frames import BytesSubpartition
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.element_codec import decode_event, encode_event
 from aiomailbox.records.spanning import RecordDeserializer, frame_record

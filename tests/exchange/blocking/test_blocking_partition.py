@@ -27,7 +27,7 @@ from aiomailbox.exchange.blocking.partition import BlockingResultPartition
 from aiomailbox.exchange.core.contract import BytesView
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.element_codec import decode_event
 from aiomailbox.records.events import (

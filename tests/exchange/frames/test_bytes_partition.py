@@ -12,8 +12,7 @@ from aiomailbox.exchange.frames import BytesSubpartition, QueuedBuffer
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import BufferBuilder, DataType, MemorySegment
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.events import (
     Alignment,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiomailbox.exchange.partition import ResultPartition
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.records.events import CancelCheckpoint
 from aiomailbox.records.spanning import frame_record

@@ -20,7 +20,7 @@ from aiomailbox.exchange.writer import (
     RescalePartitioner,
 )
 from aiomailbox.ids import PartitionId, TaskId, VertexId
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec, decode_event
 from aiomailbox.records.events import (
     CheckpointBarrier,

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from aiomailbox.exchange.gate import InputGate
-from aiomailbox.exchange.remote.channel import GateBuffers, RemoteInputChannel
-from aiomailbox.exchange.remote.connections import GateDebloating
+from aiomailbox.exchange.remote.channel import (
+    GateBuffers,
+    GateDebloating,
+    RemoteInputChannel,
+)
 from aiomailbox.exchange.remote.handshake import PeerAddress
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.debloat import DebloatOptions
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.testing import ManualClock

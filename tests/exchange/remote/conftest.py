@@ -19,14 +19,14 @@ from aiomailbox.exchange.frames import (
     FrameWriter,
     QueuedBuffer,
 )
+from aiomailbox.exchange.remote.client import Connections
 from aiomailbox.exchange.remote.connection import ConnectionOptions
-from aiomailbox.exchange.remote.connections import Connections
 from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.exchange.remote.handshake import PeerAddress, WorkerIdentity
 from aiomailbox.exchange.remote.server import DataServer
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import BufferConsumer, MemorySegment, NetworkBuffer
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records import BYTES_SERIALIZER, ElementCodec
 from aiomailbox.testing import RecordingLog
 

@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.exchange.remote.credit import ChannelBuffers, SenderCredit
 from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 
 
 class Channel:

@@ -13,7 +13,7 @@ from aiomailbox.exchange.remote.channel import (
 )
 from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import decode_event
 from aiomailbox.records.events import (
     Alignment,

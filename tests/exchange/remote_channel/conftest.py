@@ -22,7 +22,7 @@ from aiomailbox.exchange.remote.credit import SenderCredit
 from aiomailbox.exchange.remote.handshake import PeerAddress, Receiver
 from aiomailbox.ids import PartitionId, TaskId, VertexId
 from aiomailbox.memory.buffer import DataType, MemorySegment, NetworkBuffer
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import ListRun
 from aiomailbox.records.run_columns import PythonSerializer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from aiomailbox.exchange.remote.connections import DebloatingGate, GateDebloating
+from aiomailbox.exchange.remote.channel import DebloatingGate, GateDebloating
 from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.records.run import ListRun
 

@@ -15,7 +15,7 @@ from aiomailbox.errors import (
     StopTask,
 )
 from aiomailbox.exchange.remote.channel import GateBuffers
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.records.events import (
     Alignment,
     CancelCheckpoint,

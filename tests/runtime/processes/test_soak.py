@@ -140,7 +140,7 @@ def count_segments_at_the_end(directory: str) -> Callable[[Parcel], Parcel]:
 def _watch_pools(directory: str) -> None:
     import os
 
-    from aiomailbox.memory.network_pool import NetworkBufferPool
+    from aiomailbox.memory.local_pool import NetworkBufferPool
 
     destroy = NetworkBufferPool.destroy
 

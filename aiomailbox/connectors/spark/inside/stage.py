@@ -51,8 +51,7 @@ from aiomailbox.ids import PartitionId, TaskId
 from aiomailbox.journal.journals import SharedJournals
 from aiomailbox.keygroups.assignment import bit_mix
 from aiomailbox.logs import library_log
-from aiomailbox.memory.local_pool import LocalBufferPool
-from aiomailbox.memory.network_pool import NetworkBufferPool
+from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.operator import Operator, Pending
 from aiomailbox.operators.sources.source import (
