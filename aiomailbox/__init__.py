@@ -25,6 +25,7 @@ from aiomailbox.api.joined import (
     JoinedStreams,
     JoinedWindows,
 )
+from aiomailbox.api.partitioned import PartitionWindowedStream
 from aiomailbox.api.pipeline import Pipeline, pipeline
 from aiomailbox.api.sessions import Session
 from aiomailbox.api.stream import DataStream, KeyedStream
@@ -378,6 +379,7 @@ __all__ = [
     "OperatorSummary",
     "OperatorWatermark",
     "OutputTag",
+    "PartitionWindowedStream",
     "Pattern",
     "PickleSerializer",
     "Pipeline",

@@ -477,7 +477,10 @@ def _reads(parameter: str, value: object) -> Iterator[tuple[str, FieldSelector]]
 
 
 def key_selector(
-    key: str | Callable[[Any], Any], others: tuple[str, ...], origins: list[Origin]
+    key: str | Callable[[Any], Any],
+    others: tuple[str, ...],
+    origins: list[Origin],
+    parameter: str = "key",
 ) -> Callable[[Any], Any]:
     """Return the function that reads the key of a stream's records.
 
@@ -485,12 +488,13 @@ def key_selector(
         key: A field's name, or a function of a record.
         others: More fields, for a key that is a tuple.
         origins: Where the records come from.
+        parameter: Under which name ``key`` was given.
 
     Raises:
         InvalidArgumentError: If it is known that no record has the field.
         WrongTypeError: If it is neither a name nor a function, or others are functions.
     """
-    selector: Any = field_or_function(key, "key")
+    selector: Any = field_or_function(key, parameter)
     if others:
         parts = [field_or_function(name, "key") for name in (key, *others)]
         single = [part for part in parts if isinstance(part, FieldSelector)]
@@ -504,7 +508,7 @@ def key_selector(
         selector = FieldsSelector(tuple(single))
     fields = known_fields(origins)
     if fields is not None:
-        fields.check(selector, "key")
+        fields.check(selector, parameter)
     reader: Callable[[Any], Any] = selector
     return reader
 

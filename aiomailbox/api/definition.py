@@ -26,8 +26,9 @@ from aiomailbox.graph.describe import (
     unreplayable_sources,
 )
 from aiomailbox.graph.job_graph import JobGraph, build_job_graph
-from aiomailbox.graph.regions import check_blocking
+from aiomailbox.graph.regions import check_blocking, endless_source
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
+from aiomailbox.logs import library_log
 from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.runtime.config import JobConfig
@@ -220,6 +221,7 @@ class JobDefinition:
         config = replace(traced(config), deployment=None)
         _check_replayable(graph, config)
         _check_blocking(graph, config)
+        _check_ends(graph, config)
         _check_finished(config)
         job = place.deploy(graph, config, clock=self.clock, handovers=handovers or {})
         run = {id(item) for item in reachable(sinks)}
@@ -319,6 +321,31 @@ def _check_blocking(graph: JobGraph, config: JobConfig) -> None:
             "restart strategy, a task that fails after a blocking exchange reads "
             "its files again. Or leave blocking() out.",
         )
+
+
+def _check_ends(graph: JobGraph, config: JobConfig) -> None:
+    """Look at operators that wait for the end of their input.
+
+    Raises:
+        InvalidArgumentError: If one keeps what no checkpoint has, in a job that takes
+            checkpoints.
+    """
+    for node in (node for vertex in graph.vertices for node in vertex.nodes):
+        item = node.transformation
+        if item.emits_at_end and (endless := endless_source(node)):
+            library_log().warning(
+                "an operator emits when its input has ended, and a source never ends",
+                operator=node.name,
+                source=endless,
+                remedy="use windows, a bounded source, or job.stop(drain=True)",
+            )
+        has_checkpoints = config.checkpoints is not None or config.restore_from
+        if item.no_checkpoints and has_checkpoints:
+            raise InvalidArgumentError(
+                "checkpoints",
+                f"{item.no_checkpoints} (operator {node.name!r})",
+                "Leave env.enable_checkpointing(...) and restore_from= out.",
+            )
 
 
 def _check_finished(config: JobConfig) -> None:

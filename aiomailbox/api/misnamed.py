@@ -53,8 +53,11 @@ _MEANT: Final = {
     "explode": "flat_map(lambda record: record.items)",
     "flatten": "flat_map(lambda record: record)",
     "starmap": "map(lambda record: function(*record))",
-    "map_partition": "map_batches(function)",
-    "map_partitions": "map_batches(function)",
+    "map_partition": "full_window_partition().map_partition(function), or "
+    "map_batches(function)",
+    "map_partitions": "full_window_partition().map_partition(function), or "
+    "map_batches(function)",
+    "sort_partition": "full_window_partition().sort_partition(field)",
     "async_wait": "map_async(function, concurrency=...)",
     "ordered_wait": "map_async(function, concurrency=...)",
     "unordered_wait": "map_async(function, ordered=False, concurrency=...)",
@@ -98,10 +101,10 @@ _MEANT: Final = {
     "run": " write `await env.execute()`, or `await stream.collect()`",
     "start": " write `async with env.start() as job:`",
     "iterate": " a stream has no loops: call again inside a map_async(...) function",
-    "sort": " a stream has no end to sort at: sort the records of a window, or "
-    "`sorted(await stream.collect())`",
-    "order_by": " a stream has no end to sort at: sort the records of a window, or "
-    "`sorted(await stream.collect())`",
+    "sort": " if the stream ends, write "
+    "full_window_partition().sort_partition(field), or sort the records of a window",
+    "order_by": " if the stream ends, write "
+    "full_window_partition().sort_partition(field), or sort the records of a window",
     "cache": " nothing runs twice in one job: use the stream twice",
     "persist": " nothing runs twice in one job: use the stream twice",
 }
@@ -230,6 +233,17 @@ OF_WINDOWS: Final = {
     "lateness": "allowed_lateness(...)",
     "on_error": "aggregate(..., on_error=...), and likewise for the other verbs",
     "get_side_output": "aggregate(...).get_side_output(tag)",
+}
+
+
+OF_PARTITIONS: Final = {
+    **_COMPUTED,
+    "count": "aggregate(am.count())",
+    "apply": "map_partition(function)",
+    "process": "map_partition(function)",
+    "map": "map_partition(function)",
+    "sort": "sort_partition(field)",
+    "order_by": "sort_partition(field)",
 }
 
 

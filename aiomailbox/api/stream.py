@@ -65,6 +65,7 @@ from aiomailbox.api.joined import (
     join_info,
 )
 from aiomailbox.api.misnamed import no_such_verb
+from aiomailbox.api.partitioned import PartitionWindowedStream
 from aiomailbox.api.sessions import Session, SessionMaker
 from aiomailbox.api.showing import show_records
 from aiomailbox.api.typed import RecordTypeCheck
@@ -793,6 +794,26 @@ class DataStream(Generic[T]):
             Flink, ``DataStream.countWindowAll``.
         """
         return _counting(self.window_all(GlobalWindows.create()), size, slide)
+
+    def full_window_partition(self) -> PartitionWindowedStream[Any, T]:
+        """Take all records of each subtask as one partition, which ends with the input.
+
+        For bounded streams. For one result of everything, ``set_parallelism(1)`` the
+        operator, or key by a constant.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> sales = env.from_collection([{"price": 5}, {"price": 3}])
+            >>> total = sales.full_window_partition().aggregate(am.sum_("price"))
+            >>> am.run(total.collect())
+            [8]
+
+        Concept:
+            Flink, ``DataStream.fullWindowPartition``.
+        """
+        derive = partial(self._keyed, follows_input=True)
+        return PartitionWindowedStream(None, derive, self._origins)
 
     def union(self, *others: DataStream[T]) -> DataStream[T]:
         """Merge this stream and others into one stream."""
@@ -1938,7 +1959,6 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         factory = partial(
             KeyedReduceOperator, self.key, reduce, on_error=check_on_error(on_error)
         )
-        factory()
         infos = (function_info(reduce),)
         return self._keyed(name, factory, infos, unbounded=GROWS_WITH_KEYS)
 
@@ -2088,6 +2108,25 @@ class KeyedStream(DataStream[T], Generic[K, T]):
     ) -> WindowedStream[K, T, WindowT]:
         """Group the records of each key into time windows."""
         return WindowedStream(self.key, assigner, self._keyed, self._origins)
+
+    def full_window_partition(self) -> PartitionWindowedStream[K, T]:
+        """Take all records of each key as one partition, which ends with the input.
+
+        For bounded streams: it gives one result for each key, where `aggregate` and
+        `reduce` give one for each record.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> words = env.from_collection(["tea", "jam", "tea"])
+            >>> by_word = words.key_by(lambda word: word).full_window_partition()
+            >>> am.run(by_word.aggregate(am.count(), include_key=True).collect())
+            [('tea', 2), ('jam', 1)]
+
+        Concept:
+            Flink, ``KeyedStream.fullWindowPartition``.
+        """
+        return PartitionWindowedStream(self.key, self._keyed, self._origins)
 
     def count_window(
         self, size: int, slide: int | None = None

@@ -24,16 +24,19 @@ from aiomailbox.columnar.cell_grid import (
     contents_of,
 )
 from aiomailbox.columnar.keys import Groups, distinct
+from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.columnar.windows import ColumnarWindows, Fired, Firing, rows_firing
 from aiomailbox.operators.aggregates.functions import Aggregate
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.records.events import MIN_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.records.run import Run
 from aiomailbox.state.snapshot import KeyedStateSnapshot
 from aiomailbox.windowing.aggregate import (
     SlidingAggregateOperator,
     TumblingAggregateOperator,
     window_rows,
 )
+from aiomailbox.windowing.partition import PartitionAggregateOperator
 from aiomailbox.windowing.spec import WindowSpec
 
 # Stretches of event time, all of one length: where those begin that times are in.
@@ -408,6 +411,30 @@ class ColumnarSlidingOperator(ColumnarTumblingOperator, SlidingAggregateOperator
 
     def _windows(self, times: np.ndarray) -> tuple[np.ndarray | None, np.ndarray]:
         return overlapping(times, self._offset, self._size, self._slide)
+
+
+class ColumnarPartitionOperator(ColumnarTumblingOperator, PartitionAggregateOperator):
+    """Does what `PartitionAggregateOperator` does, on columns as long as it gets any.
+
+    Args:
+        spec: Key (a selector of fields, or none) and errors.
+        aggregate: One for which `needs_rows` returns nothing.
+    """
+
+    _says_bounds = False
+
+    @staticmethod
+    def _timed(run: Run) -> tuple[ArrowRun, np.ndarray]:
+        if type(run) is not ArrowRun:
+            raise RowsNeededError("records came as rows")
+        times = np.zeros(len(run), np.int64)
+        return run._with_times(times), times
+
+    def _fire_some(self, count: int) -> Firing | None:
+        firing = super()._fire_some(count)
+        if firing is None:
+            return None
+        return firing._replace(times=np.full(len(firing.times), MAX_TIMESTAMP))
 
 
 def _least(times: np.ndarray) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from aiomailbox.columnar.aligned import (
+    ColumnarPartitionOperator,
     ColumnarSlidingOperator,
     ColumnarTumblingOperator,
 )
@@ -28,6 +29,10 @@ from aiomailbox.windowing.aggregate import (
 )
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.panes import PanedAggregateOperator
+from aiomailbox.windowing.partition import (
+    PartitionAggregateOperator,
+    partition_operator,
+)
 from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 from aiomailbox.windowing.window_join import WindowJoinOperator
 
@@ -39,8 +44,11 @@ _FORMS: Final[dict[Any, Any]] = {
     TumblingAggregateOperator: ColumnarTumblingOperator,
     SlidingAggregateOperator: ColumnarSlidingOperator,
     PanedAggregateOperator: ColumnarPanedOperator,
+    PartitionAggregateOperator: ColumnarPartitionOperator,
     SessionAggregateOperator: ColumnarSessionOperator,
 }
+# Functions that choose the class for rows.
+_MAKERS: Final = (window_operator, partition_operator)
 
 
 def rows_reason(operator: Any, aggregate: Any = None) -> str:
@@ -64,7 +72,7 @@ def made(
     """Return an operator of rows, or the form of it that works on columns.
 
     Args:
-        make: The class for rows, or `window_operator`.
+        make: The class for rows, `window_operator` or `partition_operator`.
         args: Its arguments.
         columns: Why it goes on with rows when it runs; None for the operator of rows.
         selection: Which fields of pairs a join emits, and what to do with a pair for
@@ -79,7 +87,7 @@ def made(
 
     if (aggregate := named.get("aggregate")) is not None:
         named["aggregate"], _ = with_expressions(aggregate, bind)
-    if columns is not None and make is window_operator:
+    if columns is not None and make in _MAKERS:
         sample: Any = make(*args, **named)
         operator = _FORMS[type(sample)](sample._spec, sample._given)
     else:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
 from types import NoneType
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -352,19 +352,25 @@ class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
         aggregate: One for which `needs_rows` returns nothing.
     """
 
+    # Whether results of several aggregates say when their windows begin and end.
+    _says_bounds: ClassVar[bool] = True
+    # The key of all records, if they have none.
+    _only_key: int = 0
+
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__(spec, aggregate)
         selector: Any = None if spec.key is None else key_function(spec.key)
         self._selector = selector
         names = aggregate.names
-        self._has_bounds = names is not None
+        self._has_bounds = self._says_bounds and names is not None
         are_pairs = spec.include_key and names is None
         # Whether results have a key.
-        self._is_keyed = selector is not None and (self._has_bounds or are_pairs)
+        self._is_keyed = selector is not None and (names is not None or are_pairs)
         if are_pairs:
             names = ("key", "value")
         elif names is not None:
-            names = (*(("key",) if self._is_keyed else ()), *_WINDOW_FIELDS, *names)
+            bounds = _WINDOW_FIELDS if self._says_bounds else ()
+            names = (*(("key",) if self._is_keyed else ()), *bounds, *names)
         several = selector is not None and not selector.is_alone
         self._maker = ResultMaker(
             names, selector.fields if several else (), are_tuples=are_pairs
@@ -429,8 +435,8 @@ class ColumnarWindows(ColumnarOperator, AggregateWindowsOperator):
 
     def _slots_of(self, run: ArrowRun) -> np.ndarray:
         if self._selector is None:
-            self._slots.place([0])
-            return np.zeros(len(run), np.int64)
+            (place,) = self._slots.place([self._only_key]).tolist()
+            return np.full(len(run), place, np.int64)
         slots = self._slots_by(self._selector, run)
         kinds = [run.schema.field(field).type for field in self._selector.fields]
         alone = self._selector.is_alone

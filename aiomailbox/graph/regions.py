@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.graph.job_graph import Edge, JobGraph, consumers_of
+from aiomailbox.graph.job_graph import Edge, JobGraph, Node, consumers_of
 from aiomailbox.ids import SubtaskId
 from aiomailbox.operators.sources.source import Boundedness
 
@@ -167,7 +167,19 @@ def check_blocking(graph: JobGraph) -> None:
 
 
 def _check_ends(edge: Edge) -> None:
-    waiting, seen = [edge.source], set[int]()
+    endless = endless_source(edge.source)
+    if endless:
+        raise InvalidArgumentError(
+            "blocking",
+            f"the records of {edge.source.name!r} are read when it has "
+            f"finished, and it never does: its source {endless!r} is unbounded",
+            "Leave blocking() out, or use a bounded source.",
+        )
+
+
+def endless_source(node: Node) -> str:
+    """Return the name of a source of an operator that never ends; "" if all of them do."""
+    waiting, seen = [node], set[int]()
     while waiting:
         node = waiting.pop()
         if node.index in seen:
@@ -175,13 +187,9 @@ def _check_ends(edge: Edge) -> None:
         seen.add(node.index)
         source = node.transformation.source
         if source is not None and source.boundedness is Boundedness.UNBOUNDED:
-            raise InvalidArgumentError(
-                "blocking",
-                f"the records of {edge.source.name!r} are read when it has "
-                f"finished, and it never does: its source {node.name!r} is unbounded",
-                "Leave blocking() out, or use a bounded source.",
-            )
+            return node.name
         waiting += [one.source for united in node.in_edges for one in united]
+    return ""
 
 
 def _edges(graph: JobGraph) -> list[Edge]:

@@ -94,6 +94,8 @@ class Transformation:
         bound: What it holds at most, for `explain`; "" for nothing beyond a run.
         unbounded: What grows without end in it, for `explain`; "" for nothing known.
         settings: Its event times and windows, for `explain`: a line for each.
+        emits_at_end: Whether it emits only when its input has ended.
+        no_checkpoints: Why its job takes no checkpoints; "" if it may.
         limit: The rate limit that it was given, if any.
         has_journal: Whether it keeps finished calls in a journal.
         takes_columns: Whether columns that come in go out as columns.
@@ -123,6 +125,8 @@ class Transformation:
     bound: str = ""
     unbounded: str = ""
     settings: tuple[str, ...] = ()
+    emits_at_end: bool = False
+    no_checkpoints: str = ""
     limit: RateLimit | None = None
     has_journal: bool = False
     takes_columns: bool = False

@@ -41,7 +41,12 @@ from aiomailbox.windowing.contents import UndoLog, check_windows_restored
 from aiomailbox.windowing.incremental import watch_reduce, window_result
 from aiomailbox.windowing.operator import WindowFailures
 from aiomailbox.windowing.spec import WindowSpec, key_function
-from aiomailbox.windowing.time_window import TimeWindow, kept_offsets, with_offset
+from aiomailbox.windowing.time_window import (
+    TimeWindow,
+    Window,
+    kept_offsets,
+    with_offset,
+)
 
 # What is in which window or pane, by its start and then by key.
 
@@ -316,7 +321,7 @@ class AggregateWindowsOperator(StatefulOperator):
             stamps = [MIN_TIMESTAMP] * len(values)
         keys = iter(self._keys.read(values))
         # Iterators that stand where the failure was: the loop goes on behind it.
-        remaining, times = iter(values), iter(stamps)
+        remaining, times = iter(values), self._times(stamps)
         while True:
             try:
                 self._add_all(keys, remaining, times)
@@ -363,6 +368,10 @@ class AggregateWindowsOperator(StatefulOperator):
         pending = self.emit_collected()
         return done_after(pending, done=done)
 
+    def _times(self, stamps: list[int]) -> Iterator[int]:
+        """Return the times by which records are put into windows."""
+        return iter(stamps)
+
     def _add_all(
         self, keys: Iterator[Any], values: Iterator[Any], stamps: Iterator[int]
     ) -> None:
@@ -392,7 +401,7 @@ class AggregateWindowsOperator(StatefulOperator):
         for result in self._results(window, {key: accumulator}):
             self._collector.collect(result)
 
-    def _results(self, window: TimeWindow, contents: Contents) -> list[Any]:
+    def _results(self, window: Window, contents: Contents) -> list[Any]:
         """Return what a window emits for its keys, but for those that fail."""
         if not self._failures.may_fail:
             try:
@@ -585,7 +594,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         self._collect(key, window, accumulator)
         return True
 
-    def _is_over(self, window: TimeWindow) -> bool:
+    def _is_over(self, window: Window) -> bool:
         cleanup = window.max_timestamp + self._lateness
         return min(cleanup, MAX_TIMESTAMP) <= self.watermark_ms
 
@@ -600,7 +609,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
                     return True
                 left -= self._begin_to_end(start, left)
                 continue
-            window = TimeWindow(ending.start, ending.start + self._size)
+            window = self._window(ending.start)
             contents = ending.take(left)
             if not ending.contents:
                 self._ending = None
@@ -611,6 +620,10 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
             self._keep_for_late(window, contents)
         return False
 
+    def _window(self, start: int) -> Window:
+        """Return the window that begins there."""
+        return TimeWindow(start, start + self._size)
+
     def _begin_to_end(self, start: int, count: int) -> int:
         """Begin to emit a window; return how much of ``count`` that took."""
         contents = self._open.pop(start)
@@ -618,7 +631,7 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
             self._ending = EndingWindow(start, contents)
         return 0
 
-    def _keep_for_late(self, window: TimeWindow, contents: Contents) -> None:
+    def _keep_for_late(self, window: Window, contents: Contents) -> None:
         """Keep what has fired as long as a late record may come."""
         if self._lateness and not self._is_over(window):
             self._fired.of(window.start).update(contents)

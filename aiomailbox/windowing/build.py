@@ -113,7 +113,7 @@ def window_operator(
         on_error=on_error,
         include_key=include_key,
     )
-    folding = _folding(reduce, aggregate, merging=spec.assigner.is_merging)
+    folding = folding_of(reduce, aggregate, merging=spec.assigner.is_merging)
     function = (
         None if window_function is None else check_window_function(window_function)
     )
@@ -156,8 +156,18 @@ def window_operator(
     return WindowOperator(spec, contents, emitter, function)
 
 
-def _folding(reduce: Any, aggregate: Any, *, merging: bool) -> Any:
-    """Return the aggregate function, made from the reduce function if that is given."""
+def folding_of(reduce: Any, aggregate: Any, *, merging: bool) -> Any:
+    """Return the aggregate function, made from the reduce function if that is given.
+
+    Args:
+        reduce: A function of two records, or None.
+        aggregate: An aggregate function, or None.
+        merging: Whether windows merge.
+
+    Raises:
+        InvalidArgumentError: If both are given.
+        WrongTypeError: If one is of a wrong type, or cannot merge and has to.
+    """
     if reduce is not None and aggregate is not None:
         raise InvalidArgumentError(
             "aggregate", "reduce is given as well", "Use one of them."

@@ -215,11 +215,12 @@ class ApplyFunction(ProcessWindowFunction):
     Args:
         function: ``(key, window, elements)`` → an iterable of results, e.g. a list or
             a generator; may be ``async def``.
+        arity: With how many arguments it is called; a subclass does it.
     """
 
-    def __init__(self, function: Callable[[Any, Any, list[Any]], Any]) -> None:
+    def __init__(self, function: Callable[..., Any], *, arity: int = 3) -> None:
         self.function: Callable[..., Any] = check_function(
-            function, "window_function", arity=3
+            function, "window_function" if arity == 3 else "function", arity=arity
         )
         self._kind = callable_kind(function)
 

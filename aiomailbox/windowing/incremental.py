@@ -96,13 +96,18 @@ def watch_reduce(aggregate: Any, check: MutationCheck | None) -> None:
 
 
 def window_result(
-    aggregate: Any, *, keyed: bool = True, include_key: bool = False
+    aggregate: Any,
+    *,
+    keyed: bool = True,
+    include_key: bool = False,
+    has_bounds: bool = True,
 ) -> WindowResult:
     """Return how a window's accumulator becomes its result.
 
     Several named aggregates become a record that also has the key, unless the stream
     has none, and the window's start and end as aware datetimes in UTC (None for the
-    global window). Anything else is the aggregate's own result, or ``(key, result)``.
+    global window), unless these are left out (``has_bounds``). Anything else is the
+    aggregate's own result, or ``(key, result)``.
     """
     if include_key and getattr(aggregate, "names", None) is None:
         return _paired(window_result(aggregate))
@@ -113,6 +118,18 @@ def window_result(
         return WindowResult(
             lambda key, window, accumulator: get_result(accumulator),
             lambda window, accumulators: make_results(accumulators),
+        )
+    if not has_bounds:
+        before = ("key",) if keyed else ()
+        alone, together = (
+            aggregate.result_maker(before),
+            aggregate.results_maker(before),
+        )
+        return WindowResult(
+            lambda key, window, accumulator: (
+                alone(key, accumulator) if keyed else alone(accumulator)
+            ),
+            lambda window, accumulators: together(accumulators),
         )
     fields = WINDOW_FIELDS if keyed else WINDOW_FIELDS[1:]
     make, make_all = aggregate.result_maker(fields), aggregate.results_maker(fields)

@@ -31,7 +31,7 @@ from aiomailbox.windowing.aggregate import (
 )
 from aiomailbox.windowing.assigners import SlidingEventTimeWindows, required_timestamp
 from aiomailbox.windowing.spec import WindowSpec
-from aiomailbox.windowing.time_window import TimeWindow
+from aiomailbox.windowing.time_window import TimeWindow, Window
 
 # The contents of windows that overlap, merged from the panes that they share.
 #
@@ -400,7 +400,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         if not self._is_over(TimeWindow(start, start + self._size)):
             self._fired.of(start).update(restored)
 
-    def _keep_for_late(self, window: TimeWindow, contents: Contents) -> None:
+    def _keep_for_late(self, window: Window, contents: Contents) -> None:
         """Keep nothing: what late records need is in the panes."""
 
     def _forget_over(self, count: int) -> bool:
@@ -408,7 +408,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
         last = self._next_start(over) - 1
         return super()._forget_over(count) and self._panes.forget_until(last, count)
 
-    def _results(self, window: TimeWindow, contents: Contents) -> list[Any]:
+    def _results(self, window: Window, contents: Contents) -> list[Any]:
         if self._failures.may_fail:
             self._report(window, contents)
             if self._told:
@@ -416,7 +416,7 @@ class PanedAggregateOperator(TumblingAggregateOperator):
             contents = _mergeable(contents)
         return super()._results(window, contents)
 
-    def _report(self, window: TimeWindow, contents: Contents) -> None:
+    def _report(self, window: Window, contents: Contents) -> None:
         """Report what could not be merged, if that has not been done."""
         for key, content in contents.items():
             one = (window.start, key)

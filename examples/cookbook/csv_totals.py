@@ -1,7 +1,7 @@
 """Totals of a CSV file.
 
-Columns of CSV are text until a record type says what they are. A window over everything
-emits one result per key, when the file has ended.
+Columns of CSV are text until a record type says what they are. A full partition emits one
+result per key, when the file has ended.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ async def main(file: Path) -> None:
     totals = (
         env.from_source(am.FileSource(file, records=Sale))
         .key_by("shop")
-        .window(am.GlobalWindows.create_with_end_of_stream_trigger())
+        .full_window_partition()
         .aggregate(
             am.aggregates(
                 sales=am.count(),

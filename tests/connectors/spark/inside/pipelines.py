@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
+
+import pyarrow.compute as pc
 
 import aiomailbox as am
 
@@ -79,6 +82,53 @@ FIVE: dict[str, tuple[Any, int]] = {
     "keyed reduce": (counted, 1),
     "event-time windows": (windowed, 1),
     "interval join": (joined, 2),
+}
+
+
+@am.pipeline
+def full_windows(rows: Any) -> Any:
+    """How many rows are in windows of five, every second one of a key."""
+    windows = rows.key_by(lambda row: row.id % 7).count_window(5, 2)
+    return windows.aggregate(am.count()).map(lambda n: Pair(n, 0))
+
+
+@am.pipeline
+def totals(rows: Any) -> Any:
+    """One result a key, from columns where rows come as columns."""
+    sevens = rows.with_columns(seven=pc.bit_wise_and(pc.field("id"), 7)).key_by("seven")
+    found = sevens.full_window_partition().aggregate(
+        am.aggregates(n=am.count(), most=am.max_("id"))
+    )
+    return found.map(lambda row: Pair(row.key, 10_000 * row.n + row.most))
+
+
+@am.pipeline
+def in_order(rows: Any) -> Any:
+    """Neighbours in the order of each key, sorted in less memory than they take."""
+    parts = rows.key_by(lambda row: row.id % 7).full_window_partition()
+    falling = parts.sort_partition("id", descending=True, memory_bytes=1000)
+    parts = falling.key_by(lambda row: row.id % 7).full_window_partition()
+    return parts.map_partition(
+        lambda found: [Pair(one.id, two.id) for one, two in pairwise(found)]
+    )
+
+
+@am.pipeline
+def largest(rows: Any) -> Any:
+    """The largest row of all, by those of each subtask."""
+    some = rows.full_window_partition().reduce(lambda one, two: max(one, two))
+    one = (
+        some.rebalance().full_window_partition().reduce(lambda one, two: max(one, two))
+    )
+    return one.set_parallelism(1).map(as_pair)
+
+
+# What comes when the input has ended, or so many records have come.
+AT_END: dict[str, tuple[Any, int]] = {
+    "count windows": (full_windows, 1),
+    "totals": (totals, 1),
+    "sorted partitions": (in_order, 1),
+    "reduced subtasks": (largest, 1),
 }
 
 LATE = am.OutputTag("late")

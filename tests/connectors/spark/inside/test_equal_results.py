@@ -17,6 +17,7 @@ from tests.connectors.spark.inside.pipelines import Pair
 pytestmark = [pytest.mark.spark, pytest.mark.real_time]
 
 ROWS = 2000
+EVERYWHERE = {**pipelines.FIVE, **pipelines.AT_END}
 
 
 class Row(NamedTuple):
@@ -49,11 +50,11 @@ def in_barrier(
     return Counter(tuple(row) for row in am.run(run).collect())
 
 
-@pytest.mark.parametrize("name", pipelines.FIVE)
+@pytest.mark.parametrize("name", EVERYWHERE)
 def test_a_pipeline_gives_the_same_wherever_it_runs(
     spark: Any, name: str, tmp_path: Path
 ) -> None:
-    pipeline, count = pipelines.FIVE[name]
+    pipeline, count = EVERYWHERE[name]
     embedded = on_loops(pipeline, count, None)
     assert embedded
     assert on_loops(pipeline, count, am.Processes(2)) == embedded

@@ -1,0 +1,240 @@
+"""Streams with whole partitions: what is computed once, when the input has ended."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+
+from aiomailbox.api.build import (
+    described_key,
+    formed,
+    function_info,
+    key_selector,
+    own_copy,
+)
+from aiomailbox.api.misnamed import OF_PARTITIONS, Unfinished
+from aiomailbox.api.windowed import Items
+from aiomailbox.graph.transformation import Origin
+from aiomailbox.operators.core.failures import OnError, check_on_error, fail
+from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.keyed.sorting import MEMORY_BYTES, SortOperator
+from aiomailbox.state.descriptors import AggregateFunction
+from aiomailbox.windowing.partition import partition_operator
+
+if TYPE_CHECKING:
+    # A stream leads to this class, and this class to a stream: only in their types.
+    from aiomailbox.api.stream import DataStream
+
+K = TypeVar("K")
+T = TypeVar("T")
+U = TypeVar("U")
+
+# What `explain` says.
+_HOLDS_RECORDS: Final = "all records are held in memory until the input ends"
+_HOLDS_VALUES: Final = "one value for each key is held until the input ends"
+_IN_FILES: Final = (
+    "the records that it sorts are in memory and in files, which are in no checkpoint"
+)
+
+
+class PartitionWindowedStream(Unfinished, Generic[K, T]):
+    """A stream in whole partitions; next is what to compute of each of them.
+
+    A partition has all records of a key or, of a stream without keys, all of a subtask.
+    Results come when the input has ended: this is for bounded streams, and needs neither
+    event times nor watermarks. Made by `KeyedStream.full_window_partition` and
+    `DataStream.full_window_partition`.
+
+    Concept:
+        Flink, ``PartitionWindowedStream``.
+    """
+
+    _called = "partitions"
+    _left = (
+        "aggregate(...), reduce(...), map_partition(...) or sort_partition(...), which "
+        "give a stream"
+    )
+    _meant = OF_PARTITIONS
+
+    def __init__(
+        self,
+        key: Callable[[T], K] | None,
+        derive: Callable[..., DataStream[Any]],
+        origins: list[Origin],
+    ) -> None:
+        self._key = key
+        self._derive = derive
+        self._origins = origins
+
+    def __repr__(self) -> str:
+        key = "" if self._key is None else f" by {described_key(self._key)}"
+        return f"<PartitionWindowedStream{key}>"
+
+    def map_partition(
+        self, function: Callable[[list[T]], Items[U]], *, on_error: OnError = fail
+    ) -> DataStream[U]:
+        """Emit the items that a function returns for all records of a partition.
+
+        All records are held in memory. A warning says when a million are.
+
+        Args:
+            function: ``function(records)`` → an iterable; it may be ``async def``, or a
+                generator. ``records`` is a list of its own, in the order of arrival.
+            on_error: What to do with a partition for which it raises.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> words = env.from_collection(["tea", "jam", "ale"])
+            >>> last = words.full_window_partition().map_partition(
+            ...     lambda records: sorted(records)[-1:]
+            ... )
+            >>> am.run(last.collect())
+            ['tea']
+        """
+        check_function(function, "function", arity=1)
+        factory = self._factory(function=function, on_error=on_error)
+        return self._at_end(
+            "map partition",
+            factory,
+            functions=(function_info(function),),
+            unbounded=_HOLDS_RECORDS,
+        )
+
+    def sort_partition(
+        self,
+        by: str | Callable[[T], Any],
+        *,
+        descending: bool = False,
+        memory_bytes: int = MEMORY_BYTES,
+        on_error: OnError = fail,
+    ) -> DataStream[T]:
+        """Emit the records of each partition in the order of a field.
+
+        Records with equal values keep their order. More records than fit into memory are
+        sorted in files without a name, in the directory for temporary files (``TMPDIR``).
+        The job takes no checkpoints.
+
+        Args:
+            by: A field's name, or a function of a record. NaN is the largest value.
+            descending: Whether the largest is first.
+            memory_bytes: How much memory the records of a subtask may take, estimated.
+            on_error: What to do with a record whose value is None, or of a type that has
+                no order with that of the first.
+
+        Raises:
+            InvalidArgumentError: If it is known that no record has the field, or
+                ``memory_bytes`` is below 1.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> sales = env.from_collection([{"price": 5}, {"price": 3}])
+            >>> in_order = sales.full_window_partition().sort_partition("price")
+            >>> am.run(in_order.collect())
+            [{'price': 3}, {'price': 5}]
+        """
+        factory = partial(
+            SortOperator,
+            self._key,
+            key_selector(by, (), self._origins, "by"),
+            descending=descending,
+            memory_bytes=memory_bytes,
+            on_error=check_on_error(on_error),
+        )
+        return self._at_end(
+            "sort partition",
+            factory,
+            functions=() if isinstance(by, str) else (function_info(by),),
+            bound=f"{memory_bytes} bytes, and files",
+            no_checkpoints=_IN_FILES,
+        )
+
+    def reduce(
+        self,
+        function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],
+        *,
+        on_error: OnError = fail,
+    ) -> DataStream[T]:
+        """Fold the records of each partition into one.
+
+        Args:
+            function: ``(reduced, record)`` → a new record. It must not change either.
+            on_error: What to do with a record for which it raises.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> numbers = env.from_collection([1, 2, 3])
+            >>> total = numbers.full_window_partition().reduce(lambda a, b: a + b)
+            >>> am.run(total.collect())
+            [6]
+        """
+        check_function(function, "function", arity=2)
+        factory = self._factory(reduce=function, on_error=on_error)
+        infos = (function_info(function),)
+        return self._at_end("partition reduce", factory, functions=infos)
+
+    @overload
+    def aggregate(
+        self,
+        aggregate: AggregateFunction[T, Any, U],
+        *,
+        include_key: Literal[False] = False,
+        on_error: OnError = fail,
+    ) -> DataStream[U]: ...
+
+    @overload
+    def aggregate(
+        self,
+        aggregate: AggregateFunction[T, Any, U],
+        *,
+        include_key: Literal[True],
+        on_error: OnError = fail,
+    ) -> DataStream[tuple[K, U]]: ...
+
+    def aggregate(
+        self,
+        aggregate: AggregateFunction[T, Any, Any],
+        *,
+        include_key: bool = False,
+        on_error: OnError = fail,
+    ) -> DataStream[Any]:
+        """Aggregate the records of each partition as they arrive, and emit at the end.
+
+        Columns stay columns. A partition without key has a result without records, too.
+
+        Args:
+            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several named
+                ones give records with a field ``key``, if there are keys.
+            include_key: Whether a single aggregate emits ``(key, result)``.
+            on_error: What to do with a record for which it raises.
+
+        Raises:
+            InvalidArgumentError: If ``include_key`` is given, and there are no keys.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> sales = [("north", 5), ("south", 4), ("north", 3)]
+            >>> by_shop = env.from_collection(sales).key_by(lambda sale: sale[0])
+            >>> totals = by_shop.full_window_partition().aggregate(
+            ...     am.aggregates(sales=am.count(), total=am.sum_(lambda sale: sale[1]))
+            ... )
+            >>> am.run(totals.collect())
+            [Result(key='north', sales=2, total=8), Result(key='south', sales=1, total=4)]
+        """
+        factory = self._factory(
+            aggregate=aggregate, include_key=include_key, on_error=on_error
+        )
+        return self._at_end("partition aggregate", factory, has_columns=True)
+
+    def _factory(self, **work: Any) -> partial[Any]:
+        check_on_error(work["on_error"])
+        return partial(own_copy, formed, partition_operator, self._key, **work)
+
+    def _at_end(self, name: str, factory: Any, **facts: Any) -> DataStream[Any]:
+        if self._key is not None:
+            facts.setdefault("unbounded", _HOLDS_VALUES)
+        return self._derive(name, factory, emits_at_end=True, **facts)
