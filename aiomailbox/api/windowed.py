@@ -271,6 +271,8 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
     def _extreme(
         self, name: str, field: Any, first: bool, on_error: OnError
     ) -> DataStream[T]:
+        # Also if the field is refused: that is said, and no more.
+        self._is_used = True
         reduce = extreme(name, field, first, self._origins)
         return self._windowed(f"window {name}", on_error, reduce=reduce)
 

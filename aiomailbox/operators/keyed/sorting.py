@@ -20,7 +20,7 @@ from aiomailbox.operators.core.failures import (
 )
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending, then
-from aiomailbox.operators.core.slices import Pieces, done_after
+from aiomailbox.operators.core.slices import Slices, done_after
 from aiomailbox.operators.core.user_code import check_sync_function, shortened
 from aiomailbox.operators.keyed.operators import (
     KeyReader,
@@ -111,7 +111,7 @@ class SortOperator(StatefulOperator):
         context = self.context
         self._keys = None if self._key is None else KeyReader(self._key, self)
         self._failures = RecordFailures(self.on_error, self.by, context, self.output)
-        self._pieces = Pieces(context, self.output, self._failures.report)
+        self._slices = Slices(context, self.output, self._failures.report)
         self._spilled = context.metrics.counter("sorted_files_bytes", unit="bytes")
         return None
 
@@ -151,7 +151,7 @@ class SortOperator(StatefulOperator):
         if not chunks and not self._files:
             return None
         self._merged = self._merge([*self._files, *chunks])
-        return then(self._pieces.run(self._emit_some), self._forget_files)
+        return then(self._slices.run(self._emit_some), self._forget_files)
 
     def close(self) -> Pending:
         """Remove the files."""
