@@ -322,6 +322,18 @@ def docs(session: nox.Session) -> None:
     session.run("sphinx-build", *options, "docs", "docs/_build/html")
 
 
+@nox.session
+def release(session: nox.Session) -> None:
+    """Do the wheel and the source archive work, each alone in a clean environment?
+
+    They are left in ``dist``; nothing is uploaded.
+    """
+    session.install("hatchling >= 1.27", "uv >= 0.8")
+    shutil.rmtree("dist", ignore_errors=True)
+    session.run("python", "-m", "hatchling", "build", "-t", "sdist", "-t", "wheel")
+    session.run("python", "-m", "tests.packaging.release", "dist")
+
+
 def prepare(session: nox.Session, group: str) -> None:
     """Install the package, Spark, a dependency group and, if there is none, a Java."""
     session.install("-e", ".[spark]", "--group", group)

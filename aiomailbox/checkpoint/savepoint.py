@@ -243,7 +243,7 @@ class Savepoint:
             # Its import takes long.
             from aiomailbox.columnar.encode import BatchMaker
         except ImportError as error:
-            raise MissingExtraError("Savepoint.arrow", "spark") from error
+            raise MissingExtraError("Savepoint.arrow", "arrow") from error
         from aiomailbox.records.run import ListRun
 
         state = self._described(self._operator(uid)).get(name)

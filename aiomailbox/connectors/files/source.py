@@ -664,7 +664,7 @@ def _reading(
             try:
                 from aiomailbox.connectors.files.parquet import ParquetFormat
             except ImportError as error:
-                raise MissingExtraError("FileSource of Parquet", "spark") from error
+                raise MissingExtraError("FileSource of Parquet", "arrow") from error
             return ParquetFormat(records or "namedtuple", columns, batch_rows)
         case "text":
             if records is not None:
