@@ -21,7 +21,6 @@ from aiomailbox.columnar.cell_grid import (
     DetachedRow,
     KeptRow,
     StartHeap,
-    contents_of,
 )
 from aiomailbox.columnar.keys import Groups, distinct
 from aiomailbox.columnar.types import RowsNeededError
@@ -191,18 +190,6 @@ class WindowGrid(CellGrid):
 
     def _marks(self) -> tuple[np.ndarray, ...]:
         return (*super()._marks(), self._fired)
-
-    def kept_windows(self) -> tuple[list[KeptRow], list[KeptRow]]:
-        """Return copies of what has not been emitted, and of what has."""
-        unfired: list[KeptRow] = []
-        fired: list[KeptRow] = []
-        for start in sorted(self):
-            slots = self.slots(start)
-            mine = self._fired[self.cells_of(start, slots)]
-            for into, chosen in ((unfired, slots[~mine]), (fired, slots[mine])):
-                if len(chosen):
-                    into.append(self.kept(start, chosen))
-        return unfired, fired
 
     def load_window(
         self,
@@ -384,13 +371,11 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         return len(slots) + 1
 
     def _give_back(self) -> int:
-        keys, grid = self._slots.keys, self._grid
-        for windows, into in zip(
-            grid.kept_windows(), (self._open, self._fired), strict=True
-        ):
-            for window in windows:
-                into.of(window.start).update(contents_of(window, keys))
-        had = len(grid)
+        grid, keys = self._grid, self._slots.keys
+        frozen, had = grid.frozen(), len(grid)
+        for fired, windows in ((False, self._open), (True, self._fired)):
+            for start, contents in frozen.contents(keys, fired=fired):
+                windows.of(start).update(contents)
         for start in grid:
             grid.forget(start)
         self._to_load = []

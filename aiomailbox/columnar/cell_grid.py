@@ -362,11 +362,6 @@ class CellGrid:
         """Return what is known of each cell, first when its first record came."""
         return (self._seen,)
 
-    def all_kept(self) -> list[KeptRow]:
-        """Return copies of what rows hold that hold anything, the earliest first."""
-        kept = [self.kept(start) for start in sorted(self._rows)]
-        return [row for row in kept if len(row.slots)]
-
     def load(
         self, start: int, slots: np.ndarray, accumulators: list[Any], keys: int
     ) -> np.ndarray:

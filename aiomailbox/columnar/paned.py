@@ -470,8 +470,8 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
     def _give_back(self) -> int:
         keys, grid = self._slots.keys, self._pane_grid
         had = len(grid)
-        for pane in grid.all_kept():
-            self._panes.of(pane.start).update(contents_of(pane, keys))
+        for start, contents in grid.frozen().contents(keys):
+            self._panes.of(start).update(contents)
         for start in grid:
             grid.forget(start)
         self._pane_merge.give_back(self._merge, keys)

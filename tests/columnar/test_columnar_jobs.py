@@ -325,8 +325,7 @@ async def test_late_records_stay_columns(kind: str) -> None:
         if as_rows:
             stream = stream.map(lambda record: record)
         windowed = stream.key_by("city").window(WINDOWS[kind])
-        windowed.side_output_late_data(late)
-        counts = windowed.aggregate(am.count())
+        counts = windowed.side_output_late_data(late).aggregate(am.count())
         counts.sink_to(lambda count: None)
         sums = (
             counts.get_side_output(late)

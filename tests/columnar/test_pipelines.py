@@ -213,7 +213,7 @@ def program(stream: Any, what: dict[str, Any]) -> tuple[Any, Any]:
             joined: Any = join.window(
                 WINDOWS["sliding" if "sliding" in end else "tumbling"]
             )
-            joined.allowed_lateness(am.millis(what["lateness"]))
+            joined = joined.allowed_lateness(am.millis(what["lateness"]))
             by_function = joined.apply
         else:
             near = left.key_by("key").interval_join(right.key_by("key"))
@@ -230,7 +230,8 @@ def program(stream: Any, what: dict[str, Any]) -> tuple[Any, Any]:
         if kind == end
         else stream.window_all(WINDOWS[kind])
     )
-    windowed.allowed_lateness(am.millis(what["lateness"])).side_output_late_data(LATE)
+    windowed = windowed.allowed_lateness(am.millis(what["lateness"]))
+    windowed = windowed.side_output_late_data(LATE)
     results = windowed.aggregate(both, **with_key)
     return results, results.get_side_output(LATE)
 
