@@ -14,12 +14,12 @@ _THRESHOLDS: Final = (100_000, 50, 100)
 def tune_collector() -> None:
     """Let Python's garbage collector look at less, and more rarely.
 
-    What is there now is collected once and never visited again (`gc.freeze`), and the
-    thresholds become 100,000 objects, 50 and 100 passes. A program calls this once, after
-    its imports and before its jobs. Only objects that refer to each other in a circle
-    wait longer for their memory; all others are freed at once, as before. The worker
-    processes of `Processes` and the command line do this by themselves; a program's
-    collector is its own, so the library leaves it alone unless it is asked.
+    Collects garbage once, excludes all present objects from later passes (`gc.freeze`),
+    and sets the thresholds to 100,000 objects, 50 and 100 passes. Call it once, after the
+    imports and before the jobs. Only objects that refer to each other in a circle wait
+    longer for their memory; Python frees all others at once, as before. The worker
+    processes of `Processes` and the command line call it by themselves. The library
+    does not change the collector of your program unless you call this.
 
     Example:
         >>> import gc

@@ -157,8 +157,8 @@ class InvalidArgumentError(UsageError, ValueError):
 
     Args:
         parameter: The parameter's name as the caller wrote it.
-        problem: What was wrong with the value.
-        remedy: What would be right.
+        problem: The fault of the value.
+        remedy: A correct value or call.
     """
 
     def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
@@ -172,8 +172,8 @@ class WrongTypeError(UsageError, TypeError):
 
     Args:
         parameter: The parameter's (or the value's) name as the caller knows it.
-        problem: What was wrong with the type.
-        remedy: What would be right.
+        problem: The fault of the type.
+        remedy: A correct value or call.
     """
 
     def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
@@ -246,7 +246,7 @@ class PartitionNotFoundError(WorldError):
 
 
 class PartitionStorageError(WorldError):
-    """What a partition keeps on disk cannot be written, or cannot be read again."""
+    """A partition cannot write its files on disk, or cannot read them again."""
 
 
 class GateClosedError(IllegalStateError):
@@ -267,7 +267,7 @@ class TransportError(WorldError):
     Args:
         local: This end of the connection, as people know it.
         peer: The other end.
-        reason: What happened.
+        reason: The event.
     """
 
     def __init__(self, local: str, peer: str, reason: str) -> None:
@@ -291,7 +291,7 @@ class RemoteFailureError(WorldError):
     Args:
         peer: The other worker.
         kind: The name of its exception.
-        text: What it says.
+        text: Its message.
         traceback: Where it happened.
     """
 
@@ -307,7 +307,7 @@ class KeyTypeError(WrongTypeError):
 
 
 class RecordTypeError(WrongTypeError):
-    """A record is of another type than the one its stream was declared with."""
+    """A record has another type than its stream declares."""
 
 
 class TimestampError(UsageError):
@@ -319,7 +319,7 @@ class StateError(UsageError):
 
 
 class UserFunctionError(WorldError):
-    """A user's function raised; says which operator, and on which line.
+    """A user's function raised; names the operator and the line.
 
     The function's own exception is the ``__cause__``.
 
@@ -363,7 +363,7 @@ class RecordMutatedError(UsageError):
         operator: The operator's name.
         uid: Its uid.
         kind: The name of the record's type.
-        change: What is different now.
+        change: The difference.
     """
 
     def __init__(self, operator: str, uid: str | None, kind: str, change: str) -> None:
@@ -382,8 +382,8 @@ class BadResultError(UsageError, ValueError):
 
     Args:
         function: The function's name and line.
-        problem: What it returned, for what, and why that does not do.
-        remedy: What would be right.
+        problem: Its result, the argument, and why the result cannot be used.
+        remedy: A correct value or call.
     """
 
     def __init__(self, function: str, problem: str, remedy: str) -> None:
@@ -399,7 +399,7 @@ class BudgetExceededError(WorldError):
     """The budget of a limit is exhausted: this call was not made.
 
     Attributes:
-        limit: What people call the limit.
+        limit: The name of the limit.
         budget: Its units.
     """
 
@@ -441,13 +441,13 @@ class RetryLater(WorldError):  # noqa: N818 -- an instruction, not only a failur
 
 
 class CancelTimeoutError(WorldError, TimeoutError):
-    """Something did not end in the time that it had, and was ended by force.
+    """Something did not end in time, and was ended by force.
 
     Attributes:
         place: The operator and the user's line where its code stood; "" if unknown.
 
     Args:
-        what: What did not end.
+        what: The code that did not end.
         timeout_s: The time that it had, seconds.
         place: Where its code stood.
 
@@ -467,7 +467,7 @@ class RemoteTaskError(WorldError):
     Attributes:
         worker: The process, as people know it.
         kind: The name of the exception's type.
-        text: What the exception says.
+        text: The message of the exception.
         remote_traceback: Where it was raised, and what caused it.
         is_echo: Whether it only says that another task had failed before.
         operator: The name of the operator that failed, None if it was none.
@@ -577,7 +577,7 @@ class JobFailedError(WorldError):
 
 
 class JobCancelledError(AioMailboxError):
-    """The result of a job was asked for after the job had been cancelled."""
+    """The result of a job was requested after the job had been cancelled."""
 
 
 class SparkJobError(WorldError):
@@ -585,11 +585,11 @@ class SparkJobError(WorldError):
 
 
 class SourceChangedError(WorldError):
-    """What a source reads is no longer what a position in it was taken of."""
+    """The data of a source have changed since a checkpoint recorded a position in them."""
 
 
 class UnsupportedColumnError(UsageError):
-    """A DataFrame has a column whose type cannot be carried; names the column."""
+    """A DataFrame has a column of an unsupported type; names the column."""
 
 
 class SinkError(WorldError):
@@ -627,7 +627,7 @@ class RecordsRefusedError(WorldError):
 
 
 class TargetExistsError(UsageError, FileExistsError):
-    """A sink's target is already there, and nothing said it may be replaced."""
+    """A sink's target exists, and the sink may not replace it."""
 
 
 class JavaNotFoundError(WorldError):
@@ -708,11 +708,11 @@ class BufferFullError(WorldError):
 
 
 class DamagedFileError(WorldError):
-    """A file is not what was written: truncated, changed, or of another release.
+    """A file is damaged: truncated, changed, or written by another release.
 
     Args:
         name: The file.
-        problem: What is wrong with it.
+        problem: The damage or fault.
     """
 
     def __init__(self, name: str, problem: str) -> None:
@@ -722,11 +722,11 @@ class DamagedFileError(WorldError):
 
 
 class NoCheckpointError(WorldError):
-    """There is no checkpoint to restore from where one was asked for.
+    """The job should resume, but there is no checkpoint.
 
     Args:
         place: The directory or URL.
-        problem: What is there instead.
+        problem: What the place holds instead.
     """
 
     def __init__(self, place: str, problem: str) -> None:
@@ -735,7 +735,7 @@ class NoCheckpointError(WorldError):
 
 
 class JobFinishedError(UsageError):
-    """A job that was started with ``if_finished="refuse"`` has finished before.
+    """A job with ``if_finished="refuse"`` has finished before.
 
     Args:
         job_id: The identity of the job.
@@ -754,7 +754,7 @@ class JobFinishedError(UsageError):
 
 
 class StorageClaimedError(WorldError):
-    """Another job writes where this one would.
+    """Another job writes to the same place.
 
     Args:
         place: The directory or URL.
@@ -791,10 +791,10 @@ class StorageClaimedError(WorldError):
 
 
 class FencedError(WorldError):
-    """The writer belongs to an attempt that another one has replaced.
+    """Another attempt has replaced the one to which this writer belongs.
 
     Args:
-        place: What was to be written.
+        place: The place that it tried to write to.
         epoch: The attempt's number.
     """
 
@@ -808,12 +808,12 @@ class FencedError(WorldError):
 
 
 class JournalError(WorldError):
-    """What calls came to cannot be kept, or not be read again.
+    """The outcomes of calls cannot be stored, or cannot be read again.
 
     Args:
         operator: The name of the operator whose calls they are.
         uid: Its uid.
-        problem: What went wrong.
+        problem: The fault.
     """
 
     def __init__(self, operator: str, uid: str | None, problem: str) -> None:
@@ -904,7 +904,7 @@ class InvalidRecordError(WorldError):
     Args:
         name: The file.
         position: The byte where it begins.
-        problem: What is wrong with it.
+        problem: The damage or fault.
     """
 
     def __init__(self, name: str, position: int, problem: str) -> None:
