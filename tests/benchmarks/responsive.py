@@ -1,9 +1,9 @@
-"""R1, R2: how long the program around embedded jobs waits for its event loop.
+"""R1, R2, R3: how long the program around embedded jobs waits for its event loop.
 
 A ticker sleeps for a millisecond, again and again, and notes how late it wakes up; a
 web application answers clients on the same event loop. Collections of garbage are
 turned off while that is measured, for they stop the whole interpreter, and are reported
-apart. A busy machine is late as well, most of all with a program that is busy itself: so
+apart; R3 leaves them on, as a program does. A busy machine is late as well, most of all with a program that is busy itself: so
 every row stands beside that of an empty loop, and beside the processor time that the
 event loop took between two ticks, which other programs do not lengthen.
 """
@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import importlib
 import json
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -66,8 +68,15 @@ def _beside() -> dict[str, Work]:
     }
 
 
-async def _ticks(work: Work) -> tuple[list[float], list[float]]:
+async def _ticks(
+    work: Work, *, collector: bool = False, seconds: float = _TICKS_S
+) -> tuple[list[float], list[float]]:
     """Tick beside ``work``.
+
+    Args:
+        work: The jobs.
+        collector: Whether garbage is collected meanwhile.
+        seconds: For how long.
 
     Returns:
         How late each tick was, and how much processor time there was since the one
@@ -76,11 +85,12 @@ async def _ticks(work: Work) -> tuple[list[float], list[float]]:
     late: list[float] = []
     held: list[float] = []
     gc.collect()
-    gc.disable()
+    if not collector:
+        gc.disable()
     try:
         async with work():
             loop = asyncio.get_running_loop()
-            end = loop.time() + _TICKS_S
+            end = loop.time() + seconds
             before = time.thread_time()
             while loop.time() < end:
                 due = loop.time() + _TICK_S
@@ -244,3 +254,69 @@ def application() -> Iterator[Report]:
             f"{len(times)} answers"
         )
     yield report
+
+
+# R3: as a service runs, each case in a process of its own: the collector's settings, and
+# what it has to visit, are those of a program.
+
+
+_SERVICE: dict[str, Work] = {
+    "idle": _nothing,
+    "1 job": lambda: _jobs(1),
+    f"windows of {_KEYS:,} keys": lambda: _jobs(1, _windows),
+    "10 jobs": lambda: _jobs(10),
+    "50 jobs": lambda: _jobs(50),
+}
+_SERVICE_S = 8.0
+_MORE_MAX_S = {"p99": 0.005, "maximum": 0.020}
+
+
+def service() -> Iterator[Report]:
+    """Measure a ticker beside jobs, on two loops, with and without `tune_collector`."""
+    loops = ["asyncio"]
+    with contextlib.suppress(ImportError):
+        import uvloop
+
+        loops.append(uvloop.__name__)
+    for loop in loops:
+        for tuned in ("", "tuned"):
+            yield _service(loop, tuned)
+
+
+def _service(loop: str, tuned: str) -> Report:
+    report = Report("R3", f"how late a ticker of 1 ms is (p99): {loop} {tuned}")
+    found: dict[str, dict[str, float]] = {}
+    for name in _SERVICE:
+        command = [sys.executable, "-m", "tests.benchmarks.responsive", name, loop]
+        done = subprocess.run([*command, tuned], capture_output=True, check=True)
+        found[name] = one = json.loads(done.stdout)
+        idle = found["idle"]
+        report.rows.append(Row("R3", name, 1, one["p99"], idle["p99"] / one["p99"]))
+        more = {what: one[what] - idle[what] for what in _MORE_MAX_S}
+        report.judge(
+            f"{name}: beyond idle p99 {_ms(more['p99'])}, maximum "
+            f"{_ms(more['maximum'])}; processor time between two ticks p99 "
+            f"{_ms(one['held_p99'])}, maximum {_ms(one['held'])}",
+            reached=all(more[what] <= most for what, most in _MORE_MAX_S.items()),
+        )
+    return report
+
+
+def _measure(name: str, loop: str, tuned: str) -> dict[str, float]:
+    """Return what one case of R3 measures, in seconds; for a process of its own."""
+    if tuned:
+        am.tune_collector()
+    factory = importlib.import_module(loop).new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        ticks = _ticks(_SERVICE[name], collector=True, seconds=_SERVICE_S)
+        late, held = runner.run(ticks)
+    return {
+        "p99": percentile(late, 0.99),
+        "maximum": max(late),
+        "held_p99": percentile(held, 0.99),
+        "held": max(held),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_measure(*sys.argv[1:])))

@@ -338,6 +338,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "O1": lambda options: observed_rows.reports(options.records),
     "R1": lambda options: [responsive.ticker()],
     "R2": lambda options: responsive.application(),
+    "R3": lambda options: responsive.service(),
     "NX": nx,
     "NXC": lambda options: nexmark_columns.reports(
         options.records, options.rounds, peers=options.peers
