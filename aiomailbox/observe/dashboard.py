@@ -309,7 +309,9 @@ def _json(data: bytes) -> Response:
 
 
 def _is_engine(line: str) -> bool:
-    """Say whether a line of an await-tree says where a function of the engine stands."""
+    """Say whether a line of an await-tree says where the engine stands."""
+    if line.lstrip().startswith("<MailboxProcessor "):
+        return True
     function, paren, place = line.strip().removesuffix(")").rpartition(" (")
     file = place.rpartition(":")[0]
     return bool(paren and function.startswith("in ") and file) and is_own_line(file)

@@ -179,6 +179,7 @@ async def test_it_is_used_by_keyboard_and_in_a_narrow_window() -> None:
         await confirm(page, "Stop keys?", yes=True)
         await page.locator("#state", has_text="finished").wait_for()
         assert await page.inner_text("#answer") == "Done."
+        assert await page.locator("#change button:disabled").count() == 3
         await page.focus("#tree summary")
         await page.keyboard.press("Enter")
         await page.locator("#waits", has_text="job 'keys': finished").wait_for()
@@ -264,6 +265,18 @@ async def test_a_failed_job_says_at_the_top_why_and_its_box_is_red() -> None:
         async with browser_page(address) as page:
             await page.locator("#state", has_text="failed").wait_for()
             told = await page.inner_text("#failure")
+            # The user's own error first; how the engine passed it on is folded.
+            assert told.splitlines()[1] == "ValueError: order 3 has no price"
+            assert "raise_as" not in told
+            await page.click("#failure summary")
+            assert "raise_as" in await page.inner_text("#failure")
+            # Nothing of it can be changed, and no time of it is shown that is none.
+            assert await page.locator("#tasks th").all_inner_texts() == [
+                "task",
+                "state",
+            ]
+            heads = await page.locator("#operators th").all_inner_texts()
+            assert "busy, backpressured" not in heads
             for text in ("ValueError: order 3 has no price", "in operator price (p)"):
                 assert text in told
             assert "test_page_in_browser.py:" in told
@@ -296,11 +309,19 @@ async def test_all_jobs_of_the_program_are_there_with_their_restarts() -> None:
         await page.locator("#job", has_text="again").wait_for()
         await page.locator("#state", has_text="failed").wait_for()
         followed = await page.locator("#failures td:nth-child(2)").all_inner_texts()
-        assert followed == ["the job failed", "started again (2)", "started again (1)"]
+        assert followed == ["the job failed", "restart 2", "restart 1"]
+        assert "restarted 2 times" in await page.inner_text("#facts")
         row = page.locator("#jobs tr", has=page.get_by_text("again", exact=True))
         assert (await row.first.inner_text()).split("\t")[4:6] == ["2", "3"]
         # One that has ended is looked at again.
         await page.get_by_role("button", name="first", exact=True).first.click()
+        await page.locator("#job", has_text="first").wait_for()
+        # Or from the top.
+        names = await page.locator("#choice option").all_inner_texts()
+        assert names[-2:] == ["again – failed", "first – finished"]
+        await page.select_option("#choice", label="again – failed")
+        await page.locator("#job", has_text="again").wait_for()
+        await page.select_option("#choice", label="first – finished")
         await page.locator("#job", has_text="first").wait_for()
         await page.locator("#state", has_text="finished").wait_for()
         assert not await page.locator("#failure").is_visible()
@@ -340,10 +361,11 @@ async def test_what_holds_the_job_up_is_the_same_in_box_row_and_sentence() -> No
         await page.click("#tree summary")
         await page.locator("#waits details").first.wait_for()
         assert "of the engine" in await page.inner_text("#waits")
+        assert "<MailboxProcessor" not in await page.inner_text("#waits")
         assert "aiomailbox/task/" not in await page.inner_text("#waits")
 
 
-async def test_operators_are_cards_where_it_is_narrow() -> None:
+async def test_rows_of_tables_are_cards_where_it_is_narrow() -> None:
     env = am.StreamExecutionEnvironment()
     stream = env.from_async_iterable(rows, name="rows")
     for number in range(48):
@@ -357,7 +379,7 @@ async def test_operators_are_cards_where_it_is_narrow() -> None:
         await page.locator("#operators td").first.wait_for()
         assert await page.locator("#operators tbody tr").count() == 50
         sizes = await page.evaluate(
-            "[...document.querySelectorAll('#operators td')]"
+            "[...document.querySelectorAll('td')]"
             ".map((one) => one.getBoundingClientRect().right)"
         )
         assert max(sizes) <= 390

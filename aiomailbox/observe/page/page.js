@@ -19,6 +19,8 @@ const bytes = (n) => {
 // Beyond what JavaScript holds exactly are the first and the last watermark.
 const moment = (ms) => ms == null || Math.abs(ms) > 8e15 ? ""
   : new Date(ms).toISOString().replace("T", " ").replace("Z", "");
+// Of today only the time: it is cut where it is shown, and told in whole.
+const today = (text) => text.startsWith(new Date().toISOString().slice(0, 10)) ? text.slice(11) : text;
 
 const duration = (ms) => ms < 0 ? `−${duration(-ms)}` : ms < 1000 ? `${fine(ms)} ms`
   : ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : seconds(ms / 1000);
@@ -28,7 +30,20 @@ const RECORD = 110;
 const short = {
   place: (text) => text.split("/").slice(-2).join("/"),
   record: (text) => text.length > RECORD ? `${text.slice(0, RECORD)}…` : text,
+  moment: today,
 };
+
+// What the user's function raised: operator and line have places of their own.
+const cause = (error) => error.replace(/^UserFunctionError: operator .*? failed at \S+: /s, "");
+
+// Of chained tracebacks those of the user's code come first; the rest is the engine's.
+function parted(traceback) {
+  const joint = "\n\nThe above exception was the direct cause of the following exception:\n\n";
+  const parts = traceback.split(joint);
+  const isEngine = (text) => !/File "(?!.*[\\/]aiomailbox[\\/]\w+[\\/])/.test(text);
+  const end = parts.findLastIndex((text) => !isEngine(text)) + 1;
+  return end ? [parts.slice(0, end).join(joint), parts.slice(end).join(joint)] : [traceback, ""];
+}
 
 function say(node, text) {
   const value = text == null ? "" : String(text);
@@ -400,6 +415,7 @@ function withoutName(job, one) {
   return text.startsWith(start) ? text.slice(start.length) : text;
 }
 
+// How they are when they have ended is their state.
 const TASKS = [["task", "cut"], ["state"], ["time", "bar"], ["busy %", "number"],
   ["backpressured %", "number"], ["idle %", "number"], ["waits before", "number"],
   ["outputs %", "number"]];
@@ -408,9 +424,9 @@ const CALLS = [["operator", "cut"], ["record", "record"], ["attempt", "number"],
 const CHECKPOINTS = [["id", "number"], ["kind"], ["ms", "number"], ["size"], ["place", "long"]];
 const STALLS = [["operator", "cut"], ["ms", "number"], ["garbage, ms", "number"], ["function"],
   ["line", "place"]];
-const FAILURES = [["at"], ["what followed"], ["operator", "cut"], ["error", "record"],
+const FAILURES = [["at (UTC)", "moment"], ["what followed"], ["operator", "cut"], ["error", "record"],
   ["record", "record"], ["line", "place"]];
-const JOBS = [["job", "show"], ["state"], ["started"], ["took"], ["restarts", "number"],
+const JOBS = [["job", "show"], ["state"], ["started (UTC)", "moment"], ["took"], ["restarts", "number"],
   ["failures", "number"], ["last failure", "record"]];
 
 // Columns that no operator has anything for are left out.
@@ -423,7 +439,7 @@ const OPERATORS = [
   ["out", "number", (one) => one.is_sink ? null : one.metrics.num_records_out],
   ["out/s", "fine", (one, now) => one.is_sink ? null
     : [now ? one.num_records_out_per_second : null, `out ${one.name}`]],
-  ["watermark", "", watermark],
+  ["watermark (UTC)", "moment", watermark],
   ["lag", "ms", (one) => [one.metrics.watermark_lag, `lag ${one.name}`]],
   ["latency, p99", "ms", (one) => [last(`latency ${one.name}`), `latency ${one.name}`]],
   ["in flight", "number", (one) => [one.metrics.in_flight, `in_flight ${one.name}`]],
@@ -447,9 +463,11 @@ function operators(job) {
   const now = !ENDED.has(job.state), failed = failedOne(job);
   const all = OPERATORS.toSpliced(1, 0, ["waits for", "long", (one) => withoutName(job, one)]);
   const cells = all.map(([, , read]) => job.operators.map((one) => read(one, now)));
-  const isShown = (column) => column.some((value) =>
-    (Array.isArray(value) ? value[0] ?? (points(value[1]).length || null) : value) != null && value !== "");
-  const shown = all.map((_, place) => place).filter((place) => isShown(cells[place]));
+  const isThere = (value, kind) => kind === "times" ? points(`busy ${value}`).length > 1
+    : Array.isArray(value) ? value[0] != null || points(value[1]).length
+      : value != null && value !== "";
+  const shown = all.map((_, place) => place)
+    .filter((place) => cells[place].some((value) => isThere(value, all[place][1])));
   table("operators", shown.map((place) => all[place].slice(0, 2)),
     job.operators.map((_, index) => shown.map((place) => cells[place][index])), "There are none.",
     job.operators.map((one) => one === failed ? "failed" : one.name === holding(job) ? "holds" : ""));
@@ -477,7 +495,7 @@ function lines(job) {
       draw("svg", {}, node);
     }
     const row = points(`job ${key}`);
-    const isShown = row.length && (!RARE.has(key) || row.some((one) => one[1]));
+    const isShown = row.length > 1 && (!RARE.has(key) || row.some((one) => one[1]));
     node.hidden = !isShown;
     if (!isShown) return;
     say(node.children[1], format(row[row.length - 1][1]));
@@ -491,20 +509,22 @@ function failure(job) {
   const isShown = last && ["failed", "failing", "restarting"].includes(job.state);
   node.hidden = !isShown;
   if (!isShown) return;
-  say(node.children[0], job.state === "restarting" ? "The job failed, and is started again"
-    : "The job failed");
-  say(node.children[1], last.error);
+  say(node.children[0], job.state === "restarting" ? "The job failed, and restarts" : "The job failed");
+  say(node.children[1], cause(last.error));
   say(node.children[2], [last.operator && `in operator ${last.operator}${last.uid ? ` (${last.uid})` : ""}`,
     last.line && `at ${last.line}`, last.record && `with record ${last.record}`]
     .filter(Boolean).join(", "));
-  say(node.children[3], last.traceback);
-  node.children[3].hidden = !last.traceback;
+  const [own, engine] = parted(last.traceback);
+  say(node.children[3], own);
+  node.children[3].hidden = !own;
+  say(node.children[4].lastChild, engine);
+  node.children[4].hidden = !engine;
 }
 
 function followed(job, one, place) {
   if (place < job.failures.length - 1 || !["failed", "failing"].includes(job.state))
     return job.state === "canceled" && one.restarts >= job.restarts ? "the job was cancelled"
-      : `started again (${one.restarts + 1})`;
+      : `restart ${one.restarts + 1}`;
   return "the job failed";
 }
 
@@ -514,7 +534,7 @@ function render(job) {
   $("job").title = job.job;
   say($("state"), job.state);
   $("state").className = `state ${job.state}`;
-  const again = job.restarts ? `, started again ${job.restarts} times` : "";
+  const again = job.restarts ? `, restarted ${job.restarts === 1 ? "once" : `${job.restarts} times`}` : "";
   const stopped = job.stop_reason ? `, stopped: ${job.stop_reason}` : "";
   say($("facts"), `${seconds(job.duration_s)}${again}${stopped}`);
   failure(job);
@@ -524,11 +544,13 @@ function render(job) {
   lines(job);
   graph(job);
   operators(job);
-  table("tasks", TASKS, job.tasks.map((one) => [one.name, one.state, one.metrics,
+  const columns = ENDED.has(job.state) ? 2 : TASKS.length;
+  table("tasks", TASKS.slice(0, columns), job.tasks.map((one) => [one.name, one.state, one.metrics,
     share(one.metrics, "busy") / 10, share(one.metrics, "backpressured") / 10,
     share(one.metrics, "idle") / 10, one.metrics.input_queue_records,
-    one.metrics.out_pool_usage == null ? null : one.metrics.out_pool_usage * 100]),
-    "There are none.");
+    one.metrics.out_pool_usage == null ? null : one.metrics.out_pool_usage * 100]
+    .slice(0, columns)), "There are none.");
+  for (const button of $("change").querySelectorAll("button")) button.disabled = ENDED.has(job.state);
   table("calls", CALLS, job.operators.flatMap((one) => (one.calls ? one.calls.oldest : [])
     .map((call) => [one.name, call.record, call.attempt, call.age_s, call.waits_for,
       call.line])), "None.");
@@ -542,7 +564,7 @@ function render(job) {
   table("stalls", STALLS, job.stalls.slice().reverse().map((one) => [one.operator || "(none)",
     one.duration_ms, one.gc_ms, one.function, one.line]), "None.");
   table("failures", FAILURES, job.failures.map((one, place) => [moment(one.at_ms),
-    followed(job, one, place), one.operator, one.error, one.record, one.line]).reverse(), "None.");
+    followed(job, one, place), one.operator, cause(one.error), one.record, one.line]).reverse(), "None.");
 }
 
 const asked = (path) => `${path}${path.includes("?") ? "&" : "?"}job=${shownJob ?? ""}`;
@@ -600,7 +622,7 @@ function showTree(rows) {
     }
     fold.append(node);
     const count = fold.children.length - 1;
-    fold.firstChild.textContent = `    ${count} frame${count > 1 ? "s" : ""} of the engine`;
+    fold.firstChild.textContent = `    ${count} line${count > 1 ? "s" : ""} of the engine`;
   }
   $("waits").replaceChildren(...nodes);
 }
@@ -659,8 +681,17 @@ function connected() {
 
 function jobs(told) {
   shownJob = told.shown;
+  const choice = $("choice");
+  $("chooser").hidden = told.jobs.length < 2;
+  while (choice.options.length > told.jobs.length) choice.remove(choice.options.length - 1);
+  told.jobs.forEach((one, place) => {
+    if (!choice.options[place]) choice.append(document.createElement("option"));
+    choice.options[place].value = one.number;
+    say(choice.options[place], `${cut(one.job, 40)} – ${one.state}`);
+  });
+  choice.value = told.shown;
   table("jobs", JOBS, told.jobs.map((one) => [one, one.state, moment(one.started_ms).slice(0, 19),
-    one.duration_s == null ? "" : seconds(one.duration_s), one.restarts, one.failures, one.error]),
+    one.duration_s == null ? "" : seconds(one.duration_s), one.restarts, one.failures, cause(one.error || "")]),
     "None.", told.jobs.map((one) => one.number === told.shown ? "shown" : ""));
 }
 
@@ -704,6 +735,7 @@ $("no").addEventListener("click", () => $("sure").close());
 $("jobs").addEventListener("click", (event) => {
   if (event.target.value) location.hash = event.target.value;
 });
+$("choice").addEventListener("change", (event) => { location.hash = event.target.value; });
 window.addEventListener("hashchange", () => {
   events.close();
   treeText = "";
