@@ -528,6 +528,8 @@ function followed(job, one, place) {
   return "the job failed";
 }
 
+const took = (job) => ENDED.has(job.state) ? duration(job.duration_s * 1000) : seconds(job.duration_s);
+
 function render(job) {
   document.title = `${job.job} – ${job.state}`;
   say($("job"), job.job);
@@ -536,7 +538,7 @@ function render(job) {
   $("state").className = `state ${job.state}`;
   const again = job.restarts ? `, restarted ${job.restarts === 1 ? "once" : `${job.restarts} times`}` : "";
   const stopped = job.stop_reason ? `, stopped: ${job.stop_reason}` : "";
-  say($("facts"), `${seconds(job.duration_s)}${again}${stopped}`);
+  say($("facts"), `${took(job)}${again}${stopped}`);
   failure(job);
   $("bottleneck").hidden = !holding(job);
   say($("bottleneck"), holding(job) ? job.bottleneck.why : "");
@@ -691,7 +693,7 @@ function jobs(told) {
   });
   choice.value = told.shown;
   table("jobs", JOBS, told.jobs.map((one) => [one, one.state, moment(one.started_ms).slice(0, 19),
-    one.duration_s == null ? "" : seconds(one.duration_s), one.restarts, one.failures, cause(one.error || "")]),
+    one.duration_s == null ? "" : took(one), one.restarts, one.failures, cause(one.error || "")]),
     "None.", told.jobs.map((one) => one.number === told.shown ? "shown" : ""));
 }
 
