@@ -362,7 +362,7 @@ _OPERATOR_METRICS: Final = (
         _GAUGE,
         "units",
         _SUM,
-        "What its calls have used of their limit since its task began: its weights, such "
+        "Units of the limit that its calls have used since its task began: weights, such "
         "as tokens or money.",
     ),
     Metric("in_flight", _GAUGE, "calls", _SUM, "Attempts that are being made."),
@@ -407,7 +407,11 @@ _OPERATOR_METRICS: Final = (
     ),
     Metric("journalled", _GAUGE, "calls", _SUM, "Results that the journal has."),
     Metric(
-        "records_dropped", _COUNTER, "records", _SUM, "What a full buffer left out."
+        "records_dropped",
+        _COUNTER,
+        "records",
+        _SUM,
+        "Records that a full buffer dropped.",
     ),
     Metric("duplicates_dropped", _COUNTER, "records", _SUM, "Records seen before."),
     Metric(
@@ -440,7 +444,7 @@ _OPERATOR_METRICS: Final = (
         "How often the garbage collector did, while its code ran.",
     ),
     Metric("state_keys", _GAUGE, "keys", _SUM, "Keys that have state, estimated."),
-    Metric("state_bytes", _GAUGE, "bytes", _SUM, "What the state takes, where known."),
+    Metric("state_bytes", _GAUGE, "bytes", _SUM, "The size of the state, if known."),
     Metric(
         "rows_read", _GAUGE, "rows", _SUM, "Rows that a source of batches has read."
     ),
@@ -603,7 +607,7 @@ _TASK_METRICS: Final = (
         _GAUGE,
         "buffers",
         _SUM,
-        "What waits before it.",
+        "Buffers in the queue before it.",
         _TASK,
         "inputQueueLength",
     ),
@@ -624,7 +628,7 @@ _TASK_METRICS: Final = (
         _GAUGE,
         "buffers",
         _SUM,
-        "What waits in its outputs.",
+        "Buffers in the queues of its outputs.",
         _TASK,
         "outputQueueLength",
     ),
@@ -721,7 +725,7 @@ _JOB_METRICS: Final = (
         _GAUGE,
         "bytes",
         _SUM,
-        "What was written for it.",
+        "The size of its files.",
         _JOB,
         "lastCheckpointSize",
     ),

@@ -143,7 +143,7 @@ async def test_it_is_used_by_keyboard_and_in_a_narrow_window() -> None:
             way.append(await page.evaluate(focused))
             assert len(way) < 20, way
         # What is wider than the window is scrolled by keyboard, too.
-        assert way[0] == "graph"
+        assert "graph" in way[:2], "before it the choice, if there are other jobs"
         assert "wide" in way
         await page.keyboard.type("wrong")
         # In a field it does nothing.
@@ -266,7 +266,8 @@ async def test_a_failed_job_says_at_the_top_why_and_its_box_is_red() -> None:
             await page.locator("#state", has_text="failed").wait_for()
             told = await page.inner_text("#failure")
             # The user's own error first; how the engine passed it on is folded.
-            assert told.splitlines()[1] == "ValueError: order 3 has no price"
+            lines = [line for line in told.splitlines() if line]
+            assert lines[1] == "ValueError: order 3 has no price"
             assert "raise_as" not in told
             await page.click("#failure summary")
             assert "raise_as" in await page.inner_text("#failure")
@@ -318,7 +319,7 @@ async def test_all_jobs_of_the_program_are_there_with_their_restarts() -> None:
         await page.locator("#job", has_text="first").wait_for()
         # Or from the top.
         names = await page.locator("#choice option").all_inner_texts()
-        assert names[-2:] == ["again – failed", "first – finished"]
+        assert {"again – failed", "first – finished"} <= set(names)
         await page.select_option("#choice", label="again – failed")
         await page.locator("#job", has_text="again").wait_for()
         await page.select_option("#choice", label="first – finished")
