@@ -591,7 +591,7 @@ class JobClient:
         return coordinator
 
     @verb
-    async def stop(self, *, drain: bool = True) -> JobResult:
+    async def stop(self, *, drain: bool = False) -> JobResult:
         """Stop the job gracefully now, even one that never ends by itself.
 
         Its sources stop reading. The records read so far are fully processed: calls in
@@ -600,7 +600,8 @@ class JobClient:
         Args:
             drain: Whether event time ends, so that all windows and event-time timers
                 fire and functions are finished, as at the end of bounded sources. Otherwise
-                they do not, and what operators have kept for them is dropped.
+                they do not, and what operators have kept for them is dropped, which a
+                warning says; `stop_with_savepoint` keeps it.
 
         Returns:
             How the job ended.
@@ -632,9 +633,27 @@ class JobClient:
             finished
         """
         self._check_loop()
+        if not drain:
+            self._warn_of_held()
         self._job.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
         with self._body.told():
             return await self._job.wait()
+
+    def _warn_of_held(self) -> None:
+        """Warn of what is dropped where a job stops before event time ends."""
+        held = {
+            node.name: node.transformation.held
+            for vertex in self._job.graph.vertices
+            for node in vertex.nodes
+            if node.transformation.held
+        }
+        if held and not self._job.lifecycle.is_terminal:
+            self._job.services.log.warning(
+                "the job stops before event time ends: what operators hold is dropped",
+                operators=held,
+                remedy="`await job.stop(drain=True)` emits it, "
+                "`await job.stop_with_savepoint(path)` keeps it for another job",
+            )
 
     @verb
     async def cancel(self) -> None:

@@ -118,6 +118,7 @@ from aiomailbox.operators.core.failures import (
 )
 from aiomailbox.operators.core.fields import RecordFields, is_expression, why_rows
 from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.functions.base import held_back
 from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
@@ -713,7 +714,8 @@ class DataStream(Generic[T]):
         info = function_info(function.process_element)
         policy = check_on_error(on_error)
         factory = partial(own_copy, ProcessOperator, function, on_error=policy)
-        return self._derive("process", factory, functions=(info,))
+        held = held_back(function)
+        return self._derive("process", factory, functions=(info,), held=held)
 
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy, *, on_error: OnError = fail
@@ -1168,7 +1170,9 @@ class DataStream(Generic[T]):
             [[1, 2], [3]]
         """
         factory = partial(BatchOperator, size, within)
-        return self._derive("batch", factory, bound=f"{size} records")
+        return self._derive(
+            "batch", factory, bound=f"{size} records", held="the open list"
+        )
 
     def buffer(self, size: int, policy: BufferPolicy = "drop_oldest") -> DataStream[T]:
         """Accept records as fast as they arrive, and drop some when the consumer is slow.
@@ -1841,6 +1845,7 @@ class DataStream(Generic[T]):
             ),
             functions=expression_infos(*fields.expressions),
             has_columns=True,
+            held="open windows",
         )
 
 
@@ -2025,7 +2030,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         make = partial(own_copy, KeyedProcessOperator, self.key, function)
         make()
         infos = (function_info(function.process_element),)
-        return self._keyed("process", partial(make, on_error=policy), infos)
+        held = held_back(function)
+        return self._keyed("process", partial(make, on_error=policy), infos, held=held)
 
     def process_async(
         self,
@@ -2248,7 +2254,13 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             if step.where is not None
         )
         unbounded = GROWS_WITH_KEYS if pattern.within_ms is None else ""
-        return self._keyed("match", factory, infos, unbounded=unbounded)
+        return self._keyed(
+            "match",
+            factory,
+            infos,
+            unbounded=unbounded,
+            held="records that wait for the watermark",
+        )
 
     def interval_join(self, other: KeyedStream[Any, U]) -> IntervalJoin[T, U]:
         """Join two keyed streams: pairs with equal keys and event times near each other.
@@ -2395,6 +2407,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             factory,
             functions=infos,
             unbounded=GROWS_WITH_KEYS,
+            held="records that wait for the watermark",
         )
 
     def _key_of(self, other: DataStream[Any], verb: str) -> Callable[[Any], Any]:

@@ -426,6 +426,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             unbounded=unbounded,
             settings=(self._told(),),
             has_columns=True,
+            held="open windows",
         )
 
     def _told(self) -> str:

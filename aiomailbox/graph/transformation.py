@@ -93,6 +93,7 @@ class Transformation:
         functions: The user's functions in it.
         bound: What it holds at most, for `explain`; "" for nothing beyond a run.
         unbounded: What grows without end in it, for `explain`; "" for nothing known.
+        held: What it emits only when event time goes on, or ends: "" for nothing.
         settings: Its event times and windows, for `explain`: a line for each.
         emits_at_end: Whether it emits only when its input has ended.
         no_checkpoints: Why its job takes no checkpoints; "" if it may.
@@ -124,6 +125,7 @@ class Transformation:
     functions: tuple[FunctionInfo, ...] = ()
     bound: str = ""
     unbounded: str = ""
+    held: str = ""
     settings: tuple[str, ...] = ()
     emits_at_end: bool = False
     no_checkpoints: str = ""

@@ -27,7 +27,10 @@ async def seconds() -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("drain", [True, False])
 async def test_windows_fire_if_the_job_is_drained(
-    env: Env, assert_nothing_left: NothingLeft, drain: bool
+    env: Env,
+    assert_nothing_left: NothingLeft,
+    drain: bool,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     timed: am.WatermarkStrategy[int] = (
         am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(
@@ -40,12 +43,17 @@ async def test_windows_fire_if_the_job_is_drained(
     window.reduce(lambda a, b: a + b).sink_to(seen.append)
     async with env.start() as job:
         await asyncio.sleep(2.55)
-        assert await job.stop(drain=drain)
+        # As in Flink, it is not drained unless that is asked for.
+        assert await (job.stop(drain=True) if drain else job.stop())
         assert job.state is am.JobState.FINISHED
         # Stopping a job that has ended changes nothing.
         assert (await job.stop()).name == "job"
     whole = [sum(range(10)), sum(range(10, 20))]
-    assert seen == [*whole, sum(range(20, 26))] if drain else whole
+    assert seen == ([*whole, sum(range(20, 26))] if drain else whole)
+    texts = [record.getMessage() for record in caplog.records]
+    dropped = [text for text in texts if "what operators hold is dropped" in text]
+    assert len(dropped) == (not drain)
+    assert all("'window reduce': 'open windows'" in text for text in dropped)
     assert_nothing_left()
 
 
@@ -138,7 +146,7 @@ async def test_a_job_that_fails_on_its_last_way_says_so(env: Env) -> None:
     with pytest.raises(am.JobFailedError, match="last words"):
         async with env.start() as job:
             await asyncio.sleep(1)
-            await job.stop()
+            await job.stop(drain=True)
 
 
 async def test_stopping_can_be_given_up_and_the_job_cancelled(env: Env) -> None:

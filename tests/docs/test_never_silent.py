@@ -728,6 +728,33 @@ async def _cut_short(told: Told) -> None:
         pass
 
 
+@line("a job stops before event time ends")
+async def _not_drained(told: Told) -> None:
+    def counted(keyed: Any) -> Any:
+        windows = keyed.window(am.TumblingEventTimeWindows.of(am.days(1)))
+        return windows.aggregate(am.count()).uid("counts")
+
+    async with endless(told, build=counted).start() as job:
+        await asyncio.sleep(0.05)
+        await job.stop()
+
+
+@line("a job uses an operator as it was before `.uid()` or its like")
+async def _changed(told: Told) -> None:
+    env = new_env()
+    stream = env.from_collection([1]).map(abs)
+    stream.uid("abs")
+    stream.sink_to(drop)
+    await told.run(env)
+
+
+@line("a setting of windows is dropped")
+async def _dropped_setting(told: Told) -> None:
+    windows = late(new_env())
+    windows.trigger(am.CountTrigger.of(1))
+    await windows.aggregate(am.count()).collect()
+
+
 @line("a stream ends in no sink, beside others that do")
 async def _no_sink(told: Told) -> None:
     env = new_env()

@@ -455,6 +455,14 @@ def inherited_on_timer(method: MethodT) -> MethodT:
     return method
 
 
+def held_back(function: object) -> str:
+    """Return what a process function emits only when event time ends; "" for nothing."""
+    held = ["event-time timers"] if has_on_timer(function) else []
+    if getattr(type(function), "finish", None) is not RichFunction.finish:
+        held.append("what its finish() emits")
+    return ", ".join(held)
+
+
 def has_on_timer(function: object) -> bool:
     """Say whether the user wrote ``on_timer``, rather than inheriting ours.
 
