@@ -72,7 +72,7 @@ async def put(sensor: str, value: float) -> None:
 async def changes() -> StreamingResponse:
     service: Service = app.state.service
     # From here on: what comes before the response begins is not lost.
-    subscription = service.job.subscribe(service.changes, buffer=100)
+    subscription = service.job.subscribe(service.changes, size=100)
 
     async def events() -> AsyncIterator[str]:
         async with subscription:

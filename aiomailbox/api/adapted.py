@@ -1,13 +1,84 @@
-"""Users' functions in the shape that an operator calls."""
+"""Users' functions in the shape that an operator calls, or in place of an object."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from aiomailbox.operators.core.user_code import is_async_callable
+from aiomailbox.errors import WrongTypeError
+from aiomailbox.operators.core.user_code import (
+    check_function,
+    is_async_callable,
+    refuse_called,
+    shortened,
+)
+from aiomailbox.operators.functions.process import (
+    KeyedProcessFunction,
+    ProcessFunction,
+)
+from aiomailbox.windowing.functions import ProcessWindowFunction
 
 T = TypeVar("T")
+ObjectT = TypeVar("ObjectT")
+
+
+class OnlyProcess(ProcessFunction):
+    """A function of a record as a process function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        # The user's own: errors name it, and it is called without a detour.
+        self.process_element = function  # type: ignore[method-assign]
+
+
+class OnlyKeyedProcess(KeyedProcessFunction):
+    """A function of a record with a key as a process function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.process_element = function  # type: ignore[method-assign]
+
+
+class OnlyProcessWindow(ProcessWindowFunction):
+    """A function of the elements of a window as a window function."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.process = function  # type: ignore[method-assign]
+
+
+def as_object(
+    kind: Callable[[Callable[..., Any]], ObjectT],
+    function: Any,
+    arguments: str,
+    arity: int,
+) -> ObjectT:
+    """Return the function object of which a user gave the only method.
+
+    Args:
+        kind: Makes it.
+        function: What was given.
+        arguments: What it is called with, for errors.
+        arity: How many that are.
+
+    Raises:
+        WrongTypeError: If it is not a function of so many arguments, or has a life.
+    """
+    bases = [base.__name__ for base in getattr(kind, "__mro__", ())]
+    remedy = f"Give a function {arguments}, or an instance of a class derived from "
+    remedy += f"am.{bases[1]}."
+    refuse_called(function, "function")
+    if isinstance(function, type):
+        raise WrongTypeError(
+            "function",
+            f"{function.__qualname__} is a class",
+            f"Give an instance of it: {function.__qualname__}(...).",
+        )
+    has_life = any(hasattr(function, name) for name in ("open", "close", "finish"))
+    if not callable(function) or has_life:
+        raise WrongTypeError(
+            "function",
+            f"{shortened(function)} is not an instance of {bases[1]}",
+            remedy,
+        )
+    return kind(check_function(function, "function", arity=arity))
 
 
 async def itself(value: T) -> T:

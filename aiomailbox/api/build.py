@@ -153,7 +153,9 @@ def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
     Example:
         >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> seen = ValueStateDescriptor("seen", int)
-        >>> state_without_ttl(lambda value, context: context.state.get_value(seen))
+        >>> state_without_ttl(
+        ...     lambda value, context: context.keyed_state.get_value(seen)
+        ... )
         ("state 'seen' has no TTL",)
     """
     names: set[str] = set()

@@ -59,6 +59,7 @@ from aiomailbox.runtime.views import (
     place_of_savepoint,
     record_totals,
 )
+from aiomailbox.signatures import renamed
 from aiomailbox.supervision import outlast
 
 # The body of a block in which a job runs: what becomes of it when the job fails.
@@ -433,18 +434,19 @@ class JobClient:
                 raise
             raise AsyncTimeoutError(f"no answer within {within_s:g} s") from error
 
+    @renamed(buffer="size=...")
     def subscribe(
         self,
         stream: DataStream[T],
         *,
-        buffer: int = 1024,
+        size: int = 1024,
         on_full: Literal["drop", "wait"] = "drop",
     ) -> Subscription[T]:
         """Read a published stream of the running job, starting now.
 
         Args:
             stream: A stream that was published with ``stream.publish()``.
-            buffer: The maximum number of records that wait for this reader.
+            size: The maximum number of records that wait for this reader.
             on_full: What happens when it is full: ``"drop"`` drops the oldest record and
                 counts it in ``dropped``, ``"wait"`` exerts back pressure on the job.
 
@@ -457,17 +459,15 @@ class JobClient:
             InvalidArgumentError: If an argument is out of its range.
         """
         self._check_loop()
-        if buffer < 1:
-            raise InvalidArgumentError(
-                "buffer", f"{buffer} is too few", "Use 1 or more."
-            )
+        if size < 1:
+            raise InvalidArgumentError("size", f"{size} is too few", "Use 1 or more.")
         if on_full not in {"drop", "wait"}:
             raise InvalidArgumentError(
                 "on_full", f"{on_full!r} is not known", 'Use "drop" or "wait".'
             )
         for item, publication in self._publications:
             if item.inputs and stream._is_of(item.inputs[0]):
-                return publication.subscribe(buffer, waits=on_full == "wait")
+                return publication.subscribe(size, waits=on_full == "wait")
         raise UsageError(
             "the stream is not published by this job: call stream.publish() before the "
             "job starts"

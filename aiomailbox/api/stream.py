@@ -25,7 +25,13 @@ from typing import (
 )
 
 from aiomailbox import connectors
-from aiomailbox.api.adapted import itself, of_pair
+from aiomailbox.api.adapted import (
+    OnlyKeyedProcess,
+    OnlyProcess,
+    as_object,
+    itself,
+    of_pair,
+)
 from aiomailbox.api.build import (
     GROWS_WITH_KEYS,
     check_count,
@@ -119,6 +125,7 @@ from aiomailbox.operators.core.failures import (
 from aiomailbox.operators.core.fields import RecordFields, is_expression, why_rows
 from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.operators.functions.base import held_back
+from aiomailbox.operators.functions.contexts import KeyedProcessContext, ProcessContext
 from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     KeyedProcessOperator,
@@ -151,6 +158,7 @@ from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import OutputTag
+from aiomailbox.signatures import renamed
 from aiomailbox.state.descriptors import AggregateFunction, MapStateDescriptor
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
@@ -177,13 +185,13 @@ V = TypeVar("V")
 K = TypeVar("K")
 WindowT = TypeVar("WindowT")
 
-_PROCESS = "Give an instance of a class derived from am.ProcessFunction."
-_KEYED_PROCESS = "Give an instance of a class derived from am.KeyedProcessFunction."
 # Replaced by the job's own number when the job graph is built.
 _ANY_MAX_PARALLELISM = 128
 
 # As many records take a gigabyte or so.
 _COLLECTED_MANY = 1_000_000
+# Its older name is also that of a verb.
+_CAPACITY = renamed(buffer="capacity=...", key_buffer="key_capacity=...")
 # Where a synchronous function runs.
 RunIn = Literal["loop", "thread"]
 
@@ -522,8 +530,8 @@ class DataStream(Generic[T]):
         batch: None = None,
         cache: Cache | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
-        key_buffer: int | None = None,
+        capacity: int | None = None,
+        key_capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,
         into: None = None,
@@ -546,8 +554,8 @@ class DataStream(Generic[T]):
         batch: Batch,
         cache: Cache | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
-        key_buffer: int | None = None,
+        capacity: int | None = None,
+        key_capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,
         into: None = None,
@@ -570,14 +578,15 @@ class DataStream(Generic[T]):
         batch: Batch | None = None,
         cache: Cache | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
-        key_buffer: int | None = None,
+        capacity: int | None = None,
+        key_capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,
         into: str,
         columns: Sequence[str] | None = None,
     ) -> DataStream[Any]: ...
 
+    @_CAPACITY
     def map_async(
         self,
         function: Callable[[Any], Awaitable[Any]],
@@ -593,8 +602,8 @@ class DataStream(Generic[T]):
         batch: Batch | None = None,
         cache: Cache | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
-        key_buffer: int | None = None,
+        capacity: int | None = None,
+        key_capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,  # noqa: A002 -- the user's word
         into: str | None = None,
@@ -618,9 +627,9 @@ class DataStream(Generic[T]):
             batch: Pass several records to one call, which gets and returns a list.
             cache: Make equal calls only once.
             on_error: What to do with a record after the last attempt.
-            buffer: The maximum number of records held in the whole job; by default, 4 times
+            capacity: The maximum number of records held in the whole job; by default, 4 times
                 those that can be in calls.
-            key_buffer: With ``ordered="key"``, how many records may wait for their key.
+            key_capacity: With ``ordered="key"``, how many records may wait for their key.
             journal: Record the outcomes of calls, so that no finished call is made again
                 after a crash. The job needs a checkpoint directory.
             id: What identifies the call for a record, in the journal and in
@@ -678,8 +687,8 @@ class DataStream(Generic[T]):
             batch=batch,
             cache=cache,
             on_error=check_on_error(on_error),
-            buffer=buffer,
-            key_buffer=key_buffer,
+            capacity=capacity,
+            key_capacity=key_capacity,
             journal=journal,
             id=id,
             partition_key=self._key,
@@ -690,18 +699,38 @@ class DataStream(Generic[T]):
             "map_async",
             factory,
             functions=(function_info(function, serial=False),),
-            bound=f"{sample.buffer} records",
+            bound=f"{sample.capacity} records",
             limit=limit,
             has_journal=journal,
         )
 
     def process(
-        self, function: ProcessFunction[T, U], *, on_error: OnError = fail
+        self,
+        function: ProcessFunction[T, U]
+        | Callable[[T, ProcessContext, Collector[U]], Awaitable[None] | None],
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[U]:
-        """Pass each record to a `ProcessFunction`, which may emit to any output.
+        """Pass each record to a function that may emit any number, to any output.
 
-        The function must change neither the records that it gets nor those that it has
-        emitted.
+        It must change neither the records that it gets nor those that it has emitted. It
+        runs in the event loop, where its context and collector are: for work that blocks,
+        let an ``async def`` method await ``asyncio.to_thread(...)``, or put a
+        ``map(function, run_in="thread")`` before it.
+
+        Args:
+            function: A `ProcessFunction`, or a function ``(value, context, out)``, sync or
+                ``async def``.
+            on_error: What to do with a record for which it raises.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> def split(text, context, out):
+            ...     for word in text.split():
+            ...         out.collect(word)
+            >>> env = am.StreamExecutionEnvironment()
+            >>> am.run(env.from_collection(["to be"]).process(split).collect())
+            ['to', 'be']
         """
         given: object = function
         if isinstance(given, KeyedProcessFunction):
@@ -710,7 +739,8 @@ class DataStream(Generic[T]):
                 f"{given!r} is a KeyedProcessFunction, and the stream has no keys",
                 "Write stream.key_by(...).process(...).",
             )
-        check_kind(function, ProcessFunction, "function", _PROCESS)
+        if not isinstance(function, ProcessFunction):
+            function = as_object(OnlyProcess, function, "(value, context, out)", 3)
         info = function_info(function.process_element)
         policy = check_on_error(on_error)
         factory = partial(own_copy, ProcessOperator, function, on_error=policy)
@@ -927,7 +957,7 @@ class DataStream(Generic[T]):
         limit: RateLimit | None = None,
         batch: Batch | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
+        capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,
     ) -> DataStream[tuple[T, V]]: ...
@@ -949,7 +979,7 @@ class DataStream(Generic[T]):
         limit: RateLimit | None = None,
         batch: Batch | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
+        capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,
     ) -> DataStream[tuple[T, V | None]]: ...
@@ -971,11 +1001,12 @@ class DataStream(Generic[T]):
         limit: RateLimit | None = None,
         batch: Batch | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
+        capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,
     ) -> DataStream[U]: ...
 
+    @_CAPACITY
     def lookup_join(
         self,
         lookup: Callable[[Any], Awaitable[Any]],
@@ -992,7 +1023,7 @@ class DataStream(Generic[T]):
         limit: RateLimit | None = None,
         batch: Batch | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
+        capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,  # noqa: A002 -- the user's word
     ) -> DataStream[Any]:
@@ -1013,7 +1044,7 @@ class DataStream(Generic[T]):
             limit: A rate limit, shared by all operators that name it.
             batch: Look up several keys in one call, which gets and returns a list.
             on_error: What to do with a record whose lookup or join failed.
-            buffer: The maximum number of records held in the whole job.
+            capacity: The maximum number of records held in the whole job.
             journal: Record what lookups found; as in `DataStream.map_async`.
             id: What identifies the lookup for a record; as in `DataStream.map_async`.
 
@@ -1045,7 +1076,7 @@ class DataStream(Generic[T]):
             limit=limit,
             batch=batch,
             on_error=check_on_error(on_error),
-            buffer=buffer,
+            capacity=capacity,
             journal=journal,
             id=id,
             partition_key=self._key,
@@ -1056,7 +1087,7 @@ class DataStream(Generic[T]):
             "lookup join",
             factory,
             functions=(function_info(lookup, serial=False),),
-            bound=f"{sample.buffer} records",
+            bound=f"{sample.capacity} records",
             limit=limit,
             has_journal=journal,
         )
@@ -2022,10 +2053,33 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         )
 
     def process(  # type: ignore[override]  # a function that has a key needs one
-        self, function: KeyedProcessFunction[K, T, U], *, on_error: OnError = fail
+        self,
+        function: KeyedProcessFunction[K, T, U]
+        | Callable[[T, KeyedProcessContext[K], Collector[U]], Awaitable[None] | None],
+        *,
+        on_error: OnError = fail,
     ) -> DataStream[U]:
-        """Pass each record to a `KeyedProcessFunction` with state and timers of its key."""
-        check_kind(function, KeyedProcessFunction, "function", _KEYED_PROCESS)
+        """Pass each record to a function with state and timers of its key.
+
+        Args:
+            function: A `KeyedProcessFunction`, or a function ``(value, context, out)``,
+                sync or ``async def``, if no timer is needed.
+            on_error: What to do with a record for which it raises.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> seen = am.ValueStateDescriptor("seen", int, default=0)
+            >>> def number(word, context, out):
+            ...     count = context.keyed_state.get_value(seen)
+            ...     count.update(count.value() + 1)
+            ...     out.collect(f"{word}{count.value()}")
+            >>> env = am.StreamExecutionEnvironment()
+            >>> words = env.from_collection(["a", "b", "a"]).key_by(lambda word: word)
+            >>> am.run(words.process(number).collect())
+            ['a1', 'b1', 'a2']
+        """
+        if not isinstance(function, KeyedProcessFunction):
+            function = as_object(OnlyKeyedProcess, function, "(value, context, out)", 3)
         policy = check_on_error(on_error)
         make = partial(own_copy, KeyedProcessOperator, self.key, function)
         make()
@@ -2033,6 +2087,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         held = held_back(function)
         return self._keyed("process", partial(make, on_error=policy), infos, held=held)
 
+    @_CAPACITY
     def process_async(
         self,
         function: KeyedAsyncProcessFunction[K, T, U]
@@ -2044,8 +2099,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         retry: Retry | None = None,
         limit: RateLimit | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
-        key_buffer: int | None = None,
+        capacity: int | None = None,
+        key_capacity: int | None = None,
     ) -> DataStream[U]:
         """Pass each record to an async function with state and timers of its key.
 
@@ -2067,9 +2122,9 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             limit: A rate limit, shared by all operators that name it.
             on_error: What to do with a record after the last attempt. A timer that
                 fails always fails the job.
-            buffer: The maximum number of records held in the whole job; by default, 4
+            capacity: The maximum number of records held in the whole job; by default, 4
                 times ``concurrency``.
-            key_buffer: How many records may wait for their key, in addition to ``buffer``.
+            key_capacity: How many records may wait for their key, in addition to ``capacity``.
 
         Example:
             >>> import asyncio
@@ -2077,7 +2132,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             >>> seen = am.ValueStateDescriptor("seen", int, default=0)
             >>> async def number(word, context, out):
             ...     await asyncio.sleep(0.001)
-            ...     count = context.state.get_value(seen)
+            ...     count = context.keyed_state.get_value(seen)
             ...     count.update(count.value() + 1)
             ...     out.collect(f"{word}{count.value()}")
             >>> env = am.StreamExecutionEnvironment()
@@ -2095,8 +2150,8 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             retry=retry,
             limit=limit,
             on_error=check_on_error(on_error),
-            buffer=buffer,
-            key_buffer=key_buffer,
+            capacity=capacity,
+            key_capacity=key_capacity,
         )
         # Wrong arguments fail here, where they are written.
         sample = factory()
@@ -2106,7 +2161,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             factory,
             (function_info(process, serial=False),),
             limit=limit,
-            bound=f"{sample.buffer} records",
+            bound=f"{sample.capacity} records",
         )
 
     def window(

@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, overload
 
+from aiomailbox.api.adapted import OnlyProcessWindow, as_object
 from aiomailbox.api.build import (
     check_kind,
     described_key,
@@ -23,6 +24,7 @@ from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
+from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import (
     check_function,
@@ -42,7 +44,10 @@ from aiomailbox.windowing.assigners import (
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction
 from aiomailbox.windowing.evictors import CountEvictor, Evictor
-from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.functions import (
+    ProcessWindowContext,
+    ProcessWindowFunction,
+)
 from aiomailbox.windowing.triggers import PurgingTrigger, Trigger
 
 if TYPE_CHECKING:
@@ -70,7 +75,7 @@ _NEVER_PURGED: Final = "a global window keeps its contents until its trigger pur
 
 # What a function may return for the items of a stream.
 Items = Iterable[U] | Awaitable[Iterable[U]] | AsyncIterable[U]
-WindowFunction = ProcessWindowFunction[T, U, K, W] | Callable[[K, W, list[T]], Items[U]]
+WindowFunction = ProcessWindowFunction[K, T, U, W] | Callable[[K, W, list[T]], Items[U]]
 
 
 class WindowedStream(Unfinished, Generic[K, T, WindowT]):
@@ -191,7 +196,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
     def reduce(
         self,
         function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],
-        window_function: WindowFunction[T, U, K, WindowT],
+        window_function: WindowFunction[K, T, U, WindowT],
         *,
         on_error: OnError = fail,
     ) -> DataStream[U]: ...
@@ -300,7 +305,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
     def aggregate(
         self,
         aggregate: AggregateFunction[T, Any, U],
-        window_function: WindowFunction[U, V, K, WindowT],
+        window_function: WindowFunction[K, U, V, WindowT],
         *,
         on_error: OnError = fail,
     ) -> DataStream[V]: ...
@@ -355,18 +360,26 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
 
     def process(
         self,
-        function: ProcessWindowFunction[T, U, K, WindowT],
+        function: ProcessWindowFunction[K, T, U, WindowT]
+        | Callable[
+            [K, ProcessWindowContext[WindowT], list[T], Collector[U]],
+            Awaitable[None] | None,
+        ],
         *,
         on_error: OnError = fail,
     ) -> DataStream[U]:
         """Keep all records of each window and pass them to ``function`` when it fires.
 
         Args:
-            function: The object.
+            function: A `ProcessWindowFunction`, or a function
+                ``(key, context, elements, out)``, sync or ``async def``.
             on_error: What to do with a record, or a firing, for which it raises; as in
                 `reduce`.
         """
-        check_kind(function, ProcessWindowFunction, "function", "Or use apply(...).")
+        if not isinstance(function, ProcessWindowFunction):
+            function = as_object(
+                OnlyProcessWindow, function, "(key, context, elements, out)", 4
+            )
         return self._windowed("window process", on_error, window_function=function)
 
     def apply(

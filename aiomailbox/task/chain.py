@@ -221,11 +221,6 @@ class TaskRuntimeContext(Context):
         self.metrics.gauge("state_bytes", store.size_bytes)
         return store
 
-    @property
-    def state(self) -> KeyedStateStore:
-        """The keyed state, under the name that it has in ``process_element``."""
-        return self.keyed_state
-
     def on_unread(self, tag: OutputTag, count: int) -> None:
         """Say that records of a side output are dropped, unless the job has at its start."""
         if count and tag not in self._plan.tags_given:

@@ -486,11 +486,6 @@ class TestRuntimeContext:
         self._handovers: dict[str, MemoryHandover] = {}
         self._alignments = AlignmentGroups()
 
-    @property
-    def state(self) -> KeyedStateStore:
-        """The keyed state, under the name that it has in ``process_element``."""
-        return self.keyed_state
-
     def commit_later(self, committables: list[Any]) -> None:
         """Keep what a sink's writer prepared; see `prepared`."""
         self.prepared += committables

@@ -157,10 +157,12 @@ class ProcessWindowContext(Context, Generic[WindowT]):
         self._collector.collect_side(tag, value)
 
 
-class ProcessWindowFunction(Generic[InT, OutT, KeyT, WindowT]):
+class ProcessWindowFunction(Generic[KeyT, InT, OutT, WindowT]):
     """A function of a window's key and elements; subclass it.
 
-    Each method may be ``async def``.
+    Each method may be ``async def``. For a type checker,
+    ``ProcessWindowFunction[Key, In, Out, Window]`` says what comes in and goes out; the key
+    comes first, as in `KeyedProcessFunction`.
 
     Concept:
         Flink, ``ProcessWindowFunction``.

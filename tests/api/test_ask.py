@@ -337,7 +337,7 @@ async def test_an_inbox_whose_job_is_over_refuses_records(
 
     env = am.StreamExecutionEnvironment()
     # It reads three ahead, and holds one in the function.
-    env.from_source(inbox).map_async(hang, concurrency=1, buffer=1).sink_to(print)
+    env.from_source(inbox).map_async(hang, concurrency=1, capacity=1).sink_to(print)
     async with (
         nullcontext() if way != "fail" else failing_block(),
         env.start("shop", on_failure="log") as job,
@@ -494,7 +494,7 @@ async def test_a_reader_that_is_too_slow_misses_the_oldest_or_is_waited_for() ->
     env = am.StreamExecutionEnvironment()
     stream = env.from_collection(range(10_000)).publish()
     async with env.start() as job:
-        lossy = job.subscribe(stream, buffer=10)
+        lossy = job.subscribe(stream, size=10)
         await job.result()
         kept = [number async for number in lossy]
     assert kept == list(range(9_990, 10_000))
@@ -502,7 +502,7 @@ async def test_a_reader_that_is_too_slow_misses_the_oldest_or_is_waited_for() ->
     env = am.StreamExecutionEnvironment()
     stream = env.from_collection(range(10_000)).publish()
     async with env.start() as job:
-        patient = job.subscribe(stream, buffer=10, on_full="wait")
+        patient = job.subscribe(stream, size=10, on_full="wait")
         await asyncio.sleep(10)
         assert job.state is am.JobState.RUNNING
         assert len(patient._records) < 10 + 2 * 1024
@@ -515,7 +515,7 @@ async def test_a_closed_reader_does_not_hold_the_job_up() -> None:
     env = am.StreamExecutionEnvironment()
     stream = env.from_collection(range(10_000)).publish()
     async with env.start() as job:
-        patient = job.subscribe(stream, buffer=10, on_full="wait")
+        patient = job.subscribe(stream, size=10, on_full="wait")
         await asyncio.sleep(1)
         patient.close()
         await job.result()
@@ -528,8 +528,8 @@ async def test_wrong_subscriptions_are_refused() -> None:
     async with env.start() as job:
         with pytest.raises(am.UsageError, match=r"stream\.publish\(\)"):
             job.subscribe(stream)
-        with pytest.raises(am.InvalidArgumentError, match="buffer"):
-            job.subscribe(stream, buffer=0)
+        with pytest.raises(am.InvalidArgumentError, match="size"):
+            job.subscribe(stream, size=0)
         with pytest.raises(am.InvalidArgumentError, match="on_full"):
             job.subscribe(stream, on_full="grow")  # type: ignore[arg-type]
 

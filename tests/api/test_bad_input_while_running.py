@@ -73,12 +73,12 @@ class NoAsyncTimer(am.KeyedAsyncProcessFunction):
 
 class StateWithoutKey(am.ProcessFunction):
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        context.state.get_value(am.ValueStateDescriptor("seen", int))
+        context.keyed_state.get_value(am.ValueStateDescriptor("seen", int))
 
 
 class OpenWithoutKey(am.ProcessFunction):
     def open(self, context: Any) -> None:
-        context.state.get_value(am.ValueStateDescriptor("seen", int))
+        context.keyed_state.get_value(am.ValueStateDescriptor("seen", int))
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         """Do nothing."""
@@ -91,8 +91,8 @@ class TimerWithoutKey(am.ProcessFunction):
 
 class TwoTypesInOpen(am.KeyedProcessFunction):
     def open(self, context: Any) -> None:
-        context.state.get_value(am.ValueStateDescriptor("seen", int))
-        context.state.get_list(am.ListStateDescriptor("seen", int))
+        context.keyed_state.get_value(am.ValueStateDescriptor("seen", int))
+        context.keyed_state.get_list(am.ListStateDescriptor("seen", int))
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         """Do nothing."""
@@ -323,11 +323,13 @@ class SameName(am.KeyedProcessFunction):
     """Asks ``open`` and ``process_element`` for state by the same name."""
 
     def open(self, context: Any) -> None:
-        self.seen = context.state.get_value(am.ValueStateDescriptor("n", default=0))
+        self.seen = context.keyed_state.get_value(
+            am.ValueStateDescriptor("n", default=0)
+        )
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         self.seen.update(self.seen.value() + 1)
-        again = context.state.get_value(am.ValueStateDescriptor("n", default=0))
+        again = context.keyed_state.get_value(am.ValueStateDescriptor("n", default=0))
         out.collect(again.value())
 
 

@@ -149,7 +149,7 @@ async def main():
     )
     stream = env.from_async_iterable(numbers, offset=lambda number: number)
     paying = stream.map_async(
-        pay, concurrency=1, buffer=2_000, limit=limit, on_error=am.skip
+        pay, concurrency=1, capacity=2_000, limit=limit, on_error=am.skip
     )
     paying.uid("pay").sink_to(lambda number: None)
     restore_from = None if crashes else "latest"

@@ -363,7 +363,7 @@ async def env_collect(env: Env, stream: Stream) -> None:
 
 class Pure(am.KeyedProcessFunction):
     def open(self, context: Any) -> None:
-        self.seen = context.state.get_list(am.ListStateDescriptor("seen"))
+        self.seen = context.keyed_state.get_list(am.ListStateDescriptor("seen"))
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         self.seen.add(value)

@@ -26,17 +26,19 @@ class HasItsOwn(am.KeyedProcessFunction):
         self.descriptor = am.MapStateDescriptor("own", str, int)
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        context.state.get_map(self.descriptor).put("a", 1)
+        context.keyed_state.get_map(self.descriptor).put("a", 1)
 
 
 class DescribesInside(am.KeyedProcessFunction):
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        context.state.get_value(am.ValueStateDescriptor("inside", int)).update(1)
+        context.keyed_state.get_value(am.ValueStateDescriptor("inside", int)).update(1)
 
 
 class MakesUpNames(am.KeyedProcessFunction):
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        context.state.get_value(am.ValueStateDescriptor(f"of {value}", int)).update(1)
+        context.keyed_state.get_value(
+            am.ValueStateDescriptor(f"of {value}", int)
+        ).update(1)
 
 
 class DescribesSeveral(am.KeyedProcessFunction):
@@ -91,7 +93,7 @@ def test_explain_names_state_around_an_async_function() -> None:
     around = am.ValueStateDescriptor("around", int)
 
     async def count(value: Any, context: Any, out: Any) -> None:
-        context.state.get_value(around)
+        context.keyed_state.get_value(around)
 
     env = am.StreamExecutionEnvironment()
     env.from_collection([1]).key_by(str).process_async(count).sink_to(print)
@@ -101,10 +103,10 @@ def test_explain_names_state_around_an_async_function() -> None:
 def test_both_sides_of_a_function_name_its_state_once() -> None:
     class Both(am.KeyedCoProcessFunction):
         def process_element1(self, value: Any, context: Any, out: Any) -> None:
-            context.state.get_value(SEEN)
+            context.keyed_state.get_value(SEEN)
 
         def process_element2(self, value: Any, context: Any, out: Any) -> None:
-            context.state.get_value(SEEN)
+            context.keyed_state.get_value(SEEN)
 
     env = am.StreamExecutionEnvironment()
     left = env.from_collection([1]).key_by(str)
@@ -132,7 +134,7 @@ def test_explain_names_global_windows_that_nothing_purges(
 async def test_state_on_a_stream_without_keys_is_refused_with_the_reason() -> None:
     class Keeps(am.ProcessFunction):
         def process_element(self, value: Any, context: Any, out: Any) -> None:
-            context.state.get_value(SEEN)
+            context.keyed_state.get_value(SEEN)
 
     stream = am.StreamExecutionEnvironment().from_collection([1]).process(Keeps())
     with pytest.raises(am.JobFailedError, match="no keyed state here"):
@@ -141,8 +143,8 @@ async def test_state_on_a_stream_without_keys_is_refused_with_the_reason() -> No
 
 async def test_a_name_for_state_of_two_types_is_refused_in_one_row() -> None:
     async def twice(value: Any, context: Any, out: Any) -> None:
-        context.state.get_value(am.ValueStateDescriptor("x", int))
-        context.state.get_value(am.ValueStateDescriptor("x", str))
+        context.keyed_state.get_value(am.ValueStateDescriptor("x", int))
+        context.keyed_state.get_value(am.ValueStateDescriptor("x", str))
 
     stream = am.StreamExecutionEnvironment().from_collection([1]).key_by(str)
     with pytest.raises(am.JobFailedError, match=r"'x'.* cannot be read as str"):
@@ -154,7 +156,7 @@ def test_state_of_a_function_without_source_is_seen_but_not_named() -> None:
     source = """
 class Typed(am.KeyedProcessFunction):
     def process_element(self, value, context, out):
-        context.state.get_value(am.ValueStateDescriptor("typed", int)).update(1)
+        context.keyed_state.get_value(am.ValueStateDescriptor("typed", int)).update(1)
 """
     exec(compile(source, "<console>", "exec"), names)
     assert "state that is described inside" in explained(names["Typed"]())

@@ -97,7 +97,7 @@ def test_explain_says_that_many_run_at_once_and_the_bound() -> None:
 
     env = am.StreamExecutionEnvironment()
     keyed = env.from_collection(["a"]).key_by(str)
-    keyed.process_async(nothing, buffer=77, concurrency=5).sink_to(print)
+    keyed.process_async(nothing, capacity=77, concurrency=5).sink_to(print)
     plan = env.explain()
     assert "77 records" in plan
     assert "one record at a time" not in plan

@@ -31,7 +31,7 @@ class OutOfOrder(am.KeyedProcessFunction):
     last = am.ValueStateDescriptor("last", int, default=-1)
 
     def open(self, context: Any) -> None:
-        self.seen = context.state.get_value(self.last)
+        self.seen = context.keyed_state.get_value(self.last)
 
     def process_element(self, value: int, context: Any, out: Any) -> None:
         if value < self.seen.value():

@@ -113,7 +113,7 @@ class Broadcast(am.BroadcastProcessFunction):
 class Async(am.KeyedAsyncProcessFunction):
     async def process_element(self, value: Any, context: Any, out: Any) -> None:
         await asyncio.sleep(0.001)
-        context.state.get_value(am.ValueStateDescriptor("seen")).update(value)
+        context.keyed_state.get_value(am.ValueStateDescriptor("seen")).update(value)
         out.collect(number(value))
 
 

@@ -590,7 +590,7 @@ def stage_of(streams: list[Any], spec: Spec) -> Any:
             return one.key_by(key_of).process(function)
         case "async":
             called = one.map_async(
-                call, ordered=spec["ordered"], concurrency=1000, buffer=1000
+                call, ordered=spec["ordered"], concurrency=1000, capacity=1000
             )
             return called.filter(lambda value: value[1] % 8 != 5)
         case "count_window":

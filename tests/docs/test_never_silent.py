@@ -413,7 +413,7 @@ async def _subscriber(told: Told) -> None:
     published = numbers.map(str)
     published.publish()
     async with env.start("job") as job:
-        async with job.subscribe(published, buffer=1) as results:
+        async with job.subscribe(published, size=1) as results:
             await anext(results)
             await asyncio.sleep(1)
             if results.dropped:
@@ -434,7 +434,7 @@ async def _inbox(told: Told) -> None:
             await inbox.put(number)
 
     env = new_env()
-    env.from_source(inbox).map_async(hang, concurrency=1, buffer=1).sink_to(drop)
+    env.from_source(inbox).map_async(hang, concurrency=1, capacity=1).sink_to(drop)
     async with env.start("job") as job:
         putting = asyncio.get_running_loop().create_task(put_all())
         await asyncio.sleep(1)

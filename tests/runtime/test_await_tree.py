@@ -44,7 +44,7 @@ def tree_of(job: am.JobClient) -> list[str]:
 async def test_two_hung_calls_are_named_with_record_attempt_age_and_line() -> None:
     env = am.StreamExecutionEnvironment()
     cities = ["oslo", "rome", "x" * 1_000_000, "bern"]
-    stream = env.from_collection(cities).map_async(hang, concurrency=2, buffer=3)
+    stream = env.from_collection(cities).map_async(hang, concurrency=2, capacity=3)
     stream.name("enrich").sink_to(lambda city: None)
     async with env.start() as job:
         await asyncio.sleep(10)

@@ -81,7 +81,7 @@ class Function(am.KeyedProcessFunction):
         self.held = held
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        context.state.get_reducing(TOTAL)
+        context.keyed_state.get_reducing(TOTAL)
         out.collect(InCode(value))
 
 
@@ -138,7 +138,7 @@ class Hiding(am.KeyedProcessFunction):
     kept = am.ValueStateDescriptor("kept")
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        context.state.get_value(self.kept).update(HIDDEN["hidden"](value))
+        context.keyed_state.get_value(self.kept).update(HIDDEN["hidden"](value))
 
 
 async def endless() -> AsyncIterator[int]:

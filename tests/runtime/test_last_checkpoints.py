@@ -351,7 +351,7 @@ async def test_a_savepoint_does_not_wait_for_what_was_read_ahead(
 
         env = environment(None)
         limit = am.RateLimit(20, per=60.0, name="limit")
-        calls = endless(env).map_async(echo, limit=limit, buffer=30).uid("calls")
+        calls = endless(env).map_async(echo, limit=limit, capacity=30).uid("calls")
         calls.set_parallelism(1).sink_to(seen.append)
         return env
 

@@ -60,13 +60,17 @@ class Counting(am.KeyedProcessFunction):
     seen = am.ValueStateDescriptor("seen", int, default=0)
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        state = context.state.get_value(self.seen)
+        state = context.keyed_state.get_value(self.seen)
         state.update(state.value() + 1)
         context.timer_service.register_event_time_timer(value.number + 8)
         context.timer_service.register_event_time_timer(1000)
 
     def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
-        seen = context.state.get_value(self.seen).value() if timestamp == 1000 else None
+        seen = (
+            context.keyed_state.get_value(self.seen).value()
+            if timestamp == 1000
+            else None
+        )
         out.collect((context.current_key, timestamp, seen))
 
 

@@ -20,8 +20,8 @@ class Counting(am.KeyedProcessFunction[int, int, int]):
         self._name = name
 
     def open(self, context: am.KeyedRuntimeContext) -> None:
-        self._state = context.state
-        self._count = context.state.get_value(
+        self._state = context.keyed_state
+        self._count = context.keyed_state.get_value(
             am.ValueStateDescriptor(self._name, int, default=0)
         )
 

@@ -706,7 +706,7 @@ def calls_with_journal(env: Any, sink: Any) -> None:
 
 
 async def counted(event: Event, context: Any, out: Any) -> None:
-    seen = context.state.get_value(am.ValueStateDescriptor("seen", Pair))
+    seen = context.keyed_state.get_value(am.ValueStateDescriptor("seen", Pair))
     before = seen.value()
     await asyncio.sleep(event.number % 5 / 20)
     left = 1 if before is None else before.left + 1

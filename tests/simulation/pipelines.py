@@ -356,7 +356,11 @@ def asking(sink: Any) -> Callable[[Event], Any]:
 
 def journalled(env: Any, sink: Any) -> None:
     calls = ordered(env).map_async(
-        asking(sink), concurrency=CONCURRENCY, buffer=BUFFER, journal=True, id="number"
+        asking(sink),
+        concurrency=CONCURRENCY,
+        capacity=BUFFER,
+        journal=True,
+        id="number",
     )
     calls.uid("calls").sink_to(sink)
 
@@ -366,7 +370,7 @@ def journalled_unordered(env: Any, sink: Any) -> None:
     calls = spread.map_async(
         asking(sink),
         concurrency=CONCURRENCY,
-        buffer=BUFFER,
+        capacity=BUFFER,
         ordered=False,
         journal=True,
         id="number",
@@ -391,7 +395,7 @@ def journalled_failures(env: Any, sink: Any) -> None:
         .map_async(
             ask_or_fail,
             concurrency=CONCURRENCY,
-            buffer=BUFFER,
+            capacity=BUFFER,
             journal=True,
             id="number",
             on_error=am.dead_letter(dead),
@@ -414,7 +418,9 @@ def lookup_join(env: Any, sink: Any) -> None:
 
 async def running_count(event: Event, context: Any, out: Any) -> None:
     await asyncio.sleep(event.number % 3 / 100)
-    seen = context.state.get_value(am.ValueStateDescriptor("seen", int, default=0))
+    seen = context.keyed_state.get_value(
+        am.ValueStateDescriptor("seen", int, default=0)
+    )
     seen.update(seen.value() + 1)
     out.collect((event.key, seen.value()))
 

@@ -177,11 +177,11 @@ class AsyncMapOperator(Operator):
             is an exception is a failure of its record alone.
         cache: Keeps results by key; equal calls at one time are made once.
         on_error: What to do with a record whose last attempt failed.
-        buffer: Records held at most in the whole job: called, waiting for a slot or a
+        capacity: Records held at most in the whole job: called, waiting for a slot or a
             retry, or done and waiting for their place. 4 times as many as can be
             called, if left out.
-        key_buffer: With ``ordered="key"``: records that may wait behind an earlier one
-            of their key, beside ``buffer``. The larger of 16 times ``concurrency`` and
+        key_capacity: With ``ordered="key"``: records that may wait behind an earlier one
+            of their key, beside ``capacity``. The larger of 16 times ``concurrency`` and
             4,096, if left out. At that bound a record of a busy key stops the input.
         journal: Whether what calls came to is kept, so that a call that has ended is not
             made again when the job is started again; needs ``id``.
@@ -235,8 +235,8 @@ class AsyncMapOperator(Operator):
         batch: Batch | None = None,
         cache: Cache | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
-        key_buffer: int | None = None,
+        capacity: int | None = None,
+        key_capacity: int | None = None,
         journal: bool = False,
         id: str | Callable[[Any], Any] | None = None,  # noqa: A002 -- the user's word
         partition_key: str | Callable[[Any], Any] | None = None,
@@ -254,8 +254,8 @@ class AsyncMapOperator(Operator):
             journal=journal,
             id=id,
         )
-        self.concurrency, self.buffer, self.key_buffer = check_bounds(
-            concurrency, buffer, key_buffer, self.settings.batch_size
+        self.concurrency, self.capacity, self.key_capacity = check_bounds(
+            concurrency, capacity, key_capacity, self.settings.batch_size
         )
         self.ordered = ordered
         self.on_error: OnError = check_on_error(on_error)
@@ -299,9 +299,9 @@ class AsyncMapOperator(Operator):
         # A class was given, or it has entered another object.
         self.listener = checkpoint_listener(self.function.call)
         subtask = context.parallelism, context.subtask_index
-        self._places = share(self.buffer, *subtask)
+        self._places = share(self.capacity, *subtask)
         if self._read_key is not None:
-            self._gate = KeyGate(share(self.key_buffer, *subtask))
+            self._gate = KeyGate(share(self.key_capacity, *subtask))
         self._rows = rows = self._row_flow(
             context,
             self._queue,

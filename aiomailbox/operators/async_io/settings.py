@@ -31,13 +31,13 @@ Order = bool | Literal["key"]
 Weight = float | Callable[[Any], float] | None
 
 
-_BUFFER_PER_CALL: Final = 4
+_CAPACITY_PER_CALL: Final = 4
 
 
-_KEY_BUFFER_PER_CALL: Final = 16
+_KEY_CAPACITY_PER_CALL: Final = 16
 
 
-_KEY_BUFFER_MIN: Final = 4096
+_KEY_CAPACITY_MIN: Final = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,27 +128,27 @@ class CallSettings:
 
 
 def check_bounds(
-    concurrency: Any, buffer: int | None, key_buffer: int | None, batch_size: int
+    concurrency: Any, capacity: int | None, key_capacity: int | None, batch_size: int
 ) -> tuple[int, int, int]:
     """Return the bounds of a job: calls, rows held, rows waiting behind their key.
 
     Raises:
-        InvalidArgumentError: If one is below 1, or the buffer below the concurrency.
+        InvalidArgumentError: If one is below 1, or the capacity below the concurrency.
         WrongTypeError: If one is not an int.
     """
     check_count(concurrency, "concurrency")
-    if buffer is None:
-        buffer = _BUFFER_PER_CALL * concurrency * batch_size
-    elif check_count(buffer, "buffer") < concurrency:
+    if capacity is None:
+        capacity = _CAPACITY_PER_CALL * concurrency * batch_size
+    elif check_count(capacity, "capacity") < concurrency:
         raise InvalidArgumentError(
-            "buffer",
-            f"{buffer} rows are too few for {concurrency} calls at once",
+            "capacity",
+            f"{capacity} rows are too few for {concurrency} calls at once",
             "Use at least concurrency, better a few times as many.",
         )
-    if key_buffer is None:
-        key_buffer = max(_KEY_BUFFER_PER_CALL * concurrency, _KEY_BUFFER_MIN)
-    check_count(key_buffer, "key_buffer")
-    return concurrency, buffer, key_buffer
+    if key_capacity is None:
+        key_capacity = max(_KEY_CAPACITY_PER_CALL * concurrency, _KEY_CAPACITY_MIN)
+    check_count(key_capacity, "key_capacity")
+    return concurrency, capacity, key_capacity
 
 
 def check_key(

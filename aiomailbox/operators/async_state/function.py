@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic, cast
 
 from aiomailbox.durations import event_time_ms
@@ -38,7 +38,7 @@ from aiomailbox.operators.functions.base import (
     has_on_timer,
     inherited_on_timer,
 )
-from aiomailbox.operators.functions.contexts import TimeDomain
+from aiomailbox.operators.functions.contexts import TimeDomain, TimerNames, timer_ms
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
@@ -129,7 +129,6 @@ class AsyncOpenContext:
         self._context = context
         self._handles = handles
         self.keyed_state: AsyncKeyedState = AsyncKeyedState(self._state)
-        self.state: AsyncKeyedState = self.keyed_state
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._context, name)
@@ -139,7 +138,7 @@ class AsyncOpenContext:
         return _StateOfCurrentRow(descriptor)
 
 
-class AsyncTimerService:
+class AsyncTimerService(TimerNames):
     """The timers of a row's key; what is registered counts when the row has ended.
 
     Args:
@@ -147,9 +146,10 @@ class AsyncTimerService:
         context: The operator's context.
         watermark: The watermark that the row knows of.
         refusal: Why there are no timers; empty if there are.
+        timestamp: The row's event time, or the timer's; None if it has none.
     """
 
-    __slots__ = ("_changes", "_context", "_refusal", "current_watermark")
+    __slots__ = ("_changes", "_context", "_refusal", "_timestamp", "current_watermark")
 
     def __init__(
         self,
@@ -157,7 +157,9 @@ class AsyncTimerService:
         context: RuntimeContext,
         watermark: int,
         refusal: str,
+        timestamp: int | None,
     ) -> None:
+        self._timestamp = timestamp
         self._changes = changes
         self._context = context
         self._refusal = refusal
@@ -167,29 +169,34 @@ class AsyncTimerService:
         """Return wall-clock time, milliseconds since the epoch."""
         return self._context.processing_time.current_processing_time()
 
-    def register_event_time_timer(self, timestamp: int | datetime) -> None:
-        """Call ``on_timer`` when the watermark reaches ``timestamp``."""
-        self._change(TimeDomain.EVENT_TIME, timestamp, registers=True)
+    def register_event_time_timer(
+        self, at: int | datetime | None = None, *, after: timedelta | None = None
+    ) -> int:
+        """Call ``on_timer`` when the watermark reaches a time; see `TimerService`."""
+        time = timer_ms(at, after, self._timestamp)
+        return self._change(TimeDomain.EVENT_TIME, time, registers=True)
 
-    def delete_event_time_timer(self, timestamp: int | datetime) -> None:
+    def delete_event_time_timer(self, at: int | datetime) -> None:
         """Forget that timer; a no-op if there is none."""
-        self._change(TimeDomain.EVENT_TIME, timestamp, registers=False)
+        self._change(TimeDomain.EVENT_TIME, event_time_ms(at), registers=False)
 
-    def register_processing_time_timer(self, timestamp: int | datetime) -> None:
-        """Call ``on_timer`` when wall-clock time has passed ``timestamp``."""
-        self._change(TimeDomain.PROCESSING_TIME, timestamp, registers=True)
+    def register_processing_time_timer(
+        self, at: int | datetime | None = None, *, after: timedelta | None = None
+    ) -> int:
+        """Call ``on_timer`` when wall-clock time has passed a time; see `TimerService`."""
+        now = None if after is None else self.current_processing_time()
+        time = timer_ms(at, after, now)
+        return self._change(TimeDomain.PROCESSING_TIME, time, registers=True)
 
-    def delete_processing_time_timer(self, timestamp: int | datetime) -> None:
+    def delete_processing_time_timer(self, at: int | datetime) -> None:
         """Forget that timer; a no-op if there is none."""
-        self._change(TimeDomain.PROCESSING_TIME, timestamp, registers=False)
+        self._change(TimeDomain.PROCESSING_TIME, event_time_ms(at), registers=False)
 
-    def _change(
-        self, domain: TimeDomain, timestamp: int | datetime, *, registers: bool
-    ) -> None:
+    def _change(self, domain: TimeDomain, time: int, *, registers: bool) -> int:
         if self._refusal:
             raise StateError(self._refusal)
-        change = TimerChange(domain, event_time_ms(timestamp), registers)
-        self._changes.change_timer(change)
+        self._changes.change_timer(TimerChange(domain, time, registers))
+        return time
 
 
 class KeyedAsyncContext(Context, Generic[KeyT]):
@@ -210,7 +217,8 @@ class KeyedAsyncContext(Context, Generic[KeyT]):
         current_watermark: The watermark before the row, or the one that fired.
         time_domain: Of a timer; None for a row.
         resource: What the asynchronous context manager of ``open`` gave, or None.
-        state: The state of the row's key: ``state.get_value(descriptor)`` and so on.
+        keyed_state: The state of the row's key: ``keyed_state.get_value(descriptor)`` and
+            so on.
         timer_service: The timers of the row's key.
 
     Concept:
@@ -222,8 +230,8 @@ class KeyedAsyncContext(Context, Generic[KeyT]):
         "_context",
         "current_key",
         "current_watermark",
+        "keyed_state",
         "resource",
-        "state",
         "time_domain",
         "timer_service",
         "timestamp",
@@ -244,9 +252,9 @@ class KeyedAsyncContext(Context, Generic[KeyT]):
         self.current_watermark: int = event.watermark
         self.time_domain: TimeDomain | None = event.domain
         self.resource: Any = resource
-        self.state: AsyncKeyedState = AsyncKeyedState(changes.state)
+        self.keyed_state: AsyncKeyedState = AsyncKeyedState(changes.state)
         self.timer_service: AsyncTimerService = AsyncTimerService(
-            changes, context, event.watermark, refusal
+            changes, context, event.watermark, refusal, event.timestamp
         )
 
     @property

@@ -346,8 +346,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         limit: A rate that all operators that name it keep together.
         on_error: What to do with a row after its last attempt; nothing that it changed
             stays. A timer that fails always fails the task.
-        buffer: Rows held at most in the whole job, 4 times ``concurrency`` if left out.
-        key_buffer: Rows that may wait for their key, beside ``buffer``.
+        capacity: Rows held at most in the whole job, 4 times ``concurrency`` if left out.
+        key_capacity: Rows that may wait for their key, beside ``capacity``.
 
     Raises:
         InvalidArgumentError: If an argument has a value that cannot work.
@@ -361,7 +361,9 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         >>> from aiomailbox.state.descriptors import ValueStateDescriptor
         >>> from aiomailbox.testing import OneInputHarness
         >>> async def number(value, context, out):
-        ...     seen = context.state.get_value(ValueStateDescriptor("seen", default=0))
+        ...     seen = context.keyed_state.get_value(
+        ...         ValueStateDescriptor("seen", default=0)
+        ...     )
         ...     await asyncio.sleep(0)
         ...     seen.update(seen.value() + 1)
         ...     out.collect((value, seen.value()))
@@ -388,8 +390,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         retry: Retry | None = None,
         limit: RateLimit | None = None,
         on_error: OnError = fail,
-        buffer: int | None = None,
-        key_buffer: int | None = None,
+        capacity: int | None = None,
+        key_capacity: int | None = None,
     ) -> None:
         super().__init__()
         self._key = field_or_function(key, "key")
@@ -399,8 +401,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             timeout=timeout, deadline=deadline, retry=retry, limit=limit
         )
         _refuse_retry_if(retry)
-        self.concurrency, self.buffer, self.key_buffer = check_bounds(
-            concurrency, buffer, key_buffer, 1
+        self.concurrency, self.capacity, self.key_capacity = check_bounds(
+            concurrency, capacity, key_capacity, 1
         )
         self.on_error: OnError = check_on_error(on_error)
         self._flow: KeyedFlow | None = None
@@ -425,8 +427,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         context = self.context
         subtask = context.parallelism, context.subtask_index
         self._keys = KeyReader(self._key, self)
-        self._places = share(self.buffer, *subtask)
-        self._gate = TimerGate(share(self.key_buffer, *subtask))
+        self._places = share(self.capacity, *subtask)
+        self._gate = TimerGate(share(self.key_capacity, *subtask))
         self._queue = SegmentedQueue(rows_may_overtake=True)
         self._emitter = ChangesEmitter(
             context, self.output, self._queue, self._failures, self.on_error
@@ -466,7 +468,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
 
     @property
     def room(self) -> int:
-        # Rows that wait for their key are bounded by `key_buffer`, not by `buffer`.
+        # Rows that wait for their key are bounded by `key_capacity`, not by `capacity`.
         return self._places - self._queue.held + self._gate.waiting
 
     def process_run(self, run: Run) -> Pending:

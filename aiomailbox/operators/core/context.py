@@ -286,11 +286,6 @@ class RuntimeContext(Protocol):
     operator_state: OperatorStateStore
     mutations: MutationCheck | None
 
-    @property
-    def state(self) -> KeyedStateStore:
-        """The keyed state, under the name that it has in ``process_element``."""
-        ...
-
     def commit_later(self, committables: list[Any]) -> None:
         """Hand over what a sink's writer prepared, for the job to commit."""
         ...

@@ -352,8 +352,8 @@ STATE_OF_ELSEWHERE: Final = {
 
 # What Flink and PyFlink call it.
 _MEANT: Final = {
-    **{name: f"state.{method}" for name, method in STATE_OF_ELSEWHERE.items()},
-    "keyed_state": "state",
+    **{name: f"keyed_state.{method}" for name, method in STATE_OF_ELSEWHERE.items()},
+    "state": "keyed_state",
     "get_current_key": "current_key",
     "get_timer_service": "timer_service",
     "timers": "timer_service",

@@ -20,7 +20,15 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from functools import partial
 from types import CodeType, CoroutineType, FrameType
-from typing import Any, Final, NoReturn, Protocol, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NoReturn,
+    Protocol,
+    cast,
+    runtime_checkable,
+)
 
 from aiomailbox.errors import (
     AioMailboxError,
@@ -35,7 +43,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.mailbox.task_mailbox import current_task_or_none
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.signatures import accepts
+from aiomailbox.signatures import accepts, no_such_name
 from aiomailbox.state.operator_state import OperatorStateStore
 from aiomailbox.state.store import KeyedStateStore
 
@@ -541,7 +549,7 @@ class FunctionStateContext:
             subtasks kept, or nothing, if there are more subtasks now.
         operator_state: State without keys: ``get_list_state``, ``get_union_list_state``
             and ``get_broadcast_state``.
-        state: The keyed state, if the stream has keys.
+        keyed_state: The keyed state, if the stream has keys.
         subtask_index: From 0.
         parallelism: Subtasks of the operator.
 
@@ -551,18 +559,29 @@ class FunctionStateContext:
 
     __slots__ = (
         "is_restored",
+        "keyed_state",
         "operator_state",
         "parallelism",
-        "state",
         "subtask_index",
     )
 
     def __init__(self, context: RuntimeContext) -> None:
         self.operator_state: OperatorStateStore = context.operator_state
-        self.state: KeyedStateStore = context.keyed_state
+        self.keyed_state: KeyedStateStore = context.keyed_state
         self.subtask_index: int = context.subtask_index
         self.parallelism: int = context.parallelism
         self.is_restored: bool = context.operator_state.is_restored
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is meant.
+
+            Raises:
+                AttributeError: Always.
+            """
+            text = no_such_name(self, name, "context", {"state": "keyed_state"})
+            raise AttributeError(text, name=name, obj=self)
 
 
 @runtime_checkable

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, cast
 
-from aiomailbox.durations import event_time_ms
-from aiomailbox.errors import StateError, UsageError, WrongTypeError
+from aiomailbox.durations import event_time_ms, pipeline_ms
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    StateError,
+    UsageError,
+    WrongTypeError,
+)
 from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.metrics.instruments import MetricGroup
@@ -17,6 +22,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.user_code import check_sync_function
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
+from aiomailbox.signatures import no_such_name
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
 from aiomailbox.state.store import KeyedStateStore, MapState
@@ -76,7 +82,7 @@ class ProcessContext(Context):
         return self._context.mailbox
 
     @property
-    def state(self) -> Any:
+    def keyed_state(self) -> Any:
         """The state of the current key, which only records of keyed streams have.
 
         Raises:
@@ -118,11 +124,37 @@ class TimeDomain(Enum):
     PROCESSING_TIME = "processing_time"
 
 
-class TimerService:
+class TimerNames:
+    """What has timers, and knows what others call its methods."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is meant.
+
+            Raises:
+                AttributeError: Always.
+            """
+            text = no_such_name(self, name, "context.timer_service", _MEANT_OF_TIMERS)
+            raise AttributeError(text, name=name, obj=self)
+
+
+# What Spark's and other names of methods mean.
+_MEANT_OF_TIMERS: Final = {
+    "register_timer": "register_event_time_timer(after=...), or "
+    "register_processing_time_timer(after=...)",
+    "delete_timer": "delete_event_time_timer(at), or delete_processing_time_timer(at)",
+    "set_timer": "register_event_time_timer(at)",
+}
+
+
+class TimerService(TimerNames):
     """The timers of the current key.
 
     A timer is a key and a time: registering it again changes nothing. Times are
-    integer milliseconds since the epoch, or aware datetimes.
+    integer milliseconds since the epoch, or aware datetimes; ``after=`` is a timedelta.
 
     Concept:
         Flink, ``TimerService``.
@@ -155,28 +187,96 @@ class TimerService:
         """Return wall-clock time, milliseconds since the epoch."""
         return self._timers.current_processing_time()
 
-    def register_event_time_timer(self, timestamp: int | datetime) -> None:
-        """Call ``on_timer`` when the watermark reaches ``timestamp``.
+    def register_event_time_timer(
+        self, at: int | datetime | None = None, *, after: timedelta | None = None
+    ) -> int:
+        """Call ``on_timer`` when the watermark reaches a time.
 
         If it has reached it already, that is with the next watermark.
-        """
-        key, time = self._context.current_key, event_time_ms(timestamp)
-        self._timers.register_event_time_timer(key, VOID, time)
 
-    def delete_event_time_timer(self, timestamp: int | datetime) -> None:
+        Args:
+            at: The time: milliseconds since the epoch, or an aware datetime.
+            after: In its place, how long after the event time of the record, or of the
+                timer that is due: a timedelta.
+
+        Returns:
+            The timer's time in milliseconds, by which it can be deleted.
+
+        Raises:
+            InvalidArgumentError: If not one of both is given, or the record has no event
+                time that ``after`` could count from.
+            TimestampError: If ``at`` is no time.
+        """
+        time = timer_ms(at, after, self._context.timestamp)
+        self._timers.register_event_time_timer(self._context.current_key, VOID, time)
+        return time
+
+    def delete_event_time_timer(self, at: int | datetime) -> None:
         """Forget that timer; a no-op if there is none."""
-        key, time = self._context.current_key, event_time_ms(timestamp)
+        key, time = self._context.current_key, event_time_ms(at)
         self._timers.delete_event_time_timer(key, VOID, time)
 
-    def register_processing_time_timer(self, timestamp: int | datetime) -> None:
-        """Call ``on_timer`` when wall-clock time has passed ``timestamp``."""
-        key, time = self._context.current_key, event_time_ms(timestamp)
-        self._timers.register_processing_time_timer(key, VOID, time)
+    def register_processing_time_timer(
+        self, at: int | datetime | None = None, *, after: timedelta | None = None
+    ) -> int:
+        """Call ``on_timer`` when wall-clock time has passed a time.
 
-    def delete_processing_time_timer(self, timestamp: int | datetime) -> None:
+        Args:
+            at: The time: milliseconds since the epoch, or an aware datetime.
+            after: In its place, how long from now: a timedelta.
+
+        Returns:
+            The timer's time in milliseconds, by which it can be deleted.
+
+        Raises:
+            InvalidArgumentError: If not one of both is given.
+            TimestampError: If ``at`` is no time.
+        """
+        now = None if after is None else self.current_processing_time()
+        time = timer_ms(at, after, now)
+        key = self._context.current_key
+        self._timers.register_processing_time_timer(key, VOID, time)
+        return time
+
+    def delete_processing_time_timer(self, at: int | datetime) -> None:
         """Forget that timer; a no-op if there is none."""
-        key, time = self._context.current_key, event_time_ms(timestamp)
+        key, time = self._context.current_key, event_time_ms(at)
         self._timers.delete_processing_time_timer(key, VOID, time)
+
+
+def timer_ms(
+    at: int | datetime | None, after: timedelta | None, now_ms: int | None
+) -> int:
+    """Return the time of a timer in milliseconds.
+
+    Args:
+        at: The time itself, or None.
+        after: In its place, how long after ``now_ms``.
+        now_ms: What ``after`` counts from; None if there is no such time.
+
+    Raises:
+        InvalidArgumentError: If not one of both is given, or there is nothing to count
+            from.
+    """
+    if after is None:
+        if at is None:
+            raise InvalidArgumentError(
+                "at", "a timer needs a time", "Give at=... or after=am.seconds(5)."
+            )
+        return event_time_ms(at)
+    if at is not None:
+        raise InvalidArgumentError(
+            "after",
+            "the timer has a time already",
+            "Give at=... or after=..., not both.",
+        )
+    if now_ms is None:
+        raise InvalidArgumentError(
+            "after",
+            "the record has no event time from which it could count",
+            "Assign event times, or register a timer of processing time.",
+        )
+    return now_ms + pipeline_ms(after, "after")
 
 
 class NoTimerService(TimerService):
@@ -196,11 +296,15 @@ class NoTimerService(TimerService):
         super().__init__(timers, context)
         self._problem = problem
 
-    def register_event_time_timer(self, timestamp: int | datetime) -> NoReturn:
+    def register_event_time_timer(
+        self, at: int | datetime | None = None, *, after: timedelta | None = None
+    ) -> NoReturn:
         """Raise `StateError`: nothing would handle the timer."""
         raise StateError(self._problem)
 
-    def register_processing_time_timer(self, timestamp: int | datetime) -> NoReturn:
+    def register_processing_time_timer(
+        self, at: int | datetime | None = None, *, after: timedelta | None = None
+    ) -> NoReturn:
         """Raise `StateError`: nothing would handle the timer."""
         raise StateError(self._problem)
 
@@ -236,8 +340,8 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         self.time_domain: TimeDomain | None = None
 
     @property
-    def state(self) -> KeyedStateStore:
-        """The state of the current key: ``state.get_value(descriptor)`` and so on."""
+    def keyed_state(self) -> KeyedStateStore:
+        """The state of the current key: ``keyed_state.get_value(descriptor)`` and so on."""
         return self._context.keyed_state
 
     @property

@@ -773,7 +773,7 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         >>> seen = ValueStateDescriptor("seen", int, default=0)
         >>> class Count(KeyedBroadcastProcessFunction):
         ...     def process_element(self, value, context, out):
-        ...         count = context.state.get_value(seen)
+        ...         count = context.keyed_state.get_value(seen)
         ...         count.update(count.value() + 1)
         ...         limit = context.get_broadcast_state(rules).get("limit", 1)
         ...         out.collect((context.current_key, count.value() <= limit))

@@ -81,7 +81,7 @@ async def test_an_error_fails_the_task_naming_operator_uid_and_line(drive: Any) 
 
 async def test_a_failure_reaches_a_task_that_waits_for_room(drive: Any) -> None:
     server = Server({0: [ValueError()], 1: [None]}, delay_s=1)
-    driven = await drive(server, concurrency=2, buffer=2)
+    driven = await drive(server, concurrency=2, capacity=2)
     driven.send(range(10))
     assert isinstance((await failure_of(driven)).__cause__, ValueError)
 
@@ -132,7 +132,7 @@ async def test_a_retry_keeps_its_place_in_the_order_but_not_its_slot(
     drive: Any,
 ) -> None:
     server = Server({0: [ValueError(), ValueError()]})
-    driven = await drive(server, concurrency=1, buffer=10, retry=STEADY)
+    driven = await drive(server, concurrency=1, capacity=10, retry=STEADY)
     driven.send(range(4))
     await asyncio.sleep(1)
     assert [value for _, value in server.log] == [0, 1, 2, 3]
@@ -147,7 +147,7 @@ async def test_a_retry_keeps_its_place_in_the_order_but_not_its_slot(
 async def test_a_retry_goes_before_rows_that_have_not_been_called(drive: Any) -> None:
     server = Server({0: [ValueError()]}, delay_s=1)
     retry = Retry(attempts=2, initial=1.5, jitter=0)
-    driven = await drive(server, concurrency=1, buffer=10, retry=retry)
+    driven = await drive(server, concurrency=1, capacity=10, retry=retry)
     driven.send(range(6))
     await driven.finish()
     assert [value for _, value in server.log] == [0, 1, 2, 0, 3, 4, 5]
@@ -332,7 +332,7 @@ async def test_a_retry_that_waits_for_its_slot_still_has_its_deadline(
     driven = await drive(
         server,
         concurrency=1,
-        buffer=5,
+        capacity=5,
         deadline=15,
         retry=STEADY,
         on_error=dead_letter(FAILED),
@@ -571,7 +571,7 @@ async def test_cancelled_at_any_moment_nothing_is_lost_and_no_task_is_left(
     server = Server({2: [ValueError(), ValueError()], 3: [None]}, delay_s=1)
     arguments: dict[str, Any] = {
         "concurrency": 2,
-        "buffer": 4,
+        "capacity": 4,
         "timeout": 3,
         "deadline": 40,
         "retry": STEADY,

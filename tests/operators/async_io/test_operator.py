@@ -137,7 +137,7 @@ async def test_no_more_calls_run_than_the_concurrency_and_no_more_rows_are_held(
         running -= 1
         return value
 
-    driven = await drive(call, concurrency=5, buffer=8)
+    driven = await drive(call, concurrency=5, capacity=8)
     driven.send(range(200))
     held = []
     for _ in range(100):
@@ -152,7 +152,7 @@ async def test_a_place_is_free_when_its_row_was_emitted_not_when_it_was_done(
     drive: Any, gates: Any
 ) -> None:
     """SEM-112, without a watermark."""
-    driven = await drive(gates, concurrency=2, buffer=2)
+    driven = await drive(gates, concurrency=2, capacity=2)
     driven.send("abc")
     await tick()
     await gates.finish("b")
@@ -163,7 +163,7 @@ async def test_a_place_is_free_when_its_row_was_emitted_not_when_it_was_done(
 
 async def test_a_watermark_takes_a_place(drive: Any, gates: Any) -> None:
     """SEM-112."""
-    driven = await drive(gates, concurrency=2, buffer=2)
+    driven = await drive(gates, concurrency=2, capacity=2)
     driven.send("a")
     driven.watermark(1)
     driven.send("b")
@@ -174,7 +174,7 @@ async def test_a_watermark_takes_a_place(drive: Any, gates: Any) -> None:
 
 
 async def test_a_watermark_waits_for_a_place(drive: Any, gates: Any) -> None:
-    driven = await drive(gates, concurrency=2, buffer=2)
+    driven = await drive(gates, concurrency=2, capacity=2)
     driven.send("ab")
     driven.watermark(1)
     await tick()
@@ -199,7 +199,7 @@ async def test_one_mail_emits_all_results_that_are_there(
 async def test_while_the_output_has_no_room_results_wait_and_the_input_stops(
     drive: Any,
 ) -> None:
-    driven = await drive(double, concurrency=4, buffer=4)
+    driven = await drive(double, concurrency=4, capacity=4)
     driven.output.availability.reset()
     driven.send(range(20))
     await asyncio.sleep(1)
@@ -212,7 +212,7 @@ async def test_while_the_output_has_no_room_results_wait_and_the_input_stops(
 async def test_cancelled_while_the_output_is_full_nothing_hangs_and_no_task_is_left(
     drive: Any,
 ) -> None:
-    driven = await drive(double, concurrency=2, buffer=2)
+    driven = await drive(double, concurrency=2, capacity=2)
     driven.output.availability.reset()
     driven.send(range(20))
     await asyncio.sleep(1)
@@ -250,7 +250,7 @@ async def test_more_restored_rows_than_places_do_not_deadlock(drive: Any) -> Non
     rows = [(value, value) for value in range(3)]
     own = OperatorStateSnapshot().with_list("held-records", rows)
     state = OperatorSnapshot(own=own)
-    driven = await drive(double, state=state, concurrency=2, buffer=2)
+    driven = await drive(double, state=state, concurrency=2, capacity=2)
     assert driven.operator.snapshot() == state
     driven.send([3])
     assert await driven.finish() == [0, 2, 4, 6]
@@ -308,8 +308,8 @@ async def test_chained_async_operators_keep_order_and_timestamps(
 ) -> None:
     first, second = await chain(
         [
-            {"function": double, "concurrency": 3, "buffer": 3},
-            {"function": double, "concurrency": 2, "buffer": 2},
+            {"function": double, "concurrency": 3, "capacity": 3},
+            {"function": double, "concurrency": 2, "capacity": 2},
         ]
     )
     for start in range(0, 200, 50):
@@ -330,8 +330,8 @@ async def test_closing_chained_operators_of_which_the_last_is_full_does_not_hang
     """MB-131."""
     first, _ = await chain(
         [
-            {"function": double, "concurrency": 3, "buffer": 3},
-            {"function": gates, "concurrency": 1, "buffer": 1},
+            {"function": double, "concurrency": 3, "capacity": 3},
+            {"function": gates, "concurrency": 1, "capacity": 1},
         ]
     )
     first.send(range(20))
@@ -495,7 +495,7 @@ async def test_one_key_blocked_for_ever_leaves_the_others_their_throughput(
     [
         ({"concurrency": 0}, "concurrency"),
         ({"concurrency": 2.0}, "concurrency"),
-        ({"concurrency": 4, "buffer": 3}, "buffer"),
+        ({"concurrency": 4, "capacity": 3}, "capacity"),
         ({"ordered": "keys"}, "ordered"),
         ({"ordered": "key"}, "key"),
         ({"ordered": True, "key": "id"}, "key"),
@@ -513,7 +513,7 @@ async def test_one_key_blocked_for_ever_leaves_the_others_their_throughput(
         ({"function": 5}, "function"),
         ({"function": lambda: None}, "function"),
         ({"function": object}, "function"),
-        ({"key_buffer": 0}, "key_buffer"),
+        ({"key_capacity": 0}, "key_capacity"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(

@@ -30,19 +30,19 @@ Step = tuple[str, Any, Any]
 def on_element(value: Any, context: Any, out: Any, number: int) -> None:
     """What both functions do: count, remember, plan, emit."""
     key, serial, plan = value
-    log = context.state.get_list(LOG)
+    log = context.keyed_state.get_list(LOG)
     log.add(serial)
     for timestamp in plan["register"]:
         context.timer_service.register_event_time_timer(timestamp)
     for timestamp in plan["delete"]:
         context.timer_service.delete_event_time_timer(timestamp)
-    context.state.get_value(COUNT).update(number + 1)
+    context.keyed_state.get_value(COUNT).update(number + 1)
     out.collect((key, "row", serial, number, log.get()))
 
 
 def on_timer(timestamp: int, context: Any, out: Any) -> None:
     """What both functions do: read, forget, plan, emit."""
-    log = context.state.get_list(LOG)
+    log = context.keyed_state.get_list(LOG)
     out.collect((context.current_key, "timer", timestamp, log.get()))
     log.clear()
     if timestamp % 3 == 0:
@@ -53,7 +53,7 @@ class Waiting(KeyedAsyncProcessFunction):
     """Waits between reading and writing, and after writing."""
 
     async def process_element(self, value: Any, context: Any, out: Any) -> None:
-        number = context.state.get_value(COUNT).value()
+        number = context.keyed_state.get_value(COUNT).value()
         await asyncio.sleep(0.001 * (hash(value[1]) % 5))
         on_element(value, context, out, number)
         await asyncio.sleep(0.001 * (hash(value[1]) % 3))
@@ -68,7 +68,7 @@ class AtOnce(KeyedProcessFunction):
     """The same without waits."""
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        on_element(value, context, out, context.state.get_value(COUNT).value())
+        on_element(value, context, out, context.keyed_state.get_value(COUNT).value())
 
     def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
         on_timer(timestamp, context, out)
@@ -177,7 +177,7 @@ async def test_cut_anywhere_and_restored_the_results_are_the_same(
 ) -> None:
     steps = scenario(seed)
     wanted = by_key(expected(steps))
-    cuts = await cuts_of(drive(Waiting(), buffer=100), steps)
+    cuts = await cuts_of(drive(Waiting(), capacity=100), steps)
     in_flight = 0
     for taken, before, snapshot in cuts:
         state = pickle.loads(snapshot)

@@ -74,7 +74,7 @@ async def test_keys_run_at_once_and_rows_of_a_key_one_after_the_other(
 async def test_no_more_calls_than_concurrency_run_and_no_more_rows_than_buffer_are_held(
     drive: Any, gates: Any
 ) -> None:
-    driven = drive(Counting(gates), concurrency=2, buffer=3)
+    driven = drive(Counting(gates), concurrency=2, capacity=3)
     driven.send(["a", "b", "c", "d", "e"])
     await tick()
     assert gates.called == ["a", "b"]
@@ -87,7 +87,7 @@ async def test_no_more_calls_than_concurrency_run_and_no_more_rows_than_buffer_a
 async def test_rows_of_a_busy_key_stop_the_input_only_at_their_own_bound(
     drive: Any, gates: Any
 ) -> None:
-    driven = drive(Counting(gates), concurrency=1, buffer=1, key_buffer=2)
+    driven = drive(Counting(gates), concurrency=1, capacity=1, key_capacity=2)
     driven.send(["a1", "a2", "a3", "a4"])
     await tick()
     assert driven.context.metrics.snapshot()["waiting_for_key"] == 2
@@ -258,7 +258,7 @@ async def test_state_between_awaits_is_that_of_the_row_in_child_tasks_too(
         async def process_element(self, value: Any, context: Any, out: Any) -> None:
             await asyncio.gather(self.add(value), self.add(value.upper()))
             assert (
-                context.state.get_list(ListStateDescriptor("names")).get()
+                context.keyed_state.get_list(ListStateDescriptor("names")).get()
                 == self.names.get()
             )
             out.collect((context.current_key, self.names.get()))
@@ -275,7 +275,10 @@ async def test_nothing_of_a_row_that_failed_stays(drive: Any) -> None:
     late = OutputTag("late")
 
     async def poison(value: Any, context: Any, out: Any) -> None:
-        names, seen = context.state.get_list(lists), context.state.get_map(maps)
+        names, seen = (
+            context.keyed_state.get_list(lists),
+            context.keyed_state.get_map(maps),
+        )
         names.add(value)
         seen.put(value, 1)
         out.collect(value)
@@ -302,7 +305,7 @@ async def test_a_value_changed_in_place_by_a_row_that_failed_is_as_it_was(
     bag = ValueStateDescriptor("bag")
 
     async def grow(value: Any, context: Any, out: Any) -> None:
-        state = context.state.get_value(bag)
+        state = context.keyed_state.get_value(bag)
         items = state.value() or []
         items.append(value)
         if value == "a-bad":
@@ -320,7 +323,7 @@ async def test_a_retry_begins_with_the_state_before_the_row(drive: Any) -> None:
     attempts = []
 
     async def flaky(value: Any, context: Any, out: Any) -> None:
-        seen = context.state.get_value(SEEN)
+        seen = context.keyed_state.get_value(SEEN)
         attempts.append(seen.value())
         seen.update(seen.value() + 1)
         out.collect(seen.value())
@@ -340,7 +343,7 @@ async def test_a_call_that_timed_out_cannot_change_anything_afterwards(
     refused = []
 
     async def stubborn(value: Any, context: Any, out: Any) -> None:
-        seen = context.state.get_value(SEEN)
+        seen = context.keyed_state.get_value(SEEN)
         seen.update(seen.value() + 1)
         if value == "a-slow":
             with contextlib.suppress(asyncio.CancelledError):
@@ -429,11 +432,11 @@ async def test_every_kind_of_state_shows_a_row_its_own_changes(
     drive: Any, backend: Any
 ) -> None:
     async def use(value: Any, context: Any, out: Any) -> None:
-        largest = context.state.get_reducing(ReducingStateDescriptor("max", max))
-        total = context.state.get_aggregating(
+        largest = context.keyed_state.get_reducing(ReducingStateDescriptor("max", max))
+        total = context.keyed_state.get_aggregating(
             AggregatingStateDescriptor("sum", Total())
         )
-        entries = context.state.get_map(MapStateDescriptor("map"))
+        entries = context.keyed_state.get_map(MapStateDescriptor("map"))
         number = value[1]
         largest.add(number)
         total.add(number)
@@ -454,8 +457,8 @@ async def test_every_kind_of_state_shows_a_row_its_own_changes(
 
 async def test_maps_and_lists_can_be_cleared_and_replaced(drive: Any) -> None:
     async def use(value: Any, context: Any, out: Any) -> None:
-        names = context.state.get_list(ListStateDescriptor("list"))
-        entries = context.state.get_map(MapStateDescriptor("map"))
+        names = context.keyed_state.get_list(ListStateDescriptor("list"))
+        entries = context.keyed_state.get_map(MapStateDescriptor("map"))
         before = (names.get(), entries.items(), entries.get("x", 0), entries.is_empty())
         if value == "kb":
             entries.clear()
@@ -484,11 +487,11 @@ async def test_wrong_uses_are_refused_with_the_reason(drive: Any) -> None:
         if value == "tag":
             context.output("tag", 1)
         if value == "kind":
-            context.state.get_value(ValueStateDescriptor("one"))
-            context.state.get_list(ListStateDescriptor("one"))
+            context.keyed_state.get_value(ValueStateDescriptor("one"))
+            context.keyed_state.get_list(ListStateDescriptor("one"))
         if value == "ttl":
             ttl = StateTtlConfig(seconds(1))
-            context.state.get_aggregating(
+            context.keyed_state.get_aggregating(
                 AggregatingStateDescriptor("sum", Total(), ttl=ttl)
             )
 
@@ -535,8 +538,8 @@ def test_wrong_arguments_are_refused_when_they_are_written() -> None:
     with pytest.raises(InvalidArgumentError, match="retry_if"):
         retry = Retry(retry_if=lambda result: True)
         KeyedAsyncProcessOperator("key", plain, retry=retry)
-    with pytest.raises(InvalidArgumentError, match="buffer"):
-        KeyedAsyncProcessOperator("key", plain, concurrency=5, buffer=2)
+    with pytest.raises(InvalidArgumentError, match="capacity"):
+        KeyedAsyncProcessOperator("key", plain, concurrency=5, capacity=2)
 
 
 async def async_identity(value: Any, context: Any, out: Any) -> None:

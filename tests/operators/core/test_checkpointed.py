@@ -76,7 +76,9 @@ class Keyed(Hooks, KeyedProcessFunction):
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         super().process_element(value, context, out)
-        seen = context.state.get_value(ValueStateDescriptor("seen", int, default=0))
+        seen = context.keyed_state.get_value(
+            ValueStateDescriptor("seen", int, default=0)
+        )
         seen.update(seen.value() + 1)
         out.collect((value, seen.value()))
 

@@ -228,7 +228,7 @@ def test_state_of_other_kinds_can_be_walked_too() -> None:
 
     class Visits(KeyedBroadcastProcessFunction):
         def process_element(self, value: Any, context: Any, out: Any) -> None:
-            context.state.get_list(visits).add(value)
+            context.keyed_state.get_list(visits).add(value)
 
         def process_broadcast_element(self, value: Any, context: Any, out: Any) -> None:
             context.apply_to_keyed_state(

@@ -40,12 +40,12 @@ class Remind(KeyedProcessFunction):
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
         _, number, domain, times = value
-        context.state.get_list(SEEN).add(number)
+        context.keyed_state.get_list(SEEN).add(number)
         for time in times:
             getattr(context.timer_service, f"register_{domain}_time_timer")(time)
 
     def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
-        seen = context.state.get_list(SEEN).get()
+        seen = context.keyed_state.get_list(SEEN).get()
         out.collect((context.current_key, timestamp, seen, context.time_domain))
         context.output(SIDE, context.timestamp)
 
@@ -309,7 +309,7 @@ def test_a_timer_that_runs_within_a_record_leaves_the_record_its_key() -> None:
             super().process_element(value, context, out)
             harness.context.manual_time.set_current_time(10)
             out.collect((context.current_key, context.timestamp))
-            context.state.get_list(SEEN).add("own")
+            context.keyed_state.get_list(SEEN).add("own")
 
     harness = harness_of(Remind())
     harness.process_element(("a", 1, "processing", [10]))

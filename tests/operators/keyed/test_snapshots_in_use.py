@@ -23,7 +23,7 @@ class Timed(KeyedProcessFunction):
     """Keeps a number per key, and a timer of either kind."""
 
     def process_element(self, value: int, context: Any, out: Any) -> None:
-        context.state.get_value(LAST).update(value)
+        context.keyed_state.get_value(LAST).update(value)
         context.timer_service.register_event_time_timer(value + 10**6)
         context.timer_service.register_processing_time_timer(value + 10**6)
         out.collect(value)

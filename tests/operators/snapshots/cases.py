@@ -239,7 +239,7 @@ class Reminders(KeyedProcessFunction):
     old = ValueStateDescriptor("old", ttl=StateTtlConfig(ttl=seconds(0.02)))
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        state, timers = context.state, context.timer_service
+        state, timers = context.keyed_state, context.timer_service
         cart = state.get_value(self.carts)
         content = cart.value()
         content.append(value.number)
@@ -253,7 +253,7 @@ class Reminders(KeyedProcessFunction):
         timers.register_processing_time_timer(value.number * 7 + 10)
 
     def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
-        state = context.state
+        state = context.keyed_state
         values = state.get_value(self.carts).value()
         entries = sorted(state.get_map(self.seen).items())
         domain = context.time_domain.value
@@ -264,12 +264,12 @@ class Both(KeyedCoProcessFunction):
     total = ValueStateDescriptor("total", int, default=0)
 
     def process_element1(self, value: Any, context: Any, out: Any) -> None:
-        state = context.state.get_value(self.total)
+        state = context.keyed_state.get_value(self.total)
         state.update(state.value() + value.number)
         context.timer_service.register_event_time_timer(value.number + 3)
 
     def process_element2(self, value: Any, context: Any, out: Any) -> None:
-        total = context.state.get_value(self.total).value()
+        total = context.keyed_state.get_value(self.total).value()
         out.collect((value.key, total, context.current_watermark))
 
     def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
@@ -303,7 +303,7 @@ class KeyedRuled(KeyedBroadcastProcessFunction):
     seen = ValueStateDescriptor("seen", int, default=0)
 
     def process_element(self, value: Any, context: Any, out: Any) -> None:
-        state = context.state.get_value(self.seen)
+        state = context.keyed_state.get_value(self.seen)
         state.update(state.value() + 1)
         rule = context.get_broadcast_state(RULES).get("last")
         out.collect((value.key, state.value(), rule))
@@ -338,7 +338,7 @@ async def slow(row: Any) -> Any:
 
 
 async def slow_process(row: Any, context: Any, out: Any) -> None:
-    state = context.state.get_value(ValueStateDescriptor("seen", default=0))
+    state = context.keyed_state.get_value(ValueStateDescriptor("seen", default=0))
     await asyncio.sleep(row.number % 5 + 1)
     state.update(state.value() + 1)
     out.collect((row, state.value(), context.current_watermark))
@@ -578,7 +578,7 @@ def cases() -> list[Case]:
                 lambda order=order: AsyncMapOperator(
                     slow,
                     concurrency=4,
-                    buffer=100,
+                    capacity=100,
                     ordered=order,
                     key=key_of if order == "key" else None,
                 ),
@@ -597,7 +597,7 @@ def cases() -> list[Case]:
         Case(
             AsyncMapOperator,
             lambda: AsyncMapOperator(
-                slow, concurrency=4, buffer=100, partition_key=key_of
+                slow, concurrency=4, capacity=100, partition_key=key_of
             ),
             async_steps,
             keys=(key_of,),
@@ -618,7 +618,7 @@ def cases() -> list[Case]:
         keyed(
             KeyedAsyncProcessOperator,
             lambda: KeyedAsyncProcessOperator(
-                key_of, slow_process, concurrency=4, buffer=100
+                key_of, slow_process, concurrency=4, capacity=100
             ),
             async_steps,
         ),
@@ -677,7 +677,7 @@ def columnar_cases() -> list[Case]:
         one(
             AsyncColumnOperator,
             lambda: AsyncColumnOperator(
-                square, into="square", columns=["number"], concurrency=4, buffer=100
+                square, into="square", columns=["number"], concurrency=4, capacity=100
             ),
             as_columns(in_flight(ONE)),
         ),

@@ -116,13 +116,15 @@ class Count(am.KeyedProcessFunction[str, Order, tuple[str, int]]):
         assert_type(self.seen, am.ValueState[int])
         self.seen.update(self.seen.value() + 1)
         assert_type(context.current_key, str)
-        assert_type(context.state.get_value(LAST).value(), Order | None)
-        assert_type(context.state.get_value(ANYTHING).value(), Any)
-        assert_type(context.state.get_list(VISITS).get(), list[str])
-        assert_type(context.state.get_map(PRICES).get("tea"), float | None)
-        assert_type(context.state.get_map(PRICES).get("tea", 0.0), float)
-        assert_type(context.state.get_map(PRICES).items(), list[tuple[str, float]])
-        assert_type(context.state.get_reducing(HIGHEST).get(), float | None)
+        assert_type(context.keyed_state.get_value(LAST).value(), Order | None)
+        assert_type(context.keyed_state.get_value(ANYTHING).value(), Any)
+        assert_type(context.keyed_state.get_list(VISITS).get(), list[str])
+        assert_type(context.keyed_state.get_map(PRICES).get("tea"), float | None)
+        assert_type(context.keyed_state.get_map(PRICES).get("tea", 0.0), float)
+        assert_type(
+            context.keyed_state.get_map(PRICES).items(), list[tuple[str, float]]
+        )
+        assert_type(context.keyed_state.get_reducing(HIGHEST).get(), float | None)
         context.timer_service.register_event_time_timer(value.at + 1000)
         out.collect((context.current_key, self.seen.value()))
 
@@ -139,7 +141,7 @@ class CountSoon(am.KeyedAsyncProcessFunction[str, Order, int]):
     async def process_element(
         self, value: Order, context: am.KeyedAsyncContext[str], out: am.Collector[int]
     ) -> None:
-        seen = context.state.get_value(SEEN)
+        seen = context.keyed_state.get_value(SEEN)
         assert_type(seen.value(), int)
         out.collect(seen.value())
 
@@ -165,7 +167,7 @@ def functions(stream: am.DataStream[Order], keyed: am.KeyedStream[str, Order]) -
     assert_type(keyed.match(large), am.DataStream[am.Match])
 
 
-class Median(am.ProcessWindowFunction[Order, float, str, am.TimeWindow]):
+class Median(am.ProcessWindowFunction[str, Order, float, am.TimeWindow]):
     def process(
         self,
         key: str,

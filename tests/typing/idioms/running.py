@@ -33,7 +33,7 @@ async def questions(env: am.StreamExecutionEnvironment) -> None:
 async def subscriptions(stream: am.DataStream[Order], job: am.JobClient) -> None:
     published = stream.filter(is_refund).publish()
     assert_type(published, am.DataStream[Refund])
-    reader = job.subscribe(published, buffer=16, on_full="wait")
+    reader = job.subscribe(published, size=16, on_full="wait")
     assert_type(reader, am.Subscription[Refund])
     async with reader as records:
         async for order in records:
