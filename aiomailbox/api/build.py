@@ -726,6 +726,7 @@ def sink_transformation(
     origins: list[Origin],
     others: list[Transformation],
     on_error: OnError,
+    run_in: str,
 ) -> Transformation:
     """Return the end of a stream, with a name that no other sink has.
 
@@ -734,12 +735,19 @@ def sink_transformation(
         origins: What goes into it.
         others: The job's other sinks.
         on_error: What to do with a record that it refuses.
+        run_in: Where a function runs.
     """
     functions: tuple[FunctionInfo, ...] = ()
     # A function has a line of its own.
     line = caller_location() if hasattr(sink, "create_writer") else ""
     if hasattr(sink, "create_writer") and not isinstance(sink, type):
         found = cast("Sink", sink)
+        if run_in != "loop":
+            raise InvalidArgumentError(
+                "run_in",
+                f"{type(sink).__name__} is a sink, which decides itself what it awaits",
+                "Leave it out; it is for functions.",
+            )
     elif hasattr(sink, "create_writer"):
         raise WrongTypeError(
             "sink",
@@ -752,7 +760,7 @@ def sink_transformation(
         refuse_generator(
             sink, "sink", "Write the record; what is yielded goes nowhere."
         )
-        found = FunctionSink(function)
+        found = FunctionSink(function, run_in=run_in)
         functions = (function_info(function),)
     name = base = type(found).__name__
     taken = {other.name for other in others}

@@ -1438,7 +1438,11 @@ class DataStream(Generic[T]):
         return self._changed(".start_new_chain()", chaining=ChainingStrategy.HEAD)
 
     def sink_to(
-        self, sink: Sink | Callable[[T], Any], *, on_error: OnError = fail
+        self,
+        sink: Sink | Callable[[T], Any],
+        *,
+        on_error: OnError = fail,
+        run_in: RunIn = "loop",
     ) -> DataStream[T]:
         """End the stream in a sink, or in a function that is called with each record.
 
@@ -1447,6 +1451,14 @@ class DataStream(Generic[T]):
             on_error: What to do with a record for which the function raises, or that
                 the sink rejects because of its contents. A sink that cannot be written
                 fails the job in any case.
+            run_in: ``"thread"`` for a function that blocks, such as a synchronous client:
+                the event loop stays responsive. Records are written one at a time and in
+                order.
+
+        Raises:
+            InvalidArgumentError: If ``run_in`` is ``"thread"`` for a sink or an ``async
+                def`` function.
+            WrongTypeError: If ``sink`` is neither a sink nor a function.
 
         Returns:
             The sink, so that it can be given a name, a uid or a parallelism, and its dead
@@ -1467,7 +1479,7 @@ class DataStream(Generic[T]):
             [0, 1, 3, 7]
         """
         item = sink_transformation(
-            sink, self._origins, self._definition.sinks, on_error
+            sink, self._origins, self._definition.sinks, on_error, run_in
         )
         self._definition.sinks.append(item)
         return DataStream(self._definition, [Origin(item)])

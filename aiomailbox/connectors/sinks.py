@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from functools import partial
 from operator import attrgetter, itemgetter, length_hint
 from types import CoroutineType
 from typing import Any, Final, TypeVar
@@ -20,8 +21,10 @@ from aiomailbox.operators.core.user_code import (
     refuse_coroutine,
 )
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.operators.stateless.thread_operator import check_run_in
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.run import Run
+from aiomailbox.threads import run_in_thread
 
 
 # What the writers of sinks have in common that write at once.
@@ -66,8 +69,10 @@ class FunctionSink:
     Args:
         function: A function of one record. What it returns is ignored, but a coroutine
             from a function that is not ``async def`` fails the job.
+        run_in: ``"thread"`` for a function that blocks; see `DataStream.sink_to`.
 
     Raises:
+        InvalidArgumentError: If ``run_in`` is not known, or the function ``async def``.
         WrongTypeError: If it is not callable with one argument.
 
     Example:
@@ -77,15 +82,25 @@ class FunctionSink:
     # A copy of the function in another process would fill a copy of what it fills.
     stays_in_parent = True
 
-    def __init__(self, function: Callable[[Any], object]) -> None:
+    def __init__(
+        self, function: Callable[[Any], object], *, run_in: str = "loop"
+    ) -> None:
         self.function: Callable[..., Any] = check_function(
             function, "function", arity=1
         )
-        self.may_leave_rest: bool = is_async_callable(self.function)
+        check_run_in(run_in, function)
+        self.run_in = run_in
+        self.may_leave_rest: bool = self._is_awaited
+
+    @property
+    def _is_awaited(self) -> bool:
+        return self.run_in == "thread" or is_async_callable(self.function)
 
     def create_writer(self, context: RuntimeContext) -> _FunctionWriter:
         """Create the writer of one subtask."""
-        return _FunctionWriter(self.function)
+        if self.run_in == "thread":
+            return _FunctionWriter(partial(run_in_thread, self.function), is_async=True)
+        return _FunctionWriter(self.function, is_async=self._is_awaited)
 
     def create_committer(self, context: CommitterContext) -> None:
         """Return None: nothing is committed."""
@@ -93,10 +108,11 @@ class FunctionSink:
 
 
 class _FunctionWriter(ImmediateWriter):
-    def __init__(self, function: Callable[[Any], object]) -> None:
+    def __init__(self, function: Callable[[Any], object], *, is_async: bool) -> None:
         self.interruption: RunInterruption | None = None
         self._function = function
-        self._is_async = is_async_callable(function)
+        self._is_async = is_async
+        self._named = getattr(function, "args", (function,))[0]
 
     def write_run(self, run: Run) -> Pending:
         """Call the function with each record."""
@@ -122,8 +138,9 @@ class _FunctionWriter(ImmediateWriter):
         values = iter(run.values)
         try:
             for value in values:
-                result: Awaitable[object] = function(value)
-                await result
+                result: object = await function(value)
+                if type(result) is CoroutineType:
+                    refuse_coroutine(result, self._named)
                 if interruption is not None and interruption.watch.has_waited:
                     following = len(run) - length_hint(values)
                     if await interruption.look_around(run, following):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -118,3 +119,40 @@ def test_an_on_error_that_is_none_is_refused_where_it_is_written() -> None:
 def test_what_cannot_be_called_is_refused() -> None:
     with pytest.raises(WrongTypeError, match="function"):
         FunctionSink(5)
+
+
+@pytest.mark.real_time
+async def test_a_function_that_blocks_runs_in_a_thread_and_in_order() -> None:
+    seen: list[tuple[int, str]] = []
+    env = am.StreamExecutionEnvironment()
+
+    def write(number: int) -> None:
+        if number == 2:
+            raise ValueError("no")
+        seen.append((number, threading.current_thread().name))
+
+    env.from_collection(range(4)).sink_to(write, run_in="thread", on_error=am.skip)
+    await env.execute()
+    assert [number for number, _ in seen] == [0, 1, 3]
+    assert threading.main_thread().name not in {name for _, name in seen}
+
+
+@pytest.mark.real_time
+async def test_a_function_in_a_thread_that_gives_a_coroutine_fails_the_job() -> None:
+    async def later(number: int) -> None: ...
+
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).sink_to(lambda number: later(number), run_in="thread")
+    with pytest.raises(am.JobFailedError, match="coroutine"):
+        await env.execute()
+
+
+def test_what_no_thread_can_run_is_refused() -> None:
+    async def later(number: int) -> None: ...
+
+    stream = am.StreamExecutionEnvironment().from_collection([1])
+    for sink in (later, FunctionSink(print)):
+        with pytest.raises(am.UsageError):
+            stream.sink_to(sink, run_in="thread")  # type: ignore[arg-type]
+    with pytest.raises(am.InvalidArgumentError, match="run_in"):
+        stream.sink_to(print, run_in="cellar")  # type: ignore[arg-type]
