@@ -164,14 +164,14 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import Answer, OutputTag, Question
 from aiomailbox.records.run import ListRun
-from aiomailbox.runtime.backpressure import (
+from aiomailbox.runtime.bottleneck import (
     BackpressureLevel,
     BackpressureReport,
+    Bottleneck,
     TaskPressure,
     VertexPressure,
 )
 from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
-from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
     EdgeSummary,

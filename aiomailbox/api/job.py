@@ -45,10 +45,9 @@ from aiomailbox.errors import (
 from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.records.events import SnapshotType, StopMode
-from aiomailbox.runtime.backpressure import BackpressureReport, backpressure_of
+from aiomailbox.runtime.bottleneck import BackpressureReport, Bottleneck
 from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
-from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot
 from aiomailbox.runtime.master import JobMaster, JobResult
 from aiomailbox.runtime.observer import JobObserver
@@ -359,13 +358,13 @@ class JobClient:
         Concept:
             Flink, the back pressure tab; docs/concepts/backpressure.md.
         """
-        return backpressure_of(self._job.graph, self._job.views())
+        return self._observer.backpressure()
 
     def bottleneck(self) -> Bottleneck | None:
         """Return the operator that is the bottleneck, and why; None if there is none.
 
-        Found from what each task waited for in the last minute, sampled a few times a
-        second; in virtual time there are no samples.
+        Found from what each task did in the last five seconds, as its own meters say, and
+        from looks at what that is about.
 
         Concept:
             docs/observability.md.

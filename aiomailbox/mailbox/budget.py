@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -28,6 +29,10 @@ from aiomailbox.clock import Clock, clock_of
 # (timers, sockets, tasks of the program around) waits for one slice, however many jobs
 # there are: a timer that became due in a slice is called in the first turn after it,
 # and wakes its task in the second, before the next slice.
+#
+# The readings of the clock that slices need also say whose the time was: from where a
+# loop begins to work until it waits, or another one works, or, where it awaits something
+# in the middle of its work, until the event loop closes the slice.
 
 
 # Loops that are admitted and find no time left cost about 5 us each.
@@ -42,17 +47,19 @@ class LoopGovernor:
     Attributes:
         began: When the slice of this turn of the event loop began, seconds; None before
             a task opens one. An object of its own for each slice.
+        runner: The mailbox loop whose time it is now; None while none works.
 
     Invariants:
         While a slice is open its end is scheduled. While a task is queued, that
         is so or an admission is scheduled.
     """
 
-    __slots__ = ("_admitted", "_is_admitting", "_line", "began")
+    __slots__ = ("_admitted", "_is_admitting", "_line", "began", "runner")
 
     def __init__(self) -> None:
         self._line: deque[asyncio.Future[None]] = deque()
         self.began: float | None = None
+        self.runner: SliceBudget | None = None
         self._is_admitting = False
         self._admitted = 1
 
@@ -66,6 +73,18 @@ class LoopGovernor:
             self.began = now
             asyncio.get_running_loop().call_soon(self._close_slice)
         return self.began
+
+    def run(self, budget: SliceBudget, now: float) -> None:
+        """Let the time from now on be that of a mailbox loop.
+
+        Args:
+            budget: The loop's.
+            now: The time, in seconds.
+        """
+        if self.runner is not None:
+            self.runner.book(now)
+        self.runner = budget
+        budget.since = now
 
     async def next_turn(self, *, first: bool = False) -> None:
         """Wait until the event loop has had its turn and it is the caller's.
@@ -87,6 +106,9 @@ class LoopGovernor:
 
     def _close_slice(self) -> None:
         self.began = None
+        if self.runner is not None:
+            # In the middle of its work: whatever it waits for, the event loop goes on.
+            self.runner.pause()
         if self._line:
             self._schedule_admission()
         else:
@@ -170,22 +192,38 @@ class SliceBudget:
     Args:
         clock: Read for durations only.
         slice_ms: How long a slice lasts, in milliseconds.
+        ran: Gets each stretch of time in which the loop worked: from when until when,
+            seconds.
 
     Attributes:
         stride: How many turns to spend before asking `is_over` again.
+        since: From when on the time is the loop's, if it is the governor's runner.
 
     Invariants:
         ``1 <= stride <= 16``.
     """
 
-    __slots__ = ("_clock", "_governor", "_slice_s", "_started", "_turns", "stride")
+    __slots__ = (
+        "_clock",
+        "_governor",
+        "_ran",
+        "_slice_s",
+        "_started",
+        "_turns",
+        "since",
+        "stride",
+    )
 
-    def __init__(self, clock: Clock, slice_ms: float) -> None:
+    def __init__(
+        self, clock: Clock, slice_ms: float, ran: Callable[[float, float], None]
+    ) -> None:
         self._clock = clock
+        self._ran = ran
         self._governor: LoopGovernor | None = None
         self._slice_s = slice_ms / 1000
         self._turns = 0
         self._started = 0.0
+        self.since: float = 0.0
         self.stride: int = 1
 
     def restart(self) -> None:
@@ -198,6 +236,24 @@ class SliceBudget:
         self._turns = 0
         self._started = now = self._clock.monotonic()
         self._governor.begun(now)
+        if self._governor.runner is not self:
+            self._governor.run(self, now)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the loop works now, and has the event loop."""
+        return self._governor is not None and self._governor.runner is self
+
+    def pause(self) -> None:
+        """Say that the loop waits from now on; no-op if it does not work."""
+        if self.is_running:
+            self.book(self._clock.monotonic())
+
+    def book(self, now: float) -> None:
+        """Book the time until now; the governor's runner is somebody else then."""
+        assert self._governor is not None, "it is the governor's runner"
+        self._governor.runner = None
+        self._ran(self.since, now)
 
     async def begin(self) -> None:
         """Begin to work after a wait, once there is time left for it."""
@@ -220,6 +276,9 @@ class SliceBudget:
             return False
         now = self._clock.monotonic()
         began = governor.begun(now)
+        if governor.runner is not self:
+            # It has awaited something in the middle of its work.
+            governor.run(self, now)
         left_s = self._slice_s - (now - began)
         # What was waited for before this slice is no turn.
         spent_s = now - max(began, self._started)
@@ -234,8 +293,11 @@ class SliceBudget:
 
     async def yield_to_loop(self) -> None:
         """Let the event loop run everything that is ready, and begin a new slice."""
-        self._fit_stride(self._clock.monotonic() - self._started)
+        now = self._clock.monotonic()
+        self._fit_stride(now - self._started)
         governor = self._governor or governor_of(asyncio.get_running_loop())
+        if governor.runner is self:
+            self.book(now)
         # A call_later that has become due is queued behind us by the first turn of
         # the event loop and runs in the second, which is the one that we work in.
         await governor.next_turn()

@@ -217,6 +217,7 @@ class MailYielder:
         ignore_deferrable: bool = False,
         until: asyncio.Future[object] | None = None,
     ) -> None:
+        self._budget.pause()
         await self._mailbox.wait_for_mail(
             priority, ignore_deferrable=ignore_deferrable, until=until
         )

@@ -88,7 +88,15 @@ class PeriodMeter:
         if since is None:
             return
         self._since = None
-        now = self._clock.monotonic()
+        self.add(since, self._clock.monotonic())
+
+    def add(self, since: float, now: float) -> None:
+        """Add a period that was measured elsewhere, with the times of the meter's clock.
+
+        Args:
+            since: When it began, seconds.
+            now: When it ended, not before those that were added.
+        """
         lasted = now - since
         self._total_s += lasted
         # Most waits are shorter than a bucket and end in the newest one.
@@ -96,6 +104,11 @@ class PeriodMeter:
             self._buckets[self._newest % _BUCKETS] += lasted
         else:
             self._spread(since, now)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it measures now."""
+        return self._since is not None
 
     @property
     def running_s(self) -> float | None:
@@ -274,6 +287,8 @@ class MailboxMetrics:
         idle: Time without input, for the task's suspensions to use as their timer.
         backpressured: Time without room in the outputs, likewise.
         hard_backpressured: Time without room in the middle of a step of work.
+        ran: Time in which the loop had the event loop. What is neither this nor one of
+            the others it awaited something in the middle of its work, or its turn.
         latency: The probe, or None until `set_up_latency`.
 
     Concept:
@@ -289,6 +304,7 @@ class MailboxMetrics:
         "idle",
         "latency",
         "mails_processed",
+        "ran",
     )
 
     def __init__(self, mailbox: TaskMailbox, clock: Clock) -> None:
@@ -298,6 +314,7 @@ class MailboxMetrics:
         self.idle: PeriodMeter = PeriodMeter(clock)
         self.backpressured: PeriodMeter = PeriodMeter(clock)
         self.hard_backpressured: PeriodMeter = PeriodMeter(clock)
+        self.ran: PeriodMeter = PeriodMeter(clock)
         self._started_s: float | None = None
         self.latency: LatencyProbe | None = None
 
@@ -313,16 +330,26 @@ class MailboxMetrics:
 
     def time_shares(self) -> TimeShares:
         """Return what the loop did with the last seconds; zeros unless it runs."""
-        started = self._started_s
-        if started is None:
-            return TimeShares()
         now = self._clock.monotonic()
         return share_time(
-            now - max(started, window_start(now)),
+            self.elapsed_s(now),
             self.idle.within_s(now),
             self.backpressured.within_s(now),
             self.hard_backpressured.within_s(now),
         )
+
+    def elapsed_s(self, now: float) -> float:
+        """Return how much of the last seconds the loop has run; 0 unless it does.
+
+        Args:
+            now: The time of the loop's clock, seconds.
+        """
+        started = self._started_s
+        return 0.0 if started is None else now - max(started, window_start(now))
+
+    def now_s(self) -> float:
+        """Return the time of the loop's clock, seconds."""
+        return self._clock.monotonic()
 
     def set_up_latency(self, interval_ms: float) -> None:
         """Arm the probe; the first mail that is run starts it.

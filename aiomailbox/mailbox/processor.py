@@ -156,6 +156,8 @@ class MailboxLoop:
         # Python would make a RuntimeError of it, which says neither what nor where.
         except StopIteration as error:
             raise MailFailedError(f"default action of {self._name}", error) from error
+        finally:
+            budget.pause()
 
     async def _rest_or_yield(self) -> None:
         if not self._budget.is_spent_on_nothing:
@@ -165,6 +167,7 @@ class MailboxLoop:
         loop = asyncio.get_running_loop()
         over: asyncio.Future[object] = loop.create_future()
         timer = loop.call_later(self._rest_s, over.cancel)
+        self._budget.pause()
         try:
             await self._mailbox.wait_for_mail(MIN_PRIORITY, until=over)
         finally:
@@ -187,6 +190,7 @@ class MailboxLoop:
         while gate.suspension is not None and not control.leave:
             mail = box.try_take(MIN_PRIORITY)
             if mail is None:
+                self._budget.pause()
                 await box.wait_for_mail(MIN_PRIORITY)
                 # What was slept is no part of a slice.
                 await self._budget.begin()
@@ -338,7 +342,7 @@ class MailboxProcessor:
             TaskMailbox(name=name) if mailbox is None else mailbox
         )
         self.metrics: MailboxMetrics = MailboxMetrics(self.mailbox, found_clock)
-        self._budget = SliceBudget(found_clock, slice_ms)
+        self._budget = SliceBudget(found_clock, slice_ms, self.metrics.ran.add)
         self._control = LoopControl(self.mailbox)
         self._gate = ActionGate(self.mailbox)
         self._loop = MailboxLoop(
@@ -528,6 +532,11 @@ class MailboxProcessor:
     def is_default_action_available(self) -> bool:
         """Whether the default action is not suspended."""
         return self._gate.suspension is None
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether it works now: what the event loop runs is its work."""
+        return self._budget.is_running
 
     @property
     def is_running(self) -> bool:

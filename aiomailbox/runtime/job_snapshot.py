@@ -16,8 +16,8 @@ from aiomailbox.errors import CorruptStreamError
 from aiomailbox.metrics.catalogue import DECLARED, Metric, MetricValue
 from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
+from aiomailbox.runtime.bottleneck import Bottleneck
 from aiomailbox.runtime.config import JobState
-from aiomailbox.runtime.diagnosis import Bottleneck
 from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.views import TaskView
 

@@ -1,11 +1,18 @@
-"""A thread that watches an event loop: what holds it, and for how long.
+"""A thread that looks at an event loop: what holds it, and what its tasks wait for.
 
-Theory of operation: forty times a second the thread looks at the frames of the loop's
+Theory of operation: ten times a second the thread looks at the frames of the loop's
 thread. The loop calls each of its handles through one Python frame; the same frame object
 in two looks is the same call, and one that stays longer than the threshold has held the
 loop. So nothing is added to what the loop does, and a loop that sleeps is not woken. While
 the frame object is kept it cannot be another call's. A loop of other code (uvloop) has no
-such frame: there the thread asks it to answer.
+such frame: there the thread asks it to answer, if it is not asleep.
+
+How long each task works, waits for input and waits for room is measured by the task; a
+look says only which operator does, and what it waits for. A thread that waits for Python's
+lock mostly gets it where the loop asks for events, and would never see a function of a
+millisecond. So before it looks at a loop that computes, the thread sleeps for a moment
+that nobody can foresee, with a short switch interval: then it wakes in the middle of
+whatever runs.
 
 A loop in virtual time is not watched: its time is not that of threads.
 """
@@ -14,10 +21,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import enum
 import functools
 import gc
 import inspect
 import pathlib
+import random
 import sys
 import threading
 import time
@@ -34,6 +43,7 @@ import msgspec
 
 from aiomailbox.clock import Clock, SystemClock
 from aiomailbox.logs import library_log
+from aiomailbox.mailbox.budget import governor_of
 from aiomailbox.mailbox.mail import Mail
 from aiomailbox.operators.core.operator import BlockCause, Blocked
 from aiomailbox.operators.core.user_code import is_own_line, users_line, users_line_of
@@ -214,24 +224,27 @@ def _code(function: Callable[..., Any]) -> CodeType | None:
     return getattr(target, "__code__", None)
 
 
-# What each task waits for, looked at now and then: shares of the last minute.
+# What each task did in the last seconds: how long is measured, and looks say what.
 #
-# Theory of operation: what is exact costs something for each record, so this is a
-# sample: a few times a second each task is asked what it does at that moment. A task
-# whose code runs is in the frames of the loop's thread; one that awaits something in
-# the middle of a record stands in the frames of its coroutines; all others wait for
-# input, for room, or for their turn, which their meters tell. The operator is the
-# innermost one in the frames.
+# Theory of operation: the meters of a task's mailbox divide its time into four kinds.
+# Each look counts, for the kind that the task is in, which operator it is about and what
+# it waits for: whose code is in the frames of the loop's thread, else what stands in the
+# frames of the task's coroutines. What was counted of a kind divides the time of it.
 
 
-_WINDOW_S: Final = 60.0
+class _Kind(enum.IntEnum):
+    RUNS = 0
+    IDLE = 1
+    ROOM = 2
+    # It awaits something in the middle of its work, or its turn.
+    AWAITS = 3
 
 
 _BUCKET_S: Final = 5.0
 
 
 # Of one bucket: lines are the user's, and as many as there are.
-_KINDS_MAX: Final = 32
+_BLOCKS_MAX: Final = 32
 
 
 # Which operator, and what it waits for; "" where it is the whole task.
@@ -239,14 +252,14 @@ Block = tuple[str, Blocked]
 
 
 class BlockShare(msgspec.Struct, frozen=True):
-    """How much of the last minute a task waited for one thing.
+    """How much of the last seconds a task waited for one thing.
 
     Attributes:
         operator: The operator that does, "" if it is the whole task.
         cause: What it waits for, or does.
         what: Which one: the name of a limit, a line.
         share: From 0 to 1.
-        observed_s: How long the task has been looked at, at most a minute.
+        observed_s: The seconds that this is about: about five, or since the start.
     """
 
     operator: str
@@ -256,87 +269,94 @@ class BlockShare(msgspec.Struct, frozen=True):
     observed_s: float
 
 
-class TaskShares:
-    """Counts what a task waits for, for a minute."""
+class TaskLooks:
+    """What a task was seen to do, for some seconds: those of this bucket and the last."""
 
     def __init__(self) -> None:
-        self._buckets: deque[tuple[float, dict[Block, int]]] = deque()
-        self._began_s: float | None = None
-        self._last_s = 0.0
+        self._since_s = 0.0
+        self._counts: list[dict[Block, int]] = [{} for _ in _Kind]
+        self._before = self._counts
 
-    def add(self, now_s: float, block: Block) -> None:
+    def add(self, now_s: float, kind: int, block: Block) -> None:
         """Count one look.
 
         Args:
             now_s: The time, seconds.
-            block: What the task waits for.
+            kind: Of the time that it was seen in.
+            block: What the task does or waits for.
         """
-        buckets = self._buckets
-        if self._began_s is None:
-            self._began_s = now_s
-        self._last_s = now_s
-        # Whole buckets go: a minute is kept to within five seconds.
-        while buckets and buckets[0][0] <= now_s - _WINDOW_S:
-            buckets.popleft()
-        if not buckets or now_s - buckets[-1][0] >= _BUCKET_S:
-            buckets.append((now_s, {}))
-        counts = buckets[-1][1]
+        if now_s - self._since_s >= _BUCKET_S:
+            self._before, self._counts = self._counts, [{} for _ in _Kind]
+            self._since_s = now_s
+        counts = self._counts[kind]
         # Lines are the user's, and there may be many: the cause alone is kept then.
-        if block not in counts and len(counts) == _KINDS_MAX:
+        if block not in counts and len(counts) >= _BLOCKS_MAX:
             operator, blocked = block
             block = operator, Blocked(blocked.cause)
         counts[block] = counts.get(block, 0) + 1
 
-    def shares(self) -> list[BlockShare]:
-        """Return the shares, the largest first."""
-        counts: dict[Block, int] = {}
+    def of(self, kind: int) -> dict[Block, int]:
+        """Return what was seen in a kind of time, and how often."""
         # It may be counted in another thread meanwhile.
-        for _, bucket in list(self._buckets):
-            for block, count in list(bucket.items()):
-                counts[block] = counts.get(block, 0) + count
-        total = sum(counts.values())
-        began_s = self._last_s if self._began_s is None else self._began_s
-        observed_s = min(_WINDOW_S, self._last_s - began_s)
-        return [
-            BlockShare(operator, blocked.cause, blocked.what, count / total, observed_s)
-            for (operator, blocked), count in sorted(
-                counts.items(), key=lambda item: -item[1]
-            )
-        ]
+        found = dict(list(self._before[kind].items()))
+        if self._before is not self._counts:
+            for block, count in list(self._counts[kind].items()):
+                found[block] = found.get(block, 0) + count
+        return found
 
 
-def block_of(task: StreamTask, running: list[FrameType], contexts: list[Any]) -> Block:
+def _kind_of(task: StreamTask) -> _Kind:
+    metrics = task.processor.metrics
+    # In this order: a task that waits for room waits for nothing else.
+    if metrics.hard_backpressured.is_running or metrics.backpressured.is_running:
+        return _Kind.ROOM
+    if metrics.idle.is_running:
+        return _Kind.IDLE
+    return _Kind.RUNS if task.processor.has_loop else _Kind.AWAITS
+
+
+def _block_of(
+    task: StreamTask, kind: _Kind, running: list[FrameType], contexts: list[Any]
+) -> Block:
     """Return what a task does or waits for now; from any thread.
 
     Args:
         task: The task.
+        kind: Of the time that it is in.
         running: The frames of what its loop runs now, innermost first.
         contexts: Those of the operators that stand in them.
     """
-    name = task.name
-    if (
-        contexts
-        and getattr(contexts[0], "task_name", name) == name
-        and _has(task, contexts[0])
-    ):
+    if contexts and _has(task, contexts[0]):
         operator = " -> ".join(context.metrics.name for context in contexts)
         return operator, Blocked(BlockCause.FUNCTION, _line(running[::-1]))
-    metrics = task.processor.metrics
-    # In this order: a task that waits for room waits for nothing else.
-    if metrics.hard_backpressured.running_s is not None:
-        return "", Blocked(BlockCause.OUTPUT)
-    if metrics.backpressured.running_s is not None:
+    if kind is _Kind.ROOM:
         return _full_operator(task) or ("", Blocked(BlockCause.OUTPUT))
-    if metrics.idle.running_s is not None:
-        head = None if task.chain is None else task.chain.head
+    if kind is _Kind.AWAITS:
+        return _awaited(task) or ("", Blocked(BlockCause.LOOP))
+    return _usual(task, kind)
+
+
+def _usual(task: StreamTask, kind: _Kind) -> Block:
+    """Return what a task does in a kind of time, as far as that alone says it."""
+    chain = task.chain
+    if kind is _Kind.RUNS:
+        # By its engine's code, or an operator that nobody saw.
+        alone = chain is not None and len(chain.operators) == 1
+        operator = chain.operators[0].context.metrics.name if chain and alone else ""
+        return operator, Blocked(BlockCause.FUNCTION)
+    if kind is _Kind.IDLE:
+        head = None if chain is None else chain.head
         if isinstance(head, SourceOperator):
             return head.context.metrics.name, Blocked(BlockCause.SOURCE)
         return "", Blocked(BlockCause.INPUT)
-    return _awaited(task) or ("", Blocked(BlockCause.LOOP))
+    cause = BlockCause.OUTPUT if kind is _Kind.ROOM else BlockCause.LOOP
+    return "", Blocked(cause)
 
 
 def _has(task: StreamTask, context: Any) -> bool:
-    return any(group is context.metrics for group in task.environment.metrics.children)
+    return getattr(context, "task_name", task.name) == task.name and any(
+        group is context.metrics for group in task.environment.metrics.children
+    )
 
 
 def _full_operator(task: StreamTask) -> Block | None:
@@ -373,6 +393,45 @@ def _line(frames: list[FrameType]) -> str:
     """Return the user's line of a stack, outermost first; "" if none of it is theirs."""
     line = users_line_of(frames)
     return "" if is_own_line(line) else line
+
+
+_looks: WeakKeyDictionary[StreamTask, TaskLooks] = WeakKeyDictionary()
+
+
+def shares_of(task: StreamTask) -> list[BlockShare]:
+    """Return what a task of the running loop did in the last seconds, most of it first."""
+    metrics = task.processor.metrics
+    now_s = metrics.now_s()
+    observed_s = metrics.elapsed_s(now_s)
+    if observed_s <= 0:
+        return []
+    looks = _looks.get(task)
+    if looks is None:
+        looks = _looks[task] = TaskLooks()
+    # One more look, and the only ones where no thread looks.
+    kind = _kind_of(task)
+    looks.add(now_s, kind, _block_of(task, kind, [], []))
+    ran_s, idle_s, room_s = (
+        metrics.ran.within_s(now_s),
+        metrics.idle.within_s(now_s),
+        metrics.backpressured.within_s(now_s)
+        + metrics.hard_backpressured.within_s(now_s),
+    )
+    rest_s = max(0.0, observed_s - ran_s - idle_s - room_s)
+    whole_s = ran_s + idle_s + room_s + rest_s
+    shares: dict[Block, float] = {}
+    for kind, spent_s in zip(_Kind, (ran_s, idle_s, room_s, rest_s), strict=True):
+        seen = looks.of(kind) or {_usual(task, kind): 1}
+        share = spent_s / whole_s / sum(seen.values())
+        for block, count in seen.items():
+            shares[block] = shares.get(block, 0.0) + share * count
+    return [
+        BlockShare(operator, blocked.cause, blocked.what, share, observed_s)
+        for (operator, blocked), share in sorted(
+            shares.items(), key=lambda item: -item[1]
+        )
+        if share > 0
+    ]
 
 
 # What held an event loop, as values, and when that is logged.
@@ -429,9 +488,12 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
             f"{who} held the event loop for {self.duration_ms:.0f} ms "
             f"in {self.function} ({self.line})"
         )
-        if self.is_garbage_collection:
-            return f"{text}: {self.gc_ms:.0f} ms of it collected garbage"
-        return text
+        parts = []
+        if self.cpu_ms is not None:
+            parts.append(f"{self.cpu_ms:.0f} ms of it computed")
+        if self.gc_ms >= 1:
+            parts.append(f"{self.gc_ms:.0f} ms of it collected garbage")
+        return f"{text}: {', '.join(parts)}" if parts else text
 
 
 class StallLog:
@@ -475,23 +537,30 @@ class StallLog:
             stall: The stall so far, with where the code stands now.
             contexts: Those of its operators.
         """
-        self._write(stall, 1, contexts, "the event loop is still held")
+        self._write(stall, 1, contexts, has_ended=False)
 
     def _write(
         self,
         stall: Stall,
         count: int,
         contexts: list[Any],
-        what: str = "the event loop was held",
+        *,
+        has_ended: bool = True,
     ) -> None:
         log = contexts[0].log if len(contexts) == 1 else library_log()
+        what = (
+            "the event loop was held" if has_ended else "the event loop is still held"
+        )
         if stall.is_garbage_collection:
-            remedy = "garbage was collected: call am.tune_collector() at the start"
+            what += " by a collection of garbage"
+            remedy = "call am.tune_collector() at the start"
         elif stall.operator:
             remedy = 'give it run_in="thread", or await instead of blocking'
         else:
             remedy = "run it in a thread, or await instead of blocking"
         about: dict[str, Any] = {"mail": stall.mail} if stall.mail else {}
+        if stall.cpu_ms is not None:
+            about["cpu_ms"] = round(stall.cpu_ms)
         if count > 1:
             about["times"] = count
         log.warning(
@@ -506,18 +575,38 @@ class StallLog:
         )
 
 
-_LOOK_S: Final = 0.025
+_LOOK_S: Final = 0.1
 
 
-# Five times a second; a job with more tasks is judged by the first ones.
-_LOOKS_PER_SAMPLE: Final = 8
+# While the loop is held: how long is known to within this.
+_HELD_LOOK_S: Final = 0.025
 
 
+# Of one core: from here on the loop computes, and the thread sees it by chance only.
+_COMPUTES: Final = 0.2
+
+
+# Longer than most slices, so that each part of one is seen as often as it lasts.
+_SURPRISE_S: Final = 0.01
+
+
+_SWITCH_S: Final = 0.0001
+
+
+# Of the processor, since tasks were looked at: less changes nothing of what they do.
+_NEWS_S: Final = 0.0005
+
+
+# A job with more tasks is judged by the first ones.
 _TASKS_MAX: Final = 64
 
 
 # Of each task; a worker sends them four times a second.
 _SHOWN_MAX: Final = 3
+
+
+# Of collections, the last ones: as many as may be within one stall.
+_COLLECTIONS_MAX: Final = 64
 
 
 # A call that blocks the loop for so long is named before it ends: it may never do so.
@@ -528,23 +617,63 @@ _HANDLE: Final[CodeType] = events.Handle._run.__code__
 
 
 class GarbageTime:
-    """How long the garbage collector has held one thread, seconds."""
+    """When the garbage collector has held one thread lately."""
 
-    def __init__(self, thread: int) -> None:
+    def __init__(self, thread: int, clock: Clock) -> None:
         self._thread = thread
-        self._since: float | None = None
-        self.total_s: float = 0.0
+        self._clock = clock
+        self._since_s: float | None = None
+        self._last: deque[tuple[float, float]] = deque(maxlen=_COLLECTIONS_MAX)
 
     def __call__(self, phase: str, info: dict[str, int]) -> None:
         """Be called by the collector before and after its work."""
         if threading.get_ident() != self._thread:
             return
-        now_s = time.perf_counter()
+        now_s = self._clock.monotonic()
         if phase == "start":
-            self._since = now_s
-        elif self._since is not None:
-            self.total_s += now_s - self._since
-            self._since = None
+            self._since_s = now_s
+        elif self._since_s is not None:
+            self._last.append((self._since_s, now_s))
+            self._since_s = None
+
+    def within_s(self, since_s: float, until_s: float) -> float:
+        """Return the seconds of a stretch of time that it took."""
+        periods = list(self._last)
+        # The one that has not ended, if the thread is looked at in the middle.
+        if self._since_s is not None:
+            periods.append((self._since_s, until_s))
+        return sum(
+            max(0.0, min(until_s, end_s) - max(since_s, begin_s))
+            for begin_s, end_s in periods
+        )
+
+
+class _QuickSwitches:
+    """Lets threads take turns quickly, for as long as one of several asks for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before_s = 0.0
+        self._ours_s = 0.0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._users += 1
+            if self._users == 1:
+                self._before_s = sys.getswitchinterval()
+                sys.setswitchinterval(min(_SWITCH_S, self._before_s))
+                self._ours_s = sys.getswitchinterval()
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._users -= 1
+            # Unless the program has set another one meanwhile.
+            if not self._users and sys.getswitchinterval() == self._ours_s:
+                sys.setswitchinterval(self._before_s)
+
+
+_quick_switches = _QuickSwitches()
 
 
 class LoopWatch:
@@ -558,7 +687,7 @@ class LoopWatch:
         still_held_s: From here on it is reported although it has not ended.
 
     Attributes:
-        tasks: The tasks of the loop, and what they have waited for.
+        tasks: The tasks of the loop, and what they were seen to do.
     """
 
     def __init__(
@@ -570,13 +699,16 @@ class LoopWatch:
         still_held_s: float = _STILL_HELD_S,
     ) -> None:
         self._loop = loop
+        self._governor = governor_of(loop)
         self._thread_id = threading.get_ident()
         self._threshold_s = threshold_s
         self._clock = clock or SystemClock()
-        self._garbage = GarbageTime(self._thread_id)
+        self._garbage = GarbageTime(self._thread_id, self._clock)
         self._cpu_clock = _cpu_clock(self._thread_id)
-        # Free once it is to stop. A wait for an Event costs the thread, forty times a
-        # second, and the loop that it interrupts half as much again.
+        self._cpu_sampled_s = 0.0
+        self._random = random.Random(self._thread_id)
+        # Free once it is to stop. A wait for an Event costs the thread, and the loop
+        # that it interrupts, half as much again.
         self._stopped = threading.Lock()
         self._stopped.acquire()
         self._thread: threading.Thread | None = None
@@ -586,14 +718,16 @@ class LoopWatch:
         # What is being called: its frame, since when, and what was found out of it.
         self._call: Any = None
         self._since_s = 0.0
-        self._garbage_s = 0.0
+        self._looked_s = self._clock.monotonic()
+        self._seen_s = 0.0
         self._cpu_s: float | None = None
         self._held: HeldLoop | None = None
         self._contexts: list[Any] = []
         self._has_turned = True
-        self._looks = 0
-        self.tasks: dict[StreamTask, TaskShares] = {}
+        self.tasks: dict[StreamTask, TaskLooks] = {}
         self._asks = not isinstance(loop, asyncio.BaseEventLoop)
+        # Where its thread stands while the loop sleeps, or is in code of its own.
+        self._outside = _caller_of_loop(loop)
 
     def start(self) -> None:
         """Begin to watch."""
@@ -613,13 +747,32 @@ class LoopWatch:
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._garbage)
         self._finish(self._clock.monotonic())
-        self._call = None
+        self._call = self._outside = None
 
     def _run(self) -> None:
-        while not self._stopped.acquire(timeout=_LOOK_S):
+        delay_s, cpu_s = _LOOK_S, self._cpu()
+        while not self._stopped.acquire(timeout=delay_s):
+            before_s, cpu_s = cpu_s, self._cpu()
+            if (
+                before_s is None
+                or cpu_s is None
+                or cpu_s - before_s > _COMPUTES * delay_s
+            ):
+                surprise_s = self._random.random() * _SURPRISE_S
+                with _quick_switches:
+                    if self._stopped.acquire(timeout=surprise_s):
+                        return
             # What stands there is the user's; a task that cannot be described works on.
             with contextlib.suppress(Exception):
                 self.look(self._clock.monotonic())
+            delay_s = self._delay_s()
+
+    def _delay_s(self) -> float:
+        """Return when to look again: a stall is seen as soon as it counts as one."""
+        if self._held is not None:
+            return _HELD_LOOK_S
+        age_s = 0.0 if self._call is None else self._looked_s - self._since_s
+        return min(_LOOK_S, max(_HELD_LOOK_S / 4, self._threshold_s - age_s))
 
     def look(self, now_s: float) -> None:
         """Look once at what the loop does.
@@ -628,37 +781,61 @@ class LoopWatch:
             now_s: The time, seconds.
         """
         frame = sys._current_frames().get(self._thread_id)
-        self._looks += 1
-        if self._looks % _LOOKS_PER_SAMPLE == 0:
-            self._sample(frame, now_s)
-        call = self._answer() if self._asks else _call_of(frame)
+        inside = _call_of(frame, self._outside)
+        self._sample(frame, inside, now_s)
+        call = self._answer(inside) if self._asks else inside
         # The same frame object, which is kept so that no other can get its address.
         if call is None or call is not self._call:
             self._finish(now_s)
             self._call = call
-            if call is not None:
-                self._since_s = now_s
-                self._garbage_s = self._garbage.total_s
-                self._cpu_s = self._cpu()
-        elif self._held is None and now_s - self._since_s >= self._threshold_s:
+            self._seen_s = now_s
+            self._since_s = self._began_s(now_s)
+            self._cpu_s = None if call is None else self._cpu()
+        if call is not None:
+            self._hold(frame, now_s)
+        self._looked_s = now_s
+
+    def _began_s(self, now_s: float) -> float:
+        """Return since when the loop is in the call that it is in now, at the latest."""
+        runner = self._governor.runner
+        # Exactly, where it is a mailbox loop; others were not seen in the look before.
+        return now_s if runner is None else max(runner.since, self._looked_s)
+
+    def _hold(self, frame: FrameType | None, now_s: float) -> None:
+        """See what the loop is held by, if it is held for long enough."""
+        held_s = now_s - self._since_s
+        if self._held is None and held_s >= self._threshold_s:
             # Once for each call: walking a deep stack costs more than a sample.
             frames = list(frames_outwards(frame))
             self._contexts = contexts_of(frames)
             self._held = describe_frames(frames, self._task())
-        elif not self._is_reported and now_s - self._since_s >= self._still_held_s:
+        elif not self._is_reported and held_s >= self._still_held_s:
             self._is_reported = True
             frames = list(frames_outwards(frame))
             contexts = contexts_of(frames)
             held = describe_frames(frames, self._task())
             self._log.tell_still_held(self._stall(held, now_s), contexts)
 
-    def _sample(self, frame: FrameType | None, now_s: float) -> None:
+    def _sample(
+        self, frame: FrameType | None, inside: FrameType | None, now_s: float
+    ) -> None:
         """Note of each task what it does or waits for."""
-        frames = [] if _call_of(frame) is None else list(frames_outwards(frame))
+        cpu_s = self._cpu()
+        if cpu_s is not None and inside is None:
+            # Nothing was done since, so that nothing waits for something else.
+            if cpu_s - self._cpu_sampled_s < _NEWS_S:
+                return
+            self._cpu_sampled_s = cpu_s
+        frames = []
+        while inside is not None and frame is not None:
+            frames.append(frame)
+            # What runs the loop is the program's, and not at work now.
+            frame = None if frame is inside else frame.f_back
         contexts = contexts_of(frames)
         # A copy: tasks come and go on the loop meanwhile.
-        for task, shares in list(self.tasks.items())[:_TASKS_MAX]:
-            shares.add(now_s, block_of(task, frames, contexts))
+        for task, looks in list(self.tasks.items())[:_TASKS_MAX]:
+            kind = _kind_of(task)
+            looks.add(now_s, kind, _block_of(task, kind, frames, contexts))
 
     def _finish(self, now_s: float) -> None:
         """Report the call that has ended, if it held the loop."""
@@ -671,13 +848,17 @@ class LoopWatch:
 
     def _stall(self, held: HeldLoop, now_s: float) -> Stall:
         """Return what the present call has held up until now."""
+        lasted_s, seen_s = now_s - self._since_s, now_s - self._seen_s
         cpu_s, before_s = self._cpu(), self._cpu_s
         return Stall(
             at_ms=self._clock.now_ms(),
-            duration_ms=(now_s - self._since_s) * 1000,
-            gc_ms=(self._garbage.total_s - self._garbage_s) * 1000,
+            duration_ms=lasted_s * 1000,
+            gc_ms=self._garbage.within_s(self._since_s, now_s) * 1000,
             cpu_ms=(
-                None if cpu_s is None or before_s is None else (cpu_s - before_s) * 1000
+                None
+                if cpu_s is None or before_s is None or seen_s < _HELD_LOOK_S / 2
+                # It began before it was seen.
+                else min(1.0, (cpu_s - before_s) / seen_s) * lasted_s * 1000
             ),
             task=held.task,
             operator=held.operator,
@@ -705,27 +886,51 @@ class LoopWatch:
             # The thread has ended.
             return None
 
-    def _answer(self) -> Any:
+    def _answer(self, inside: FrameType | None) -> Any:
+        """Return what stands for a call, None if the loop has answered since.
+
+        Args:
+            inside: What the loop calls; a loop that sleeps is not woken.
+        """
         # One question at a time: a loop that is held would collect them.
-        """Return what stands for a call, None if the loop has answered since."""
         if not self._has_turned:
             return self._call or object()
+        if inside is None:
+            return None
         self._has_turned = False
         with contextlib.suppress(RuntimeError):  # It is closed: the end is near.
             self._loop.call_soon_threadsafe(self._on_turn)
-        return None
+        return object()
 
     def _on_turn(self) -> None:
         self._has_turned = True
 
 
-def _call_of(frame: FrameType | None) -> FrameType | None:
-    """Return the frame in which the loop calls what runs now; None if it sleeps."""
+def _call_of(frame: FrameType | None, outside: FrameType | None) -> FrameType | None:
+    """Return the frame in which the loop calls what runs now; None if it sleeps.
+
+    Args:
+        frame: Where its thread stands.
+        outside: Where it stands while a loop of other code sleeps; None for asyncio's.
+    """
+    inner = None
     while frame is not None:
         if frame.f_code is _HANDLE:
             return frame
-        frame = frame.f_back
+        if frame is outside:
+            return inner
+        inner, frame = frame, frame.f_back
     return None
+
+
+def _caller_of_loop(loop: asyncio.AbstractEventLoop) -> FrameType | None:
+    """Return the frame that runs a loop of other code; called in a task on it."""
+    if isinstance(loop, asyncio.BaseEventLoop):
+        return None
+    task = asyncio.current_task(loop)
+    coroutine: Any = None if task is None else task.get_coro()
+    frame = getattr(coroutine, "cr_frame", None)
+    return None if frame is None else frame.f_back
 
 
 def _cpu_clock(thread: int) -> int | None:
@@ -766,7 +971,7 @@ def watching(task: StreamTask, threshold_s: float | None) -> Iterator[None]:
         watched.watch = LoopWatch(loop, threshold_s, watched.log)
         watched.watch.start()
     watched.users += 1
-    watched.watch.tasks[task] = TaskShares()
+    _looks[task] = watched.watch.tasks[task] = TaskLooks()
     try:
         yield
     finally:
@@ -776,18 +981,6 @@ def watching(task: StreamTask, threshold_s: float | None) -> Iterator[None]:
         if not watched.users:
             watched.watch.stop()
             watched.watch = None
-
-
-def shares_of(task: StreamTask) -> list[BlockShare]:
-    """Return what a task of the running loop has waited for lately, and for how long."""
-    try:
-        watched = _watched.get(asyncio.get_running_loop())
-    except RuntimeError:
-        return []
-    if watched is None or watched.watch is None:
-        return []
-    shares = watched.watch.tasks.get(task)
-    return [] if shares is None else shares.shares()
 
 
 def stalls_of(task: str) -> list[Stall]:

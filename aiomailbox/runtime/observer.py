@@ -25,9 +25,15 @@ from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.source import record_count_of
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
+from aiomailbox.runtime.bottleneck import (
+    BackpressureReport,
+    OperatorPlace,
+    backpressure_of,
+    blocked_sentence,
+    find_operator,
+)
 from aiomailbox.runtime.builder import producer_targets, unique_names
 from aiomailbox.runtime.config import JobState
-from aiomailbox.runtime.diagnosis import OperatorPlace, blocked_sentence, find_operator
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
     EdgeSummary,
@@ -141,6 +147,11 @@ class JobObserver:
             failures=list(job.failures),
             stop_reason=job.stop_reason,
         )
+
+    def backpressure(self) -> BackpressureReport:
+        """Return how much each task waits for room, and which one holds the job up."""
+        seen = self.snapshot(with_stacks=False)
+        return backpressure_of(self._job.graph, seen.tasks, seen.bottleneck)
 
 
 def snapshot_after(

@@ -109,9 +109,10 @@ class TaskView:
         channels: What it reads, those of its first input first.
         stalls: What has held its event loop lately, in this task or in no operator;
             empty as the stack.
-        blocked: What it has waited for in the last minute, the longest first; empty
-            before it was looked at, and in virtual time.
+        blocked: What it has waited for in the last seconds, the longest first; empty
+            unless it runs.
         positions: Of a source that has ended how far its splits were, by their ids.
+        process_id: Of the process that it runs in, as the operating system says.
     """
 
     name: str
@@ -126,6 +127,7 @@ class TaskView:
     stalls: list[Stall] = field(default_factory=list)
     blocked: list[BlockShare] = field(default_factory=list)
     positions: dict[str, str] = field(default_factory=dict)
+    process_id: int = 0
 
 
 def record_totals(graph: JobGraph, views: Iterable[TaskView]) -> dict[str, int]:
@@ -219,6 +221,7 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
         stalls_of(task.name) if with_stack else [],
         shares_of(task),
         _positions(task),
+        os.getpid(),
     )
 
 

@@ -32,7 +32,7 @@ async def test_the_producer_follows_its_consumer_down_and_up(
         for task in (each.producer, each.consumer):
             total = task.busy_ms + task.idle_ms + task.backpressured_ms
             assert total == pytest.approx(1000)
-    consumer = "consume -> write (1/1)"
+    producer, consumer = "arrive -> produce (1/1)", "consume -> write (1/1)"
 
     # At 60 % there is room: both keep up, and wait for more.
     for each in phase(samples, 0, settled=1):
@@ -43,7 +43,8 @@ async def test_the_producer_follows_its_consumer_down_and_up(
         assert each.producer.idle_ms == pytest.approx(400, abs=10)
         assert each.producer.backpressured_ms == 0
         assert each.consumer.busy_ms == pytest.approx(500, abs=10)
-        assert each.bottleneck is None
+        # Its source waits for what arrives.
+        assert each.bottleneck == producer
 
     # The consumer at 30 %: at once there, and two seconds later in the producer.
     assert phase(samples, 1)[0].consumed == pytest.approx(0.3, abs=0.01)
@@ -72,7 +73,8 @@ async def test_the_producer_follows_its_consumer_down_and_up(
     # The throttled time has left the window of the numbers.
     for each in phase(samples, 2, settled=12):
         assert each.producer.busy_ms == pytest.approx(1000, abs=5)
-        assert each.bottleneck is None
+        # Who works all the time.
+        assert each.bottleneck == producer
 
 
 def test_it_prints_a_table_and_writes_a_picture(
@@ -81,10 +83,10 @@ def test_it_prints_a_table_and_writes_a_picture(
     picture = tmp_path / "backpressure.png"
     load_example("backpressure").main(["--picture", str(picture)])
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split("%")[-1].split()[-1] for line in lines[1:4]] == [
-        "none",
-        "(1/1)",
-        "none",
+    assert [line.split("ms/s")[-1].strip() for line in lines[1:4]] == [
+        "arrive -> produce (1/1)",
+        "consume -> write (1/1)",
+        "arrive -> produce (1/1)",
     ]
     assert lines[1].split()[4:6] == ["60%", "60%"]
     assert lines[2].split()[5:8] == ["30%", "30%", "100%"]

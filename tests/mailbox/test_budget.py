@@ -10,8 +10,12 @@ import pytest
 from aiomailbox.mailbox.budget import LoopClock, SliceBudget
 
 
+def ignore(since_s: float, until_s: float) -> None:
+    """Whose the time was does not matter here."""
+
+
 async def test_a_slice_is_over_by_time(clock: Any) -> None:
-    budget = SliceBudget(clock, slice_ms=1.0)
+    budget = SliceBudget(clock, 1.0, ignore)
     budget.restart()
     assert not budget.is_over()
     clock.seconds += 0.0011
@@ -21,7 +25,7 @@ async def test_a_slice_is_over_by_time(clock: Any) -> None:
 
 
 async def test_a_slice_is_over_by_turns_where_time_stands_still(clock: Any) -> None:
-    budget = SliceBudget(clock, slice_ms=1.0)
+    budget = SliceBudget(clock, 1.0, ignore)
     budget.restart()
     turns = 1
     while not budget.is_over():
@@ -35,7 +39,7 @@ async def test_a_slice_is_over_by_turns_where_time_stands_still(clock: Any) -> N
 async def test_the_stride_is_short_when_turns_are_long(
     clock: Any, turn_ms: float, stride: int
 ) -> None:
-    budget = SliceBudget(clock, slice_ms=1.0)
+    budget = SliceBudget(clock, 1.0, ignore)
     assert budget.stride == 1
     budget.restart()
     strides = []
@@ -58,7 +62,7 @@ async def test_letting_go_runs_what_is_ready_and_timers_that_are_due(
     loop = asyncio.get_running_loop()
     loop.call_soon(log.append, "ready")
     loop.call_later(0, log.append, "due")
-    await SliceBudget(clock, slice_ms=1.0).yield_to_loop()
+    await SliceBudget(clock, 1.0, ignore).yield_to_loop()
     assert log == ["ready", "due"]
 
 
@@ -67,3 +71,45 @@ async def test_the_clock_is_that_of_the_loop_it_is_first_read_on() -> None:
     loop = asyncio.get_running_loop()
     assert clock.monotonic() == loop.time()
     assert clock.now_ms() > 0
+
+
+async def test_time_is_booked_to_who_worked_and_not_to_who_waited(clock: Any) -> None:
+    booked: dict[str, list[tuple[float, float]]] = {"a": [], "b": []}
+    a = SliceBudget(clock, 1.0, lambda *period: booked["a"].append(period))
+    b = SliceBudget(clock, 1.0, lambda *period: booked["b"].append(period))
+    began = clock.seconds
+    a.restart()
+    clock.seconds += 0.0005
+    assert not a.is_over()
+    assert a.is_running
+    # Another one works: what was until then is the first one's.
+    b.restart()
+    clock.seconds += 0.0003
+    b.pause()
+    clock.seconds += 7
+    b.pause()
+    assert booked["a"] == [(began, pytest.approx(began + 0.0005))]
+    assert booked["b"] == [
+        (pytest.approx(began + 0.0005), pytest.approx(began + 0.0008))
+    ]
+    assert not a.is_running
+    assert not b.is_running
+
+
+async def test_who_awaits_in_the_middle_of_work_is_booked_until_the_loop_turns(
+    clock: Any,
+) -> None:
+    booked: list[tuple[float, float]] = []
+    budget = SliceBudget(clock, 1.0, lambda *period: booked.append(period))
+    began = clock.seconds
+    budget.restart()
+    clock.seconds += 0.0002
+    await asyncio.sleep(0)
+    assert booked == [(began, pytest.approx(began + 0.0002))]
+    # What it awaited takes nothing of the loop.
+    clock.seconds += 5
+    assert not budget.is_over(0)
+    again = clock.seconds
+    clock.seconds += 0.0001
+    await budget.yield_to_loop()
+    assert booked[1:] == [(again, pytest.approx(again + 0.0001))]

@@ -16,6 +16,10 @@ from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.testing import ManualClock, VirtualTimeLoop
 
 
+def ignore(since_s: float, until_s: float) -> None:
+    """Whose the time was does not matter here."""
+
+
 def _working(clock: Any, cost_s: float, log: list[str], name: str) -> Any:
     """Return a processor whose every action takes a time of the clock."""
 
@@ -105,7 +109,7 @@ async def test_one_who_wakes_where_the_slice_is_used_up_waits_for_the_next_turn(
     None
 ):
     clock = ManualClock()
-    first, second = SliceBudget(clock, 1.0), SliceBudget(clock, 1.0)
+    first, second = SliceBudget(clock, 1.0, ignore), SliceBudget(clock, 1.0, ignore)
     woken = asyncio.get_running_loop().create_task(second.begin())
     first.restart()
     clock.advance(0.0011)

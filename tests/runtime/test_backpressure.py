@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import dataclasses
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.runtime.backpressure import (
+from aiomailbox.operators.core.operator import BlockCause
+from aiomailbox.runtime.bottleneck import (
     BackpressureLevel,
+    OperatorPlace,
     TaskPressure,
-    find_bottleneck,
+    find_operator,
     report_backpressure,
 )
+from aiomailbox.runtime.loop_watch import BlockShare
+from aiomailbox.runtime.views import OperatorView, TaskView
 
-Edges = list[tuple[int, int]]
+CAUSES = (BlockCause.FUNCTION, BlockCause.AWAIT, BlockCause.CALLS, BlockCause.SOURCE)
 
 
 def task(
@@ -26,118 +31,110 @@ def task(
     )
 
 
-@st.composite
-def jobs(draw: st.DrawFn) -> tuple[list[TaskPressure], Edges]:
-    count = draw(st.integers(1, 6))
-    edges = [
-        (above, below)
-        for below in range(count)
-        for above in range(below)
-        if draw(st.booleans())
-    ]
-    tasks = []
-    for vertex in range(count):
-        for subtask in range(draw(st.integers(1, 3))):
-            # Around the thresholds, and often enough what a bottleneck looks like.
-            busy, backpressured = draw(
-                st.sampled_from(
-                    [(900, 0), (501, 100), (500, 100), (501, 101), (0, 700), (300, 0)]
-                )
-            )
-            tasks.append(task(vertex, busy, backpressured, subtask))
-    return tasks, edges
+def view(
+    vertex: int, cause: BlockCause, share: float, subtask: int = 0, process: int = 1
+) -> TaskView:
+    """Return a task whose one operator does something for a share of its time."""
+    name = "" if cause is BlockCause.OUTPUT else f"o{vertex}"
+    return TaskView(
+        f"t{vertex} ({subtask + 1})", vertex, subtask, "running", {},
+        [OperatorView(f"o{vertex}", {"num_records_in": 100})], [], [],
+        blocked=[
+            BlockShare(name, cause, "", share, 5.0),
+            BlockShare("", BlockCause.INPUT, "", 1 - share, 5.0),
+        ],
+        process_id=process,
+    )  # fmt: skip
 
 
-def above(vertex: int, edges: Edges) -> set[int]:
-    return {source for source, target in edges if target == vertex}
+def places(count: int) -> list[OperatorPlace]:
+    return [OperatorPlace(f"o{at}", f"o{at}", None, at) for at in range(count)]
 
 
-def below(vertex: int, edges: Edges) -> set[int]:
-    found = {target for source, target in edges if source == vertex}
-    return found.union(*(below(each, edges) for each in found))
-
-
-@given(jobs())
-def test_a_bottleneck_is_busy_does_not_wait_and_what_feeds_it_does(
-    job: tuple[list[TaskPressure], Edges],
-) -> None:
-    tasks, edges = job
-    found = find_bottleneck(tasks, edges)
-
-    def qualifies(each: TaskPressure) -> bool:
-        return (
-            each.busy_ms > 500
-            and each.backpressured_ms <= 100
-            and any(
-                other.backpressured_ms > 100
-                for other in tasks
-                if other.vertex in above(each.vertex, edges)
-            )
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.sampled_from(CAUSES),
+            st.floats(0, 1),
+            st.integers(1, 2),
         )
-
-    candidates = [each for each in tasks if qualifies(each)]
-    if found is None:
-        assert not candidates
-        return
-    assert qualifies(found)
-    further_down = below(found.vertex, edges)
-    assert not [each for each in candidates if each.vertex in further_down]
-    siblings = [each for each in candidates if each.vertex == found.vertex]
-    assert found.busy_ms == max(each.busy_ms for each in siblings)
-
-
-@given(jobs(), st.randoms(use_true_random=False))
-def test_the_order_of_the_tasks_and_edges_decides_only_between_equals(
-    job: tuple[list[TaskPressure], Edges], random: object
+    ),
+    st.randoms(use_true_random=False),
+)
+def test_who_works_most_is_named_in_whichever_order_tasks_come(
+    tasks: list[tuple[int, BlockCause, float, int]], random: Any
 ) -> None:
-    tasks, edges = job
-    found = find_bottleneck(tasks, edges)
-    shuffled, shuffled_edges = list(tasks), list(edges)
-    random.shuffle(shuffled)  # type: ignore[attr-defined]
-    random.shuffle(shuffled_edges)  # type: ignore[attr-defined]
-    again = find_bottleneck(shuffled, shuffled_edges)
+    views = [
+        view(vertex, cause, share, at, process)
+        for at, (vertex, cause, share, process) in enumerate(tasks)
+    ]
+    found = find_operator(places(4), views)
+    shares = [(one.blocked[0].cause, one.blocked[0].share) for one in views]
+    most = max((share for _, share in shares), default=0.0)
+    if found is None:
+        assert most < 0.3
+    else:
+        assert found.share >= 0.3
+        # Unless a source waits, and nobody is at work all of the time.
+        assert found.share >= most or (found.cause is BlockCause.SOURCE and most < 0.9)
+        assert found.task in {one.name for one in views}
+    random.shuffle(views)
+    again = find_operator(places(4), views)
     assert (found is None) == (again is None)
     if found is not None and again is not None:
-        assert found.busy_ms == again.busy_ms
-        assert again.vertex not in below(found.vertex, edges)
-        assert found.vertex not in below(again.vertex, edges)
+        assert found.share == pytest.approx(again.share)
 
 
-@given(jobs())
-def test_where_nobody_waits_there_is_no_bottleneck(
-    job: tuple[list[TaskPressure], Edges],
-) -> None:
-    tasks, edges = job
-    calm = [dataclasses.replace(each, backpressured_ms=100.0) for each in tasks]
-    assert find_bottleneck(calm, edges) is None
+def test_functions_of_subtasks_add_up_where_they_share_a_loop() -> None:
+    def quarters(processes: Iterable[int]) -> list[TaskView]:
+        return [
+            view(1, BlockCause.FUNCTION, 0.24, at, process)
+            for at, process in enumerate(processes)
+        ]
+
+    together = find_operator(places(2), quarters([1, 1, 1, 1]))
+    assert together is not None
+    assert (together.operator, together.share) == ("o1", pytest.approx(0.96))
+    # Each has a processor of its own, and time left.
+    assert find_operator(places(2), quarters([1, 2, 3, 4])) is None
+    # What is awaited takes nothing of the loop.
+    waits = [view(1, BlockCause.AWAIT, 0.24, at) for at in range(4)]
+    assert find_operator(places(2), waits) is None
 
 
-def test_a_busy_task_behind_the_bottleneck_is_not_it() -> None:
-    chain = [task(0, 200, 800), task(1, 1000, 0), task(2, 900, 0)]
-    found = find_bottleneck(chain, [(0, 1), (1, 2)])
-    assert found is chain[1]
+def test_a_source_is_named_where_the_job_keeps_up_with_it() -> None:
+    source, works = view(0, BlockCause.SOURCE, 0.4), view(1, BlockCause.AWAIT, 0.6)
+    found = find_operator(places(2), [source, works])
+    assert found is not None
+    assert found.operator == "o0"
+    # It does not: somebody waits for room, or works all of the time.
+    waits = view(2, BlockCause.OUTPUT, 0.2)
+    held = find_operator(places(3), [source, works, waits])
+    assert held is not None
+    assert held.operator == "o1"
+    full = find_operator(places(2), [source, view(1, BlockCause.AWAIT, 0.95)])
+    assert full is not None
+    assert full.operator == "o1"
 
 
-def test_a_task_between_that_waits_itself_passes_the_blame_on() -> None:
-    chain = [task(0, 200, 800), task(1, 300, 700), task(2, 1000, 0), task(3, 100, 0)]
-    assert find_bottleneck(chain, [(0, 1), (1, 2), (2, 3)]) is chain[2]
+def test_of_equals_the_last_one_is_named() -> None:
+    tasks = [view(0, BlockCause.FUNCTION, 0.5), view(1, BlockCause.FUNCTION, 0.5)]
+    found = find_operator(places(2), tasks)
+    assert found is not None
+    assert found.operator == "o1"
 
 
-def test_of_two_bottlenecks_the_one_downstream_is_named() -> None:
-    chain = [task(0, 0, 900), task(1, 950, 0), task(2, 0, 900), task(3, 900, 0)]
-    edges = [(2, 3), (1, 2), (0, 1)]
-    assert find_bottleneck(chain, edges) is chain[3]
-
-
-def test_the_busiest_subtask_is_named_when_keys_are_skewed() -> None:
-    tasks = [task(0, 400, 600), task(1, 20, 0, 0), task(1, 990, 0, 1)]
-    assert find_bottleneck(tasks, [(0, 1)]) is tasks[2]
-
-
-def test_waiting_for_something_outside_of_the_job_names_nobody() -> None:
-    assert find_bottleneck([task(0, 100, 900), task(1, 0, 0)], [(0, 1)]) is None
-    assert find_bottleneck([task(0, 100, 900)], []) is None
-    assert find_bottleneck([], []) is None
+def test_a_subtask_that_is_slower_than_its_siblings_is_named() -> None:
+    tasks = [
+        view(0, BlockCause.AWAIT, share, at) for at, share in enumerate((0.1, 0.9, 0.2))
+    ]
+    found = find_operator(places(1), tasks)
+    assert found is not None
+    assert (found.task, found.subtask_index) == ("t0 (2)", 1)
+    assert found.why.endswith(
+        "; subtask 2 of 3 alone: the others do so 20% of their time at most"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,9 +150,8 @@ class TestReport:
     TASKS = (task(1, 1000, 0, 1), task(0, 300, 700), task(1, 400, 20, 0))
 
     def test_groups_subtasks_and_takes_the_worst_of_them(self) -> None:
-        report = report_backpressure(
-            self.TASKS, {0: "read", 1: "write", 2: "x"}, [(0, 1)]
-        )
+        names = {0: "read", 1: "write", 2: "x"}
+        report = report_backpressure(self.TASKS, names, "v1 (2)")
         assert [vertex.name for vertex in report.vertices] == ["read", "write"]
         write = report["write"]
         assert [each.subtask_index for each in write.subtasks] == [0, 1]
@@ -167,7 +163,7 @@ class TestReport:
             report["nothing"]
 
     def test_is_a_table_with_the_bottleneck_below(self) -> None:
-        report = report_backpressure(self.TASKS, {0: "read", 1: "write"}, [(0, 1)])
+        report = report_backpressure(self.TASKS, {0: "read", 1: "write"}, "v1 (2)")
         assert str(report).splitlines() == [
             "task    level  busy  idle  backpressured",
             "v0 (1)  HIGH    300     0            700",
@@ -175,7 +171,7 @@ class TestReport:
             "v1 (2)  OK     1000     0              0",
             "bottleneck: v1 (2)",
         ]
-        assert str(report_backpressure([], {}, [])).endswith("bottleneck: none")
+        assert str(report_backpressure([], {}, None)).endswith("bottleneck: none")
 
     def test_reads_plain_numbers_and_takes_what_is_missing_for_zero(self) -> None:
         metrics = {

@@ -1,4 +1,4 @@
-"""Six pipelines whose bottleneck is known: it is named, with the reason."""
+"""Pipelines whose bottleneck is known: it is named, with the reason."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.operators.core.operator import Blocked
-from aiomailbox.runtime.loop_watch import TaskShares
+from aiomailbox.runtime.loop_watch import TaskLooks
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
@@ -88,33 +88,152 @@ def slow_sink(env: am.StreamExecutionEnvironment) -> None:
     stream.sink_to(write_slowly)
 
 
-async def named_bottleneck(job: am.JobClient) -> am.Bottleneck | None:
-    """Return who is named once tasks have been looked at for a second, all of them."""
-    async with asyncio.timeout(120):
+def compute(us: float) -> None:
+    """Hold the processor, and Python's lock, as a function that computes does."""
+    until_s = time.perf_counter() + us / 1e6
+    while time.perf_counter() < until_s:
+        pass
+
+
+class Parse:
+    """A function of so many microseconds."""
+
+    def __init__(self, us: float) -> None:
+        self.us = us
+
+    def __call__(self, number: int) -> int:
+        compute(self.us)
+        return number
+
+
+def computing(us: float) -> Callable[[am.StreamExecutionEnvironment], None]:
+    def build(env: am.StreamExecutionEnvironment) -> None:
+        stream = numbers(env).map(abs).name("clean").map(Parse(us)).name("parse")
+        stream.rebalance().map(abs).name("after").sink_to(drop)
+
+    return build
+
+
+def write(number: int) -> None:
+    compute(50)
+
+
+def sync_sink(env: am.StreamExecutionEnvironment) -> None:
+    numbers(env).map(abs).name("clean").sink_to(write).name("write")
+
+
+async def computed() -> AsyncIterator[int]:
+    for number in range(10_000_000):
+        compute(100)
+        yield number
+
+
+def computing_source(env: am.StreamExecutionEnvironment) -> None:
+    stream = env.from_async_iterable(computed, name="readings")
+    stream.map(abs).name("clean").rebalance().map(abs).name("more").sink_to(drop)
+
+
+class Score(am.KeyedProcessFunction[str, int, int]):
+    """Computes for each record of its key."""
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        compute(50)
+        out.collect(value)
+
+
+def skewed_computing(env: am.StreamExecutionEnvironment) -> None:
+    keyed = numbers(env).key_by(lambda number: "all" if number % 50 else str(number))
+    keyed.process(Score()).name("score").set_parallelism(4).sink_to(drop)
+
+
+class Place(am.ProcessFunction[int, int]):
+    """Is slow in one subtask."""
+
+    def open(self, context: Any) -> None:
+        self.us = 200 if context.subtask_index == 2 else 1
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        compute(self.us)
+        out.collect(value)
+
+
+def slow_partition(env: am.StreamExecutionEnvironment) -> None:
+    stream = numbers(env).rebalance().process(Place()).name("place").set_parallelism(4)
+    stream.rebalance().map(abs).name("after").sink_to(drop)
+
+
+def fan_out(env: am.StreamExecutionEnvironment) -> None:
+    stream = numbers(env).map(abs).name("clean")
+    stream.rebalance().map(abs).name("cheap").sink_to(drop)
+    stream.rebalance().map(Parse(100)).name("dear").sink_to(drop)
+
+
+async def bottleneck(
+    job: am.JobClient, operator: str, cause: am.BlockCause, why: str
+) -> am.Bottleneck:
+    """Return who is named, as soon as it is who it should be."""
+    async with asyncio.timeout(60):
         while True:
             await asyncio.sleep(0.1)
-            tasks = job.snapshot().tasks
-            looked = [
-                max((one.observed_s for one in task.blocked), default=0)
-                for task in tasks
-            ]
-            if looked and min(looked) >= 1.2:
-                return job.bottleneck()
+            found = job.bottleneck()
+            if (
+                found is not None
+                and (found.operator, found.cause) == (operator, cause)
+                and why in found.why
+                and found.observed_s >= 1
+            ):
+                return found
+
+
+CASES: list[tuple[str, Any, str, am.BlockCause, str]] = [
+    ("source", slow_source, "readings", am.BlockCause.SOURCE, "waits for what it reads"),
+    ("call", slow_call, "enrich", am.BlockCause.CALLS, "its calls (4 at once)"),
+    ("limit", tight_limit, "enrich", am.BlockCause.LIMIT, "waits for limiter openai"),
+    ("sleeping", blocking, "parse", am.BlockCause.FUNCTION, "runs its function ("),
+    ("skewed", skewed, "score", am.BlockCause.AWAIT, "skewed, most of all 'all'"),
+    ("async sink", slow_sink, "FunctionSink", am.BlockCause.AWAIT, "awaits its function"),
+    *(
+        (f"map of {us} us", computing(us), "parse", am.BlockCause.FUNCTION, __file__)
+        for us in (5, 100, 2_000, 50_000)
+    ),
+    ("sync sink", sync_sink, "write", am.BlockCause.FUNCTION, __file__),
+    (
+        "computing source",
+        computing_source,
+        "readings",
+        am.BlockCause.FUNCTION,
+        "runs its function (",
+    ),
+    (
+        "skewed, computing",
+        skewed_computing,
+        "score",
+        am.BlockCause.FUNCTION,
+        "the keys are skewed, most of all 'all'",
+    ),
+    ("partition", slow_partition, "place", am.BlockCause.FUNCTION, "; subtask 3 of 4 alone"),
+    ("fan-out", fan_out, "dear", am.BlockCause.FUNCTION, "runs its function ("),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("build", "operator", "cause", "why"),
+    ("build", "operator", "cause", "why", "workers"),
     [
-        (slow_source, "readings", am.BlockCause.SOURCE, "waits for what it reads"),
-        (slow_call, "enrich", am.BlockCause.CALLS, "waits for its calls (4 at once)"),
-        (tight_limit, "enrich", am.BlockCause.LIMIT, "waits for limiter openai"),
-        (blocking, "parse", am.BlockCause.FUNCTION, "runs its function ("),
-        (skewed, "score", am.BlockCause.AWAIT, "the keys are skewed"),
-        (slow_sink, "FunctionSink", am.BlockCause.AWAIT, "awaits its function"),
+        pytest.param(*case, workers, id=f"{name}, {workers} workers")
+        for name, *case in CASES
+        for workers in ((0, 2) if name in ("source", "limit", "async sink") else (0,))
+    ]
+    + [
+        pytest.param(computing(20), "parse", am.BlockCause.FUNCTION, __file__, 2),
+        pytest.param(
+            skewed_computing,
+            "score",
+            am.BlockCause.FUNCTION,
+            "the keys are skewed, most of all 'all'",
+            2,
+        ),
     ],
-    ids=["slow source", "slow call", "limit", "blocking", "skewed key", "slow sink"],
 )
-@pytest.mark.parametrize("workers", [0, 2])
 async def test_the_bottleneck_is_named_and_why(
     build: Callable[[am.StreamExecutionEnvironment], None],
     operator: str,
@@ -126,17 +245,17 @@ async def test_the_bottleneck_is_named_and_why(
     build(env)
     deployment = am.Processes(workers) if workers else None
     async with env.start(deployment=deployment) as job:
-        found = await named_bottleneck(job)
-        snapshot = job.snapshot()
+        found = await bottleneck(job, operator, cause, why)
+        report, snapshot = job.backpressure(), job.snapshot()
         await job.cancel()
-    assert found is not None
-    assert (found.operator, found.cause) == (operator, cause)
-    assert why in found.why
     assert found.why.startswith(f"{operator} ")
     assert "% of the last" in found.why
     assert 0.3 <= found.share <= 1
+    # One finder: whoever is asked.
     assert snapshot.bottleneck is not None
     assert snapshot.bottleneck.operator == operator
+    assert report.bottleneck is not None
+    assert report.bottleneck.task == found.task
 
 
 async def test_who_waits_for_it_says_so_on_operators_and_edges() -> None:
@@ -169,15 +288,15 @@ async def test_a_job_that_nobody_holds_up_has_no_bottleneck() -> None:
         assert job.bottleneck() is None
 
 
-def test_shares_are_those_of_the_last_minute_and_bounded() -> None:
-    shares = TaskShares()
+def test_looks_are_those_of_the_last_seconds_and_bounded() -> None:
+    looks = TaskLooks()
     for tick in range(600):
-        shares.add(tick * 0.2, ("old", Blocked(am.BlockCause.AWAIT)))
+        looks.add(tick * 0.1, 0, ("old", Blocked(am.BlockCause.AWAIT)))
     for tick in range(300):
         line = f"a.py:{tick}"
-        shares.add(120 + tick * 0.2, ("new", Blocked(am.BlockCause.FUNCTION, line)))
-    found = shares.shares()
-    assert {share.operator for share in found} == {"new"}
-    assert len(found) <= 13 * 33
-    assert sum(share.share for share in found) == pytest.approx(1)
-    assert found[0].observed_s == 60
+        looks.add(60 + tick * 0.1, 0, ("new", Blocked(am.BlockCause.FUNCTION, line)))
+    found = looks.of(0)
+    assert {operator for operator, _ in found} == {"new"}
+    assert len(found) <= 2 * 33
+    assert 50 <= sum(found.values()) <= 100
+    assert looks.of(1) == {}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +104,9 @@ async def test_a_function_that_blocks_is_named_with_its_line_and_counted(
     assert record.levelno == logging.WARNING
     assert record.operator == "blocked"  # type: ignore[attr-defined]
     assert 'run_in="thread"' in record.getMessage()
+    if stall.cpu_ms is not None:
+        assert record.cpu_ms == round(stall.cpu_ms)  # type: ignore[attr-defined]
+        assert f"{stall.cpu_ms:.0f} ms of it computed" in str(stall)
 
 
 async def test_the_function_of_an_asynchronous_call_is_named_too() -> None:
@@ -237,7 +242,9 @@ def print_nothing(number: int) -> None:
     """Take it."""
 
 
-async def test_garbage_collection_is_told_apart(monkeypatch: Any) -> None:
+async def test_garbage_collection_is_told_apart(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     def collect(number: int) -> int:
         # A real one in the middle would end what is played here.
         gc.disable()
@@ -254,7 +261,15 @@ async def test_garbage_collection_is_told_apart(monkeypatch: Any) -> None:
     )
     stall = next(one for one in snapshot.stalls if one.operator == "collects")
     assert stall.is_garbage_collection
-    assert "collected garbage" in str(stall)
+    assert "ms of it collected garbage" in str(stall)
+    line, *_ = [
+        one.getMessage()
+        for one in caplog.records
+        if getattr(one, "operator", "") == "collects"
+    ]
+    assert "the event loop was held by a collection of garbage" in line
+    assert "am.tune_collector()" in line
+    assert "run_in=" not in line
     metrics = snapshot.operator("collects").metrics
     assert metrics["gc_stalls"] >= 1
     assert "stalls" not in metrics
@@ -316,3 +331,47 @@ async def test_a_place_that_blocks_again_and_again_costs_few_lines(
         log.add(stall, [])
     assert len(caplog.records) == 10
     assert len(log.last) == 20
+
+
+async def test_threads_switch_as_before_once_the_watch_has_looked() -> None:
+    before_s = sys.getswitchinterval()
+    first, second = loop_watch._QuickSwitches(), loop_watch._quick_switches
+    with second:
+        assert sys.getswitchinterval() < before_s
+        with second:
+            assert sys.getswitchinterval() < before_s
+        assert sys.getswitchinterval() < before_s
+    assert sys.getswitchinterval() == before_s
+    # What the program sets meanwhile stays.
+    try:
+        with first:
+            sys.setswitchinterval(0.01)
+        assert sys.getswitchinterval() == pytest.approx(0.01)
+    finally:
+        sys.setswitchinterval(before_s)
+
+
+async def test_a_loop_that_sleeps_is_not_woken_and_tasks_are_not_looked_at() -> None:
+    loop = asyncio.get_running_loop()
+    watch = LoopWatch(loop, 0.1, StallLog())
+    watch._asks = True
+    asked: list[Any] = []
+    watch._loop = SimpleNamespace(call_soon_threadsafe=asked.append)  # type: ignore[assignment]
+    looked = await asyncio.get_running_loop().run_in_executor(
+        None, lambda: _look_while_it_sleeps(watch)
+    )
+    assert looked
+    assert asked == []
+
+
+def _look_while_it_sleeps(watch: LoopWatch) -> bool:
+    """Look from a thread until the loop was asleep at a look."""
+    for at in range(1000):
+        watch._has_turned = True
+        asked = watch._loop.call_soon_threadsafe.__self__  # type: ignore[attr-defined]
+        asked.clear()
+        watch.look(float(at))
+        if not asked:
+            return True
+        time.sleep(0.01)
+    return False
