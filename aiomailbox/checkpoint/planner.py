@@ -650,6 +650,16 @@ class CheckpointPlanner:
         actions.append(NotifyComplete(checkpoint_id, pending.plan.to_wait_for))
         return actions + self._next(now_ms)
 
+    def on_unchanged(self, checkpoint_id: int, now_ms: int) -> list[CheckpointAction]:
+        """Be notified that a checkpoint is what the last complete one is: it counts."""
+        pending = self._pending_one(checkpoint_id)
+        if pending is None:
+            return self._next(now_ms)
+        pending.is_pending = False
+        self._last_completed_ms = now_ms
+        self._failures.on_success(checkpoint_id)
+        return self._next(now_ms)
+
     def on_declined(
         self, checkpoint_id: int, now_ms: int, error: BaseException | None = None
     ) -> list[CheckpointAction]:

@@ -56,6 +56,8 @@ _BEYOND_ALL: Final = 2**63
 _LATE_SWEEPS: Final = 3
 # So many upgrades back a job knows which savepoints it has gone on from.
 _ANCESTORS_MAX: Final = 100
+# Numbers of checkpoints that are not written are used up so many at once.
+_USED_AHEAD: Final = 63
 
 
 class CheckpointStore:
@@ -148,6 +150,19 @@ class CheckpointStore:
     def next_checkpoint_id(self) -> int:
         """A number beyond those of all that ever completed, or of which there is a file."""
         return max(self._newest, self._job.last_id) + 1
+
+    def is_used_up(self, checkpoint_id: int) -> bool:
+        """Say whether no later life gives a number away again."""
+        return checkpoint_id <= self._job.last_id
+
+    def use_up(self, checkpoint_id: int) -> None:
+        """Let no later life give a number away again, nor some that follow it; durable.
+
+        Raises:
+            OSError: If it cannot be written.
+        """
+        if not self.is_used_up(checkpoint_id):
+            self._write_job(last_id=checkpoint_id + _USED_AHEAD)
 
     def join_lineage(self, execution_id: str) -> str:
         """Return what names all executions that go on from each other here; durable.

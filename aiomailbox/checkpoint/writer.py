@@ -13,7 +13,7 @@ import msgspec
 
 from aiomailbox.checkpoint.layout import checkpoint_directory, job_directory
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD
-from aiomailbox.checkpoint.shared_files import SharedFilesWriter
+from aiomailbox.checkpoint.shared_files import SharedFilesWriter, has_files
 from aiomailbox.errors import CorruptStreamError, DamagedFileError, StateError
 from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.ids import OperatorId, SubtaskId
@@ -26,13 +26,23 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.record_classes import RecordClass
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 from aiomailbox.state.schema import Misfit
-from aiomailbox.state.serializers import ObjectSerializer, kept_taken_apart
+from aiomailbox.state.serializers import (
+    ObjectSerializer,
+    declared_classes,
+    kept_taken_apart,
+)
 from aiomailbox.state.snapshot import FetchFile
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.contract import Storage
 from aiomailbox.storage.local import PRIVATE
 from aiomailbox.task.in_flight import TaskSnapshot
-from aiomailbox.task.messages import PreparedData, Section, SectionKind, TaskHandle
+from aiomailbox.task.messages import (
+    LITTLE_BYTES,
+    PreparedData,
+    Section,
+    SectionKind,
+    TaskHandle,
+)
 
 # A task's snapshot as bytes and back: sections in a row, and what is where.
 #
@@ -100,7 +110,7 @@ class TaskBytes:
         self.sections: list[Section] = []
         self.size: int = 0
         self._snapshot = snapshot
-        self._classes = None if classes is None else list(classes)
+        self._classes = None if classes is None else declared_classes(classes)
 
     def __iter__(self) -> Iterator[bytes]:
         snapshot = self._snapshot
@@ -324,7 +334,7 @@ class CheckpointWriter:
         self._on_misfit = on_misfit
         self._storage = storage
         self._below = job_directory(job_id)
-        self._classes = None if classes is None else list(classes)
+        self._classes = None if classes is None else declared_classes(classes)
         self._memory_threshold = memory_threshold
         self._file_mode = file_mode
         self._shared = SharedFilesWriter(storage, self._below)
@@ -350,7 +360,6 @@ class CheckpointWriter:
             OSError: If it cannot be written; nothing of it is left then.
             StateError: If something in it cannot be kept as bytes.
         """
-        name = f"{task}-{epoch}"
         # First of all: what cannot be encoded fails before a file is there.
         prepared = encode_prepared(snapshot, task.subtask_index, self._classes)
         # A savepoint stands alone, and any backend can read it.
@@ -358,34 +367,45 @@ class CheckpointWriter:
         shared = (
             self._shared.write(checkpoint_id, task, epoch, snapshot) if is_own else ()
         )
-        made = TaskBytes(
-            snapshot, self._classes, with_files=is_own, on_misfit=self._on_misfit
-        )
+        made = self._bytes_of(snapshot, with_files=is_own)
         chunks = iter(made)
-        head: list[bytes] = []
-        for chunk in chunks:
-            head.append(chunk)
-            # Only then it gets a file: most tasks have little, and a file costs a sync.
-            if made.size > self._memory_threshold:
-                break
-        is_inline = made.size <= self._memory_threshold
-        if not is_inline:
+        # Only beyond it there is a file: most tasks have little, and a file costs a sync.
+        head = _taken(made, chunks, self._memory_threshold)
+        name = None
+        if made.size > self._memory_threshold:
+            name = f"{task}-{epoch}"
             storage, below = self._place(checkpoint_id, location)
             storage.write(f"{below}{name}", chain(head, chunks))
-        return TaskHandle(
-            checkpoint_id=checkpoint_id,
-            vertex=task.vertex,
-            subtask_index=task.subtask_index,
-            epoch=epoch,
-            size=made.size,
-            file=None if is_inline else name,
-            inline=b"".join(head) if is_inline else b"",
-            sections=tuple(made.sections),
-            serializers=serializers_in(snapshot),
+        return msgspec.structs.replace(
+            _handle(checkpoint_id, task, epoch, snapshot, made, head),
+            file=name,
+            inline=b"" if name else b"".join(head),
             prepared=prepared,
-            is_finished=snapshot.is_finished,
             shared=shared,
-            has_union_state=_has_union_state(snapshot),
+        )
+
+    def write_little(
+        self, checkpoint_id: int, task: SubtaskId, epoch: int, snapshot: TaskSnapshot
+    ) -> TaskHandle | None:
+        """Return a handle that holds the snapshot of a task; None if that is not little.
+
+        Nothing is written, so it blocks for no longer than it takes to encode that.
+
+        Raises:
+            StateError: If something in it cannot be kept as bytes.
+        """
+        if any(snapshot.committables.values()) or has_files(snapshot):
+            return None
+        made = self._bytes_of(snapshot, with_files=True)
+        most = min(self._memory_threshold, LITTLE_BYTES)
+        head = _taken(made, iter(made), most)
+        if made.size > most:
+            return None
+        return _handle(checkpoint_id, task, epoch, snapshot, made, head)
+
+    def _bytes_of(self, snapshot: TaskSnapshot, *, with_files: bool) -> TaskBytes:
+        return TaskBytes(
+            snapshot, self._classes, with_files=with_files, on_misfit=self._on_misfit
         )
 
     def _place(
@@ -395,6 +415,38 @@ class CheckpointWriter:
             return open_storage(location, file_mode=self._file_mode), ""
         below = f"{self._below}/{checkpoint_directory(checkpoint_id)}/"
         return self._storage, below
+
+
+def _taken(made: TaskBytes, chunks: Iterator[bytes], most: int) -> list[bytes]:
+    """Return the first chunks, until there are more bytes than so many, or all."""
+    head: list[bytes] = []
+    for chunk in chunks:
+        head.append(chunk)
+        if made.size > most:
+            break
+    return head
+
+
+def _handle(
+    checkpoint_id: int,
+    task: SubtaskId,
+    epoch: int,
+    snapshot: TaskSnapshot,
+    made: TaskBytes,
+    head: list[bytes],
+) -> TaskHandle:
+    return TaskHandle(
+        checkpoint_id=checkpoint_id,
+        vertex=task.vertex,
+        subtask_index=task.subtask_index,
+        epoch=epoch,
+        size=made.size,
+        inline=b"".join(head),
+        sections=tuple(made.sections),
+        serializers=serializers_in(snapshot),
+        is_finished=snapshot.is_finished,
+        has_union_state=_has_union_state(snapshot),
+    )
 
 
 def _has_union_state(snapshot: TaskSnapshot) -> bool:

@@ -694,6 +694,15 @@ _JOB_METRICS: Final = (
         "numberOfInProgressCheckpoints",
     ),
     Metric(
+        "number_of_unchanged_checkpoints",
+        _COUNTER,
+        "checkpoints",
+        _SUM,
+        "Completed checkpoints for which nothing was written: nothing had happened since "
+        "the one before.",
+        _JOB,
+    ),
+    Metric(
         "number_of_failed_checkpoints",
         _COUNTER,
         "checkpoints",

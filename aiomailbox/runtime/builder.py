@@ -387,6 +387,7 @@ class TaskBuilder:
             return None
         return TaskCheckpointing(
             write=partial(_write, writer, task_id),
+            write_little=partial(_write_little, writer, task_id),
             is_exactly_once=settings.mode is CheckpointingMode.EXACTLY_ONCE,
             may_overtake=settings.unaligned,
             after_end=settings.after_tasks_finish,
@@ -530,6 +531,20 @@ async def _write(
         task.attempt,
         snapshot,
         None if barrier.location is None else barrier.location.decode(),
+    )
+
+
+def _write_little(
+    writer: CheckpointWriter,
+    task: TaskId,
+    barrier: CheckpointBarrier,
+    snapshot: TaskSnapshot,
+) -> TaskHandle | None:
+    # A savepoint has files of its own.
+    if barrier.location is not None:
+        return None
+    return writer.write_little(
+        barrier.checkpoint_id, task.subtask, task.attempt, snapshot
     )
 
 

@@ -29,6 +29,7 @@ from aiomailbox.checkpoint.layout import (
 from aiomailbox.checkpoint.planner import (
     CancelExpiry,
     CheckpointAction,
+    CheckpointInProgress,
     CheckpointPlan,
     CheckpointPlanner,
     CheckpointRequest,
@@ -201,7 +202,9 @@ class CheckpointCoordinator:
         self._is_stop_asked = False
         self.last_savepoint_id: int | None = None
         self._views: deque[CheckpointView] = deque(maxlen=_VIEWS_MAX)
-        self._begun = self._completed = 0
+        self._begun = self._completed = self._unchanged = 0
+        # The newest complete checkpoint of the present attempt.
+        self._newest: CheckpointInProgress | None = None
         self._has_announced = False
 
     @property
@@ -238,6 +241,7 @@ class CheckpointCoordinator:
         return {
             "total_number_of_checkpoints": self._begun,
             "number_of_completed_checkpoints": self._completed,
+            "number_of_unchanged_checkpoints": self._unchanged,
             "number_of_in_progress_checkpoints": pending,
             "number_of_failed_checkpoints": self._begun - self._completed - pending,
             "last_completed_checkpoint_id": None
@@ -279,6 +283,7 @@ class CheckpointCoordinator:
         # A savepoint may come from another job, whose numbers were higher.
         self._planner.next_id = max(self._planner.next_id, restored_id + 1)
         self._is_active = True
+        self._newest = None
         self._data_ended.clear()
         self._states = {
             SubtaskId(vertex.id, index): SubtaskState.STARTING
@@ -526,6 +531,14 @@ class CheckpointCoordinator:
             case StartCheckpoint():
                 return self._start(action)
             case Finalize(checkpoint_id=checkpoint_id):
+                progress = self._planner.in_progress.get(checkpoint_id)
+                if (
+                    self._worker is None
+                    and progress is not None
+                    and self._is_unchanged(progress)
+                    and self._files.is_used_up(checkpoint_id)
+                ):
+                    return self._pass_over(checkpoint_id)
                 self._take_step(
                     self._finalize(checkpoint_id),
                     f"completing checkpoint {checkpoint_id}",
@@ -615,6 +628,15 @@ class CheckpointCoordinator:
             )
             self._give_up(checkpoint_id, reason)
             return
+        if self._is_unchanged(progress):
+            try:
+                # Tasks hear that it is complete, and must never hear so of another one.
+                await run_in_thread(self._files.use_up, checkpoint_id)
+            except OSError as error:
+                self._on_not_written(checkpoint_id, error)
+            else:
+                self._do(self._pass_over(checkpoint_id))
+            return
         metadata = CheckpointMetadata(
             checkpoint_id=checkpoint_id,
             kind=progress.request.kind,
@@ -634,21 +656,56 @@ class CheckpointCoordinator:
                 self._files.complete, metadata, location
             )
         except Exception as error:  # noqa: BLE001 -- the planner decides
-            self._services.log.warning(
-                "a checkpoint could not be written",
-                checkpoint_id=checkpoint_id,
-                reason=safe_str(error),
-            )
-            self._do(
-                self._planner.on_storage_error(checkpoint_id, self._now_ms(), error)
-            )
+            self._on_not_written(checkpoint_id, error)
             return
         progress.metadata = metadata
         actions = self._planner.on_finalized(checkpoint_id, self._now_ms())
         # Without a commit there is nothing to wait for.
         if not any(isinstance(one, NotifyComplete) for one in actions):
             self._answer(checkpoint_id)
+        elif not is_savepoint:
+            self._newest = progress
         self._do(actions)
+
+    def _is_unchanged(self, progress: CheckpointInProgress) -> bool:
+        """Say whether tasks resume as well from the newest complete checkpoint.
+
+        Whatever moves a source, or is staged by a sink, is in what tasks have written. A
+        checkpoint that somebody asked for is written.
+        """
+        newest = self._newest
+        return (
+            newest is not None
+            and not self._is_cancelled
+            and progress.request.is_periodic
+            and newest.checkpoint_id == self._committed_id
+            # What is older and not complete would be subsumed.
+            and self._planner.pending_ids == [progress.checkpoint_id]
+            and progress.enumerators == newest.enumerators
+            and progress.services == newest.services
+            and progress.handles.keys() == newest.handles.keys()
+            and all(
+                handle.is_as(newest.handles[task])
+                for task, handle in progress.handles.items()
+            )
+        )
+
+    def _pass_over(self, checkpoint_id: int) -> Iterable[CheckpointAction]:
+        """Complete a checkpoint without writing it: the newest complete one is the same."""
+        self._completed += 1
+        self._unchanged += 1
+        actions = self._planner.on_unchanged(checkpoint_id, self._now_ms())
+        progress = self._planner.in_progress.pop(checkpoint_id)
+        self._tell(progress.plan.to_wait_for, CheckpointComplete(checkpoint_id))
+        return actions
+
+    def _on_not_written(self, checkpoint_id: int, error: Exception) -> None:
+        self._services.log.warning(
+            "a checkpoint could not be written",
+            checkpoint_id=checkpoint_id,
+            reason=safe_str(error),
+        )
+        self._do(self._planner.on_storage_error(checkpoint_id, self._now_ms(), error))
 
     async def _complete(self, checkpoint_id: int, tasks: Sequence[SubtaskId]) -> None:
         progress = self._planner.in_progress.get(checkpoint_id)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -138,19 +139,31 @@ def renamed_fields(fields: ClassSchema, now: Callable[[str], str]) -> ClassSchem
     }
 
 
+# Hints are resolved for them, which takes long, and each snapshot asks.
+_SCHEMAS: Final[WeakKeyDictionary[type, ClassSchema]] = WeakKeyDictionary()
+
+
 def class_schema(kind: type) -> ClassSchema:
     """Return the fields of a dataclass, struct or NamedTuple; of an enum its value."""
     if issubclass(kind, Enum):
         return {"value": ((), True)}
+    known = _SCHEMAS.get(kind)
+    if known is not None:
+        return known
+    is_resolved = True
     try:
         hints = typing.get_type_hints(kind)
     except (NameError, TypeError):
         # Annotations that only a type checker can resolve stay as they are written.
         hints = dict(getattr(kind, "__annotations__", {}))
-    return {
+        is_resolved = False
+    found = {
         name: (type_options(hints.get(name)), required)
         for name, required in _fields(kind)
     }
+    if is_resolved:
+        _SCHEMAS[kind] = found
+    return found
 
 
 def class_schemas(annotations: Iterable[Any]) -> dict[str, ClassSchema]:

@@ -200,8 +200,15 @@ family_kept_in_state("Record", record_class, record_of)
 kept_taken_apart("pyspark.sql.types:Row", _spark_row)
 
 
-def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
+class DeclaredClasses(dict[str, type]):
+    """Classes by their references, as `declared_classes` returns and takes them."""
+
+
+def declared_classes(hints: Iterable[Any]) -> DeclaredClasses:
     """Return the classes of records that type hints name, with those of their fields.
+
+    Hints are resolved for that, which takes long: what this has returned it returns at
+    once, so that callers may keep it.
 
     Those that operators and sources of this library keep are among them. One that was
     saved under another name is there by that name, too; see `SavedAs`.
@@ -218,10 +225,13 @@ def declared_classes(hints: Iterable[Any]) -> dict[str, type]:
         >>> "geometry:Point" in declared_classes([dict[str, Point]])
         True
     """
+    if isinstance(hints, DeclaredClasses):
+        return hints
     all_hints = list(hints)
     # Of two with one name only one can be meant by it: the first.
     found = RecordClasses.kinds_in(all_hints)
-    declared = {**_OURS, **{class_name(kind): kind for kind in found[::-1]}}
+    declared = DeclaredClasses(_OURS)
+    declared.update((class_name(kind), kind) for kind in found[::-1])
     for name, kind in saved_names(all_hints).items():
         # What is written from now on could not be told from what was written before.
         if declared.setdefault(name, kind) is not kind:

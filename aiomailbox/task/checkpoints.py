@@ -73,7 +73,12 @@ from aiomailbox.task.in_flight import (
     Rest,
     TaskSnapshot,
 )
-from aiomailbox.task.messages import Acknowledged, Declined, TaskStatistics
+from aiomailbox.task.messages import (
+    LITTLE_BYTES,
+    Acknowledged,
+    Declined,
+    TaskStatistics,
+)
 
 BarrierHandler: TypeAlias = CheckpointBarrierHandler | CheckpointBarrierTracker
 
@@ -191,6 +196,8 @@ class TaskCheckpoints:
         self._aborted: dict[int, None] = {}
         self._idle: list[Callable[[], None]] = []
         self._writing: dict[int, Callable[[], object]] = {}
+        # The last snapshot: then the next one is likely to be, too.
+        self._was_little = False
         self._data_has_ended = False
         self._is_finished = False
         # The first checkpoint after the end of data, and the savepoint to end with.
@@ -321,6 +328,18 @@ class TaskCheckpoints:
             return False
         sync_ms = (self._clock.monotonic() - started_s) * 1000
         statistics = _statistics(barrier, alignment, sync_ms)
+        if self._was_little and self._outputs is None:
+            # Another thread would need longer to begin.
+            try:
+                little = self._settings.write_little(barrier, snapshot)
+            except Exception as error:  # noqa: BLE001 -- the coordinator decides
+                self._decline(checkpoint_id, error)
+                return False
+            if little is not None:
+                self._report(
+                    Acknowledged(self._subtask, checkpoint_id, little, statistics)
+                )
+                return True
         # The coroutine may be done before its canceller is known here.
         self._writing[checkpoint_id] = _nothing
         cancel = self._spawn(self._write(barrier, snapshot, statistics))
@@ -488,6 +507,7 @@ class TaskCheckpoints:
                 in_flight = await self._outputs.collected(checkpoint_id)
                 snapshot = replace(snapshot, channel_state=in_flight)
             handle = await self._settings.write(barrier, snapshot)
+            self._was_little = handle.size <= LITTLE_BYTES
         except asyncio.CancelledError:
             # The canceller has taken it out of `_writing` already.
             raise

@@ -30,6 +30,7 @@ class TaskCheckpointing:
 
     Attributes:
         write: Writes a snapshot off the loop, and returns what finds it again.
+        write_little: Returns that at once for a little snapshot, None for any other.
         is_exactly_once: Whether channels wait for each other's barriers.
         may_overtake: Whether barriers may overtake data.
         after_end: Whether checkpoints go on once some tasks have finished; a task
@@ -38,6 +39,7 @@ class TaskCheckpointing:
     """
 
     write: Callable[[CheckpointBarrier, TaskSnapshot], Awaitable[TaskHandle]]
+    write_little: Callable[[CheckpointBarrier, TaskSnapshot], TaskHandle | None]
     is_exactly_once: bool = True
     may_overtake: bool = False
     after_end: bool = True

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -142,6 +142,10 @@ class SharedFile(msgspec.Struct, frozen=True):
     digest: str
 
 
+# A snapshot that is encoded in less time than another thread needs to begin.
+LITTLE_BYTES: Final = 4096
+
+
 class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
     """Where the snapshot of one task is.
 
@@ -189,6 +193,19 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
     def task(self) -> SubtaskId:
         """The task."""
         return SubtaskId(self.vertex, self.subtask_index)
+
+    def is_as(self, other: TaskHandle) -> bool:
+        """Whether a task resumes from both in the same way, as far as can be told here.
+
+        What is in files of its own cannot; nor is anything to be committed.
+        """
+        return (
+            self.file is None
+            and not self.prepared
+            and not self.is_finished
+            and msgspec.structs.replace(self, checkpoint_id=other.checkpoint_id)
+            == other
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

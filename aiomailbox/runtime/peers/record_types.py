@@ -164,6 +164,9 @@ def _named_by(item: type | FunctionType | StateDescriptor) -> Iterator[Any]:
 
 def _attribute(module: Any, name: str) -> Any:
     try:
+        # What ours would import late is no record, and looking for it takes long.
+        if module.__name__.startswith(_OURS.rstrip(".")):
+            return vars(module).get(name)
         return getattr(module, name, None)
     except Exception:  # noqa: BLE001 -- what a module that loads itself late raises
         return None
