@@ -107,6 +107,8 @@ def test_every_fence_is_of_a_known_kind() -> None:
     known = [
         ["python"],
         ["python", "spark"],
+        # A copy of a program, which is tested where it is.
+        ["py"],
         ["text"],
         SHOWS_OUTPUT,
         ["sh"],
