@@ -547,8 +547,8 @@ class JobFailedError(WorldError):
 
     Attributes:
         job: The job's name.
-        engine_traceback: Where it failed with all frames of the engine, as text; what
-            is raised shows those of the user's own.
+        engine_traceback: The traceback with all frames of the engine, as text; the
+            raised error shows only the user's frames.
         operator: The name of the operator that failed, None if it was none.
         uid: The operator's uid, or None.
         location: ``file:line`` of the innermost line of the user's code, or None.

@@ -553,7 +553,7 @@ def extreme(
 
     Raises:
         InvalidArgumentError: If it is known that no record has the field.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Example:
         >>> larger = extreme("max_by", len, True, [])
@@ -734,7 +734,7 @@ def sink_transformation(
         sink: A sink, or a function that is called with each record.
         origins: What goes into it.
         others: The job's other sinks.
-        on_error: What to do with a record that it refuses.
+        on_error: How to handle a record that it refuses.
         run_in: Where a function runs.
     """
     functions: tuple[FunctionInfo, ...] = ()

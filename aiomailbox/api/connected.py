@@ -46,7 +46,7 @@ U = TypeVar("U")
 
 
 class ConnectedStreams(Unfinished, Generic[A, B]):
-    """Two streams that one operator reads, each with a function of its own.
+    """Two streams that one operator reads, each with its own function.
 
     Made by `DataStream.connect`. If both are keyed, their keys must be of one type, and
     both inputs share the state and timers of a key.
@@ -80,7 +80,7 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
         *,
         on_error: OnError = fail,
     ) -> DataStream[U]:
-        """Replace the records of each stream by what its function returns."""
+        """Replace each record by the result of its stream's function."""
         check_function(first, "first", arity=1)
         check_function(second, "second", arity=1)
         factory = partial(
@@ -113,7 +113,7 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
 
         Args:
             function: The object.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
 
         Raises:
             UsageError: If a keyed function is used on a stream without a key.
@@ -234,7 +234,7 @@ class BroadcastConnectedStream(Unfinished, Generic[A, B]):
         Args:
             function: A `KeyedBroadcastProcessFunction` on a keyed stream, else a
                 `BroadcastProcessFunction`.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
 
         Raises:
             UsageError: If a keyed function is used on a stream without a key.

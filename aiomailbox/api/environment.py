@@ -443,11 +443,11 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     ) -> AbstractAsyncContextManager[JobClient]:
         """Run every stream that ends in a sink as a service.
 
-        As with `execute`, what has been started is not started again by the next call.
-        Leaving the block cancels what still runs and waits for its clean-up. A job
-        that fails after its restart strategy has given up is logged at once as an ERROR,
-        and fails the block: it cancels the body, as ``asyncio.TaskGroup`` does, unless
-        the body is waiting for `JobClient.result`, which raises the failure.
+        As with `execute`, the next call does not start the same sinks again. Leaving
+        the block cancels what still runs and waits for its clean-up. When its restart
+        strategy gives up, the job logs an ERROR at once and fails the block: it cancels
+        the body, as ``asyncio.TaskGroup`` does. If the body is waiting for
+        `JobClient.result`, that raises the failure instead.
 
         Args:
             job_name: The name of the job.
@@ -466,7 +466,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 ``replace`` is not given.
             InvalidArgumentError: If ``on_failure`` is none of these, there is no directory
                 for what ``if_finished`` asks about, or a setting is out of its range.
-            WrongTypeError: If a setting is of another type.
+            WrongTypeError: If a setting has the wrong type.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
         return JobBlock(
@@ -634,7 +634,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         Raises:
             InvalidArgumentError: If a number is out of its range, or settings exclude
                 each other.
-            WrongTypeError: If an argument is of another type.
+            WrongTypeError: If an argument has the wrong type.
 
         Concept:
             Flink, ``StreamExecutionEnvironment.enableCheckpointing`` and
@@ -674,7 +674,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
         Raises:
             InvalidArgumentError: If a setting is out of its range.
-            WrongTypeError: If a setting is of another type.
+            WrongTypeError: If a setting has the wrong type.
 
         Example:
             >>> import aiomailbox as am

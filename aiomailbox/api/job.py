@@ -550,9 +550,9 @@ class JobClient:
     ) -> CompletedCheckpoint:
         """Stop the job gracefully, with a savepoint from which another job can resume.
 
-        Its sources stop reading; the records read so far are processed, the savepoint is
-        taken, and what the sinks have received is committed. A job that is starting, or
-        starting again, does so once all of its tasks run.
+        Its sources stop reading, and the job processes the records read so far. Then it
+        takes the savepoint, and the sinks commit. A job that is starting, or starting
+        again, does so once all of its tasks run.
 
         Args:
             path: As in `trigger_savepoint`.
@@ -593,8 +593,8 @@ class JobClient:
     async def stop(self, *, drain: bool = False) -> JobResult:
         """Stop the job gracefully now, even one that never ends by itself.
 
-        Its sources stop reading. The records read so far are fully processed: calls in
-        flight are completed, and what the sinks have received is committed.
+        Its sources stop reading. The job fully processes the records read so far: it
+        completes calls in flight, and the sinks commit.
 
         Args:
             drain: Whether event time ends, so that all windows and event-time timers

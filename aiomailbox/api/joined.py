@@ -183,7 +183,7 @@ class IntervalJoined(Unfinished, Generic[A, B]):
                 or ``async def``.
             left_late: The side output of left records that arrive too late.
             right_late: The side output of right records that arrive too late.
-            on_error: What to do with a pair for which ``function`` raises.
+            on_error: How to handle a pair for which ``function`` raises.
 
         Returns:
             The results, each with the larger event time of its pair.
@@ -224,7 +224,7 @@ class IntervalJoined(Unfinished, Generic[A, B]):
                 from their new names.
             left_late: The side output of left records that arrive too late.
             right_late: The side output of right records that arrive too late.
-            on_error: What to do with a pair for which an expression fails.
+            on_error: How to handle a pair for which an expression fails.
             named: New names, each with the name of a field or an expression of
                 `pyarrow.compute`. They follow the kept fields.
 
@@ -447,7 +447,7 @@ class JoinedWindows(_SidedWindowed, Generic[A, B]):
 
         Args:
             function: ``(first, second)`` → one result; sync or ``async def``.
-            on_error: What to do with a pair for which it raises, or with a record for
+            on_error: How to handle a pair for which it raises, or with a record for
                 which a gap function or trigger does; see `WindowedStream.reduce`.
 
         Returns:
@@ -524,7 +524,7 @@ class CoGroupedWindows(_SidedWindowed, Generic[A, B]):
         Args:
             function: ``(firsts, seconds)`` → an iterable of results, called with two
                 lists, of which one may be empty. Sync or ``async def``.
-            on_error: What to do with a window for which it raises, or with a record for
+            on_error: How to handle a window for which it raises, or with a record for
                 which a gap function or trigger does; see `WindowedStream.reduce`.
 
         Returns:

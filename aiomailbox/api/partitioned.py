@@ -81,7 +81,7 @@ class PartitionWindowedStream(Unfinished, Generic[K, T]):
         Args:
             function: ``function(records)`` → an iterable; it may be ``async def``, or a
                 generator. ``records`` is a list of its own, in the order of arrival.
-            on_error: What to do with a partition for which it raises.
+            on_error: How to handle a partition for which it raises.
 
         Example:
             >>> import aiomailbox as am
@@ -120,7 +120,7 @@ class PartitionWindowedStream(Unfinished, Generic[K, T]):
             by: A field's name, or a function of a record. NaN is the largest value.
             descending: Whether the largest is first.
             memory_bytes: How much memory the records of a subtask may take, estimated.
-            on_error: What to do with a record whose value is None, or of a type that has
+            on_error: How to handle a record whose value is None, or of a type that has
                 no order with that of the first.
 
         Raises:
@@ -161,7 +161,7 @@ class PartitionWindowedStream(Unfinished, Generic[K, T]):
 
         Args:
             function: ``(reduced, record)`` → a new record. It must not change either.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
 
         Example:
             >>> import aiomailbox as am
@@ -209,7 +209,7 @@ class PartitionWindowedStream(Unfinished, Generic[K, T]):
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several named
                 ones give records with a field ``key``, if there are keys.
             include_key: Whether a single aggregate emits ``(key, result)``.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
 
         Raises:
             InvalidArgumentError: If ``include_key`` is given, and there are no keys.

@@ -79,21 +79,21 @@ class Pipeline(Generic[InT, OutT]):
             records: The form of a record; see `SparkSource`.
             order_by: The columns by which each partition is sorted first; for several
                 DataFrames, a dict by name. Without it, a retried task may read its rows
-                in another order. Watermarks are held to the end of each partition, so
-                that no row is late, unless the first column is that of event time, or
-                the strategy says ``with_watermarks_on_bounded_input()``.
+                in another order. Watermarks wait until the end of each partition, so
+                that no row is late, unless the first column has the event times, or the
+                strategy says ``with_watermarks_on_bounded_input()``.
             parallelism: Subtasks of all operators that do not set their own, except
                 those that directly read a DataFrame, which has its own partitions; None for
                 the cores that Spark has.
             max_parallelism: Key groups; None for Flink's default.
             config: The settings; ``config.job_id`` names the run in a
                 journal, None for the pipeline's name.
-            journal: A directory that all workers can access, for the outcomes of calls of
-                ``map_async(journal=True, id=...)``: another action, a retried
-                task and a program that applies the pipeline again with this directory
-                read them instead of calling. Each task attempt appends to a file of its
-                own; concurrent attempts may repeat calls that the other has not
-                finished. A task holds about 150 bytes for each call that is kept.
+            journal: A directory that all workers can access, for the outcomes of calls
+                of ``map_async(journal=True, id=...)``: another action, a retried task
+                and a program that applies the pipeline again with this directory read
+                them instead of calling. Each task attempt appends to its own file;
+                concurrent attempts may repeat calls that the other has not finished. A
+                task holds about 150 bytes for each call that is kept.
             **named: The DataFrames of several inputs, by the function's parameters.
 
         Returns:

@@ -238,7 +238,7 @@ class DataStream(Generic[T]):
         on_error: OnError = fail,
         run_in: RunIn = "loop",
     ) -> DataStream[Any]:
-        """Replace each record by what ``function`` returns for it.
+        """Replace each record by the result of ``function``.
 
         An ``async def`` function is run one record at a time; see `map_async`.
 
@@ -246,7 +246,7 @@ class DataStream(Generic[T]):
             function: Called with each record. It must not change the record, which other
                 operators may share; `JobConfig` ``check_mutations`` finds those that do.
             output_type: If given, the results are checked to be of this type.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
             run_in: ``"thread"`` for a function that blocks, such as a synchronous client:
                 the event loop stays responsive. Records are processed one at a time and
                 in order; a few milliseconds of work are sent to the thread at once.
@@ -305,7 +305,7 @@ class DataStream(Generic[T]):
             function: ``function(record)`` → whether to keep it; or an expression of
                 `pyarrow.compute` over the records' fields, with which columns stay
                 columns. Where the expression is null, the record is dropped.
-            on_error: What to do with a record for which it fails.
+            on_error: How to handle a record for which it fails.
             run_in: ``"thread"`` for a function that blocks; see `map`.
 
         Raises:
@@ -347,7 +347,7 @@ class DataStream(Generic[T]):
 
         Args:
             names: The fields to keep, in this order.
-            on_error: What to do with a record for which an expression fails.
+            on_error: How to handle a record for which an expression fails.
             named: New names, each with the name of a field or an expression of
                 `pyarrow.compute`. They follow the kept fields.
 
@@ -380,7 +380,7 @@ class DataStream(Generic[T]):
         Dicts stay dicts, all other records become NamedTuples. Columns stay columns.
 
         Args:
-            on_error: What to do with a record for which an expression fails.
+            on_error: How to handle a record for which an expression fails.
             computed: Expressions of `pyarrow.compute` by the names of the fields. All
                 of them read the fields as they were before.
 
@@ -626,7 +626,7 @@ class DataStream(Generic[T]):
             weight: How many units of the limit a record uses: a number, or a function.
             batch: Pass several records to one call, which gets and returns a list.
             cache: Make equal calls only once.
-            on_error: What to do with a record after the last attempt.
+            on_error: How to handle a record after the last attempt.
             capacity: The maximum number of records held in the whole job; by default, 4 times
                 those that can be in calls.
             key_capacity: With ``ordered="key"``, how many records may wait for their key.
@@ -721,7 +721,7 @@ class DataStream(Generic[T]):
         Args:
             function: A `ProcessFunction`, or a function ``(value, context, out)``, sync or
                 ``async def``.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
 
         Example:
             >>> import aiomailbox as am
@@ -781,7 +781,7 @@ class DataStream(Generic[T]):
             key: A field's name, or a function of a record. Keys are int, str, float,
                 bool, bytes or tuples of these, all of one type.
             others: The names of further fields; the key is then a tuple of all of them.
-            on_error: What to do with a record without a key, or with a key of another type
+            on_error: How to handle a record without a key, or with a key of another type
                 than the first one. Dead letters go to a side output. Unless it is
                 ``fail``, keys are read twice.
         """
@@ -1027,7 +1027,7 @@ class DataStream(Generic[T]):
         journal: bool = False,
         id: str | Callable[[T], Any] | None = None,  # noqa: A002 -- the user's word
     ) -> DataStream[Any]:
-        """Join each record with what an async function finds for its key.
+        """Join each record with the result of an async function for its key.
 
         Args:
             lookup: ``async def lookup(key)``, which returns None if it finds nothing.
@@ -1043,7 +1043,7 @@ class DataStream(Generic[T]):
             retry: How often, and after which delays, a failed lookup is repeated.
             limit: A rate limit, shared by all operators that name it.
             batch: Look up several keys in one call, which gets and returns a list.
-            on_error: What to do with a record whose lookup or join failed.
+            on_error: How to handle a record whose lookup or join failed.
             capacity: The maximum number of records held in the whole job.
             journal: Record what lookups found; as in `DataStream.map_async`.
             id: What identifies the lookup for a record; as in `DataStream.map_async`.
@@ -1132,7 +1132,7 @@ class DataStream(Generic[T]):
             other: The other stream, which is broadcast to every subtask.
             function: ``(record, latest)`` → the result, sync or ``async def``; None for
                 a tuple of both.
-            on_error: What to do with a pair for which ``function`` raises.
+            on_error: How to handle a pair for which ``function`` raises.
 
         Example:
             >>> import aiomailbox as am
@@ -1336,7 +1336,8 @@ class DataStream(Generic[T]):
         """Send every record to every subtask.
 
         Args:
-            *descriptors: Broadcast state for what the records contain, such as rules.
+            *descriptors: Broadcast state for the contents of the records, such as
+                rules.
 
         Returns:
             Without descriptors a stream; with them an argument of `DataStream.connect` for
@@ -1417,8 +1418,8 @@ class DataStream(Generic[T]):
     def slot_sharing_group(self, name: str) -> Self:
         """Return the stream with a slot sharing group for the operator and what follows.
 
-        Operators of different groups share no task. A deployment over several
-        processes gives each group workers of its own.
+        Operators of different groups share no task. A deployment over several processes
+        gives each group its own workers.
 
         Args:
             name: The group's name. An operator without one is in the group of its inputs,
@@ -1448,7 +1449,7 @@ class DataStream(Generic[T]):
 
         Args:
             sink: The sink, or the function.
-            on_error: What to do with a record for which the function raises, or that
+            on_error: How to handle a record for which the function raises, or that
                 the sink rejects because of its contents. A sink that cannot be written
                 fails the job in any case.
             run_in: ``"thread"`` for a function that blocks, such as a synchronous client:
@@ -1939,7 +1940,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         Args:
             function: ``(reduced, record)`` → a new record. It must change neither of the
                 two: the reduced value has already been emitted.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
 
         Example:
             >>> import aiomailbox as am
@@ -1969,7 +1970,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         Args:
             field: A field's name, or a function of a record; no value may be None.
             first: Whether the first of several such records is emitted, not the last.
-            on_error: What to do with a record whose value cannot be compared.
+            on_error: How to handle a record whose value cannot be compared.
         """
         return self._extreme("min_by", field, first, on_error)
 
@@ -1985,7 +1986,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         Args:
             field: A field's name, or a function of a record; no value may be None.
             first: Whether the first of several such records is emitted, not the last.
-            on_error: What to do with a record whose value cannot be compared.
+            on_error: How to handle a record whose value cannot be compared.
 
         Example:
             >>> import aiomailbox as am
@@ -2041,7 +2042,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several
                 named aggregates give records with a field ``key``.
             include_key: Whether a single aggregate emits ``(key, result)``.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
 
         Example:
             >>> import aiomailbox as am
@@ -2076,7 +2077,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
         Args:
             function: A `KeyedProcessFunction`, or a function ``(value, context, out)``,
                 sync or ``async def``, if no timer is needed.
-            on_error: What to do with a record for which it raises.
+            on_error: How to handle a record for which it raises.
 
         Example:
             >>> import aiomailbox as am
@@ -2132,7 +2133,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             retry: How often, and after which delays, a failed call is repeated; each
                 attempt begins with the state that the key had before the record.
             limit: A rate limit, shared by all operators that name it.
-            on_error: What to do with a record after the last attempt. A timer that
+            on_error: How to handle a record after the last attempt. A timer that
                 fails always fails the job.
             capacity: The maximum number of records held in the whole job; by default, 4
                 times ``concurrency``.
@@ -2289,7 +2290,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
             pattern: The pattern, which begins with ``am.pattern(...)``.
             partials_max: The maximum number of partial matches kept per key; beyond it, the
                 earliest is dropped and counted as ``partial_matches_dropped``.
-            on_error: What to do with a record for which a step's ``where`` raises.
+            on_error: How to handle a record for which a step's ``where`` raises.
 
         Example:
             >>> import aiomailbox as am
@@ -2436,7 +2437,7 @@ class KeyedStream(DataStream[T], Generic[K, T]):
                 or ``async def``; None for a tuple of both.
             left: Whether records without a version are kept, joined with None.
             left_late: The side output of records that arrive too late.
-            on_error: What to do with a pair for which ``join`` raises.
+            on_error: How to handle a pair for which ``join`` raises.
 
         Raises:
             UsageError: If the right stream has no key.

@@ -215,12 +215,12 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
                 ``async def`` function is awaited for each record as it arrives. Merging
                 session windows are folded too, so the function must be associative.
             window_function: Gets the result, the key and the window; None emits the result.
-            on_error: What to do with a record, or a firing, for which a function raises.
-                A record is added to all its windows or, if that or the trigger fails, to
-                none. A firing that fails emits nothing; its window is purged and cleaned
-                up as after one that succeeded. What the window function changed in its
-                own state stays changed. The dead letter of a firing has a `FailedWindow`
-                as its record.
+            on_error: How to handle a record, or a firing, for which a function raises.
+                A record is added to all its windows or, if that or the trigger fails,
+                to none. A firing that fails emits nothing; its window is purged and
+                cleaned up as after one that succeeded. Changes that the window function
+                made to its own state remain. The dead letter of a firing has a
+                `FailedWindow` as its record.
         """
         check_function(function, "function", arity=2)
         return self._windowed(
@@ -239,7 +239,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         Args:
             field: A field's name, or a function of a record; no value may be None.
             first: Whether the first of several such records is emitted, not the last.
-            on_error: What to do with a record whose value cannot be compared; as in
+            on_error: How to handle a record whose value cannot be compared; as in
                 `reduce`.
         """
         return self._extreme("min_by", field, first, on_error)
@@ -256,7 +256,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         Args:
             field: A field's name, or a function of a record; no value may be None.
             first: Whether the first of several such records is emitted, not the last.
-            on_error: What to do with a record whose value cannot be compared; as in
+            on_error: How to handle a record whose value cannot be compared; as in
                 `reduce`.
 
         Example:
@@ -326,7 +326,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             window_function: Gets the result, the key and the window; None emits the result.
             include_key: Whether a single aggregate emits ``(key, result)``. Such results
                 are rows, also where those of ``am.aggregates(...)`` would be columns.
-            on_error: What to do with a record, or a firing, for which a function raises;
+            on_error: How to handle a record, or a firing, for which a function raises;
                 as in `reduce`.
 
         Raises:
@@ -373,7 +373,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         Args:
             function: A `ProcessWindowFunction`, or a function
                 ``(key, context, elements, out)``, sync or ``async def``.
-            on_error: What to do with a record, or a firing, for which it raises; as in
+            on_error: How to handle a record, or a firing, for which it raises; as in
                 `reduce`.
         """
         if not isinstance(function, ProcessWindowFunction):
@@ -392,7 +392,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
 
         Args:
             function: ``function(key, window, records)`` returns an iterable.
-            on_error: What to do with a record, or a firing, for which it raises; as in
+            on_error: How to handle a record, or a firing, for which it raises; as in
                 `reduce`.
         """
         check_function(function, "function", arity=3)
@@ -406,7 +406,7 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
         Args:
             name: The operator's name.
             function: Takes records that are marked with their side.
-            on_error: What to do with those for which it raises.
+            on_error: How to handle those for which it raises.
         """
         for origin in self._origins:
             # It marks the records of a side for this function, and has none itself.

@@ -162,7 +162,7 @@ class Savepoint:
         return self._metadata
 
     def operators(self) -> list[SavepointOperator]:
-        """Return the operators with what they keep; contents are not read.
+        """Return the operators with their states; contents are not read.
 
         Raises:
             DamagedFileError: If a file is not what was written.
@@ -200,8 +200,8 @@ class Savepoint:
 
         Of keyed state ``(key, value)``, or ``(key, namespace, value)`` where it belongs
         to windows; the value of list state is a list, of map state a dict. Of broadcast
-        state ``(key, value)``, of other lists without keys their elements. What had a
-        time to live is there with or without having expired.
+        state ``(key, value)``, of other lists without keys their elements. Values with
+        a time to live are included, expired or not.
 
         Args:
             uid: The operator's uid, its id, or its name if no other has it.

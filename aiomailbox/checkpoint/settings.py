@@ -36,7 +36,7 @@ class Retention(Enum):
 
 
 class CheckpointingMode(Enum):
-    """What a recovery does to records that were processed after the checkpoint."""
+    """How often a recovery counts the records that were processed after the checkpoint."""
 
     EXACTLY_ONCE = "exactly_once"
     AT_LEAST_ONCE = "at_least_once"
@@ -81,7 +81,7 @@ class CheckpointConfig:
     Raises:
         InvalidArgumentError: If a number is out of its range, or settings exclude each
             other.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Concept:
         Flink, ``CheckpointConfig``; the defaults are Flink's.
@@ -153,9 +153,7 @@ class CheckpointConfig:
         """Return when checkpoints are taken and where they go, for `explain`.
 
         Example:
-            >>> str(
-            ...     CheckpointSettings(interval=timedelta(minutes=1), directory="/jobs")
-            ... )
+            >>> str(CheckpointConfig(interval=timedelta(minutes=1), directory="/jobs"))
             'every 1 min, to /jobs, which keeps the last one'
         """
         when = "when asked for"

@@ -240,7 +240,7 @@ class AsyncColumnOperator(AsyncMapOperator):
     Raises:
         InvalidArgumentError: If ``columns`` are not the fields of the declared class, or
             another argument has a value that cannot work.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Attributes:
         into: What was given.

@@ -271,7 +271,7 @@ class ExpressionOperator(Operator):
 
     Args:
         expressions: What to evaluate.
-        on_error: What to do with a record for which that fails.
+        on_error: How to handle a record for which that fails.
     """
 
     takes_columns = True
@@ -347,7 +347,7 @@ class ExpressionFilter(ExpressionOperator):
 
     Args:
         expression: Of Boolean values.
-        on_error: What to do with a record for which it cannot be computed.
+        on_error: How to handle a record for which it cannot be computed.
 
     Example:
         >>> from aiomailbox.testing import OneInputHarness
@@ -379,7 +379,7 @@ class ProjectionOperator(ExpressionOperator):
 
     Args:
         projection: Which fields.
-        on_error: What to do with a record for which an expression cannot be computed.
+        on_error: How to handle a record for which an expression cannot be computed.
 
     Example:
         >>> from aiomailbox.columnar.expressions import Select

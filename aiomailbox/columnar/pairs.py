@@ -385,7 +385,7 @@ class PairSelection(ExpressionOperator):
 
     Args:
         fields: What the records get.
-        on_error: What to do with a pair for which that fails.
+        on_error: How to handle a pair for which that fails.
 
     Example:
         >>> import pyarrow.compute as pc

@@ -57,10 +57,11 @@ class AsyncIterableSource:
     A helper task awaits them, a bounded number ahead of the pipeline; all elements that
     have arrived when the pipeline polls form one run. An early end closes the generator.
 
-    With ``offset=`` it is replayable: a snapshot has the offset of the last element that
-    was emitted, and the function is called with it to resume. Without it, a restored job
-    reads everything that the function's new iterable gives: from a queue or a web socket,
-    what arrives from then on; from an iterable that starts anew, everything again.
+    With ``offset=`` it is replayable: a snapshot has the offset of the last element
+    that was emitted, and the function is called with it to resume. Without it, a
+    restored job reads the function's new iterable from its start: a queue or a web
+    socket gives new elements only, an iterable that starts anew gives all elements
+    again.
 
     Args:
         iterable: An asynchronous iterable, or a function without arguments that

@@ -127,12 +127,13 @@ def check_loop(
 class Inbox(AsyncIterableSource, Generic[T]):
     """A source that other code of the program puts records into.
 
-    Not replayable: records that a failed job has read are not read again. One job at a time
-    reads it. Before the first one, records wait in it. A job that is stopped processes all
-    records that were put before. When its job has ended, failed or was cancelled, or is
-    being stopped, the inbox refuses records until another job that reads it starts. What was put
-    and not read before waits for that one, and the log says how many there are. Where a job
-    takes over with ``replace=``, nothing is refused: records wait for the new job.
+    Not replayable: records that a failed job has read are not read again. One job at a
+    time reads it. Before the first one, records wait in it. A job that is stopped
+    processes all records that were put before. When its job has ended, failed or was
+    cancelled, or is being stopped, the inbox refuses records until another job that
+    reads it starts. Unread records wait for that job, and the log gives their number.
+    Where a job takes over with ``replace=``, nothing is refused: records wait for the
+    new job.
 
     Args:
         size: How many records may wait in it; the pipeline holds as many again.

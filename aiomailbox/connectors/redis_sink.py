@@ -37,10 +37,11 @@ class RedisSink:
     Guarantee: idempotent. Records are written at once, and a checkpoint waits until the
     server has accepted all earlier records. After a failure, those since the latest
     checkpoint are written again, in order: each key ends as if they were written once,
-    but readers may see earlier values for a moment. Without checkpoints, a failed job has
-    written some of its records. Records of one key must come from one subtask,
-    as after ``key_by``, and no write may depend on how often it is made: there are no
-    counters and no lists here. What a server keeps when it crashes is its own setting.
+    but readers may see earlier values for a moment. Without checkpoints, a failed job
+    has written some of its records. Records of one key must come from one subtask, as
+    after ``key_by``, and no write may depend on how often it is made: there are no
+    counters and no lists here. The server's own settings decide which keys survive its
+    crash.
 
     Args:
         url: ``redis://user:password@host:6379/0``, ``rediss://`` or ``unix://path``; needs

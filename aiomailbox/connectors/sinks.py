@@ -60,11 +60,12 @@ class ImmediateWriter:
 class FunctionSink:
     """Calls a function with every record, in order.
 
-    An ``async def`` function is awaited before it gets the next record, so the
-    pipeline goes at its pace. Guarantee: at least once. In a job with checkpoints, records
-    since the newest one come again after a failure: what the function does must bear it.
-    Without checkpoints a job that fails has called it for some of its records. It is called in the process that starts the job, wherever the rest
-    of the job runs: what it fills or prints is the caller's.
+    An ``async def`` function is awaited before it gets the next record, so the pipeline
+    goes at its pace. Guarantee: at least once. In a job with checkpoints, the function
+    gets the records since the newest one again after a failure: make it idempotent.
+    Without checkpoints a job that fails has called it for some of its records. The
+    process that starts the job calls it, wherever the rest of the job runs, so it can
+    fill the caller's lists and print.
 
     Args:
         function: A function of one record. What it returns is ignored, but a coroutine

@@ -234,8 +234,8 @@ class AlignmentConfig:
 class WatermarkStrategy(metaclass=Suggesting):
     """Where event times come from, and how late records may be.
 
-    Holds no progress: each task, and each split of a source, makes a generator of its
-    own. Every method returns a new strategy.
+    Holds no progress: each task, and each split of a source, creates its own generator.
+    Every method returns a new strategy.
 
     Attributes:
         generator_factory: Makes the generator of a stream or split.
@@ -282,7 +282,7 @@ class WatermarkStrategy(metaclass=Suggesting):
     def for_bounded_out_of_orderness(
         cls, max_out_of_orderness: timedelta
     ) -> WatermarkStrategy:
-        """Return a strategy for records that come at most so much too late.
+        """Return a strategy for records that come at most this much too late.
 
         Args:
             max_out_of_orderness: A timedelta.
@@ -363,8 +363,8 @@ class WatermarkStrategy(metaclass=Suggesting):
         """Let event time move while a DataFrame is read inside Spark, too.
 
         There (``apply_to``, ``run_on``) the rows of a partition may have any order, so
-        that watermarks are held to its end, and no row is late, unless ``order_by=`` sorts
-        them. This strategy holds for them as it does elsewhere: what comes later than it
+        watermarks wait for its end, and no row is late, unless ``order_by=`` sorts
+        them. This strategy then applies to them, too: a row that comes later than it
         allows is late.
         """
         return replace(self, moves_on_bounded_input=True)

@@ -294,7 +294,7 @@ class ActionGate:
 
 
 class MailboxController:
-    """What a default action may ask of the loop that runs it.
+    """The requests of a default action to the loop that runs it.
 
     Concept:
         Flink, ``MailboxDefaultAction.Controller``.

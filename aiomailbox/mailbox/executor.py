@@ -576,8 +576,8 @@ class MailboxExecutor:
     async def wait_until(self, availability: Availability) -> None:
         """Run mail, as in `run_waiting`, until something is available; maybe at once.
 
-        In the middle of a record, or of a run: what is in no state yet is not
-        snapshotted meanwhile.
+        In the middle of a record, or of a run: no snapshot is taken meanwhile of data
+        that are not yet in state.
 
         Raises:
             StopTask: If the task was cancelled.

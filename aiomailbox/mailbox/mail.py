@@ -52,8 +52,8 @@ class Mail:
     """A function with its arguments, to be run by the task that owns the mailbox.
 
     Args:
-        run: A function, or a coroutine function: what it returns is awaited if it can
-            be. Never a coroutine object, which could run only once.
+        run: A function, or a coroutine function: an awaitable result is awaited. Never
+            a coroutine object, which could run only once.
         *args: Positional arguments of ``run``.
         priority: From `MIN_PRIORITY` to `MAX_PRIORITY`; a take at ``p`` sees the mail
             only if its priority is at least ``p``. Never reorders.

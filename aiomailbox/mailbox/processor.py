@@ -259,9 +259,9 @@ class MailboxProcessor:
     """Runs a mailbox and a default action in one asyncio task.
 
     Made anywhere; belongs to the task that first runs it. No event loop is touched
-    before that. ``async with`` runs it in a task of its own: at the end of the block the
-    mail that was sent is run and the mailbox is closed, and what made the loop fail is
-    raised. If the block fails, what runs is cancelled and the rest is not run.
+    before that. ``async with`` runs it in its own task. At the end of the block it runs
+    the mail that was sent, closes the mailbox, and raises the error that made the loop
+    fail. If the block fails, it cancels the running mail and runs no other.
 
     A loop that has ended for good (completed, failed or cancelled) closes its mailbox,
     and whoever waits for submitted mail that was not run gets `MailboxClosedError`. It
@@ -429,7 +429,7 @@ class MailboxProcessor:
         self._control.report_throwable(error)
 
     async def drain(self) -> None:
-        """Run the mail that is inside now; what it sends meanwhile stays there.
+        """Run the mail that is inside now; mail sent meanwhile stays there.
 
         Raises whatever a mail raises; the mails behind it are cancelled then.
         """
@@ -545,7 +545,7 @@ class MailboxProcessor:
 
     @property
     def suspended_mails(self) -> tuple[Mail, ...]:
-        """The mails that await something now, outermost first: what blocks the rest."""
+        """The mails that await something now, outermost first; they block the rest."""
         return tuple(self._control.suspended_mails)
 
     @property

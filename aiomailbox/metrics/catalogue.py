@@ -29,7 +29,7 @@ _GENERATION: Final = 1024
 
 
 class HistogramValue(msgspec.Struct, frozen=True):
-    """What a histogram has observed.
+    """The observations of a histogram.
 
     Attributes:
         count: Observations, all there ever were.
@@ -79,12 +79,12 @@ class HistogramValue(msgspec.Struct, frozen=True):
 
     @property
     def p95(self) -> float | None:
-        """What 95 % of the observations do not exceed."""
+        """The value that 95 % of the observations do not exceed."""
         return self.quantile(0.95)
 
     @property
     def p99(self) -> float | None:
-        """What 99 % of the observations do not exceed."""
+        """The value that 99 % of the observations do not exceed."""
         return self.quantile(0.99)
 
     def _middle(self, bucket: int) -> float:
@@ -95,7 +95,7 @@ class HistogramValue(msgspec.Struct, frozen=True):
 
     @staticmethod
     def sum_of(values: Iterable[HistogramValue]) -> HistogramValue:
-        """Return one histogram of what all of them have observed."""
+        """Return one histogram of all their observations."""
         count, total, maximum = 0, 0.0, None
         buckets: dict[int, int] = {}
         for value in values:

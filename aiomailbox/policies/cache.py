@@ -19,11 +19,11 @@ from aiomailbox.signatures import accepts
 class Cache:
     """Results of calls are cached by key, and concurrent equal calls are made once.
 
-    Each subtask has a cache of its own. Failures are not cached.
+    Each subtask has its own cache. Failures are not cached.
 
     Args:
         key: A field's name, or a function of a record; its result must be hashable.
-            None in a lookup join, which has a key of its own.
+            None in a lookup join, which has its own key.
         size: The maximum number of results; the least recently used is evicted first.
         ttl: How long a result is valid: a timedelta or seconds; None for no limit.
 

@@ -47,8 +47,8 @@ class RateLimit:
             A call that would use more is not made: `BudgetExceededError` goes to its
             ``on_error``, no later call is made, and the job's sources stop.
         unit: The name of a unit, for display: ``"tokens"``, ``"USD"``.
-        per_task: Whether each task has a limit of its own, without coordination; the
-            job may then use as many times the units as there are tasks.
+        per_task: Whether each task has its own limit, without coordination; the job may
+            then use that many units for each task.
         on_refusal: What a server's refusal holds back that says when to come again
             (Retry-After, `RetryLater`): ``"all"`` calls, as the server means the account;
             or ``"call"``: only the call that it refused, until a second one is refused

@@ -405,7 +405,7 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple, Generic[T]):
-    """What a caller asked, as a record.
+    """A caller's question, as a record.
 
     Attributes:
         desk: Where it was asked: which job's questions.

@@ -133,7 +133,7 @@ class JobConfig:
     Raises:
         InvalidArgumentError: If a setting is out of its range, or a name in
             ``state_names`` is none that a class of yours can have.
-        WrongTypeError: If a setting is of another type.
+        WrongTypeError: If a setting has the wrong type.
 
     Concept:
         Flink, ``execution.buffer-timeout.interval``, ``metrics.latency.interval``,

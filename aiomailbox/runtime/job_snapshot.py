@@ -210,7 +210,7 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         stalls: What has held the event loops of its tasks lately, oldest first.
         bottleneck: The operator that holds the job up, None if none does.
         stop_reason: Why its sources were stopped, such as a budget that is exhausted.
-        declared: What those metrics are that aiomailbox does not declare itself.
+        declared: The declarations of metrics that aiomailbox does not declare itself.
 
     Example:
         >>> import aiomailbox as am
@@ -291,9 +291,9 @@ class JobMetrics:
         state: Where the job is in its life.
         duration_s: Seconds since it started, or that it took.
         operators: Per operator its metrics over all subtasks, merged as they are
-            declared: docs/metrics.md.
-            A name that occurs again is numbered: ``map``, ``map #2``. All operators are
-            there from the first moment, sources first, with counts of 0.
+            declared: docs/metrics.md. A name that occurs again is numbered: ``map``,
+            ``map #2``. Lists all operators from the start, sources first, with counts
+            of 0.
         tasks: Per task its own: milliseconds per second that it was busy, idle and
             backpressured, pool usage, queue lengths, mails; the names are listed in
             docs/concepts/backpressure.md.

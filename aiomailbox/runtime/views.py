@@ -332,7 +332,7 @@ class CompletedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointView:
-    """What a completed checkpoint took.
+    """The time and size of a completed checkpoint.
 
     Attributes:
         completed: The checkpoint.

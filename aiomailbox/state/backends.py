@@ -382,12 +382,12 @@ class HeapStateBackend:
 class RocksDBStateBackend:
     """Keeps state in RocksDB on the local disk, for state that is larger than memory.
 
-    Needs ``aiomailbox[rocksdb]``. The files are temporary and removed with the task;
-    what a process that was killed has left is removed by the next job of the same user
-    that keeps state there.
+    Needs ``aiomailbox[rocksdb]``. The files are temporary, and the task removes them at
+    its end. If a process was killed, the next job of the same user that keeps state
+    there removes its files.
 
     Args:
-        path: Where each job creates a directory of its own; None for the system's
+        path: The place in which each job creates a directory; None for the system's
             directory for temporary files.
         memory_bytes: What the caches and buffers of one keyed operator in one subtask
             may take, about; at least 1 MiB. A single list or map has to fit in it.

@@ -34,7 +34,7 @@ class AggregateFunction(Protocol[InT_contra, AccT, OutT_co]):
     `add` and `merge` may change and return the accumulator they were given, or return
     another one; only what they return is kept.
 
-    Its type variables are those of the values, the accumulator and the result.
+    Its type variables stand for the values, the accumulator and the result.
 
     A class may have an ``accumulator_kind``, a str: under it, in place of the name of the
     class, savepoints find its accumulators again. Give it another one when they change.
@@ -231,8 +231,8 @@ class ValueStateDescriptor(StateDescriptor, Generic[ValueT]):
     Args:
         name: The state's name, unique within its operator.
         type_: The value's type, for serializers; None to take it from the values.
-        default: What `ValueState.value` returns when there is none: a copy of it, which
-            belongs to the key once it is given to `ValueState.update`.
+        default: The result of `ValueState.value` for a key without a value: a copy,
+            which belongs to the key once it is passed to `ValueState.update`.
         ttl: The time to live of a value; None for no limit.
         serializer: Converts contents to bytes; None for `ObjectSerializer`.
 

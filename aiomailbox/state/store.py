@@ -174,7 +174,7 @@ class StateRegistry(Generic[TableT]):
         return Restoring(entry.table, None, None)
 
     def unmatched(self) -> UnmatchedState:
-        """Return what was restored and not asked for so far, and what began empty."""
+        """Return restored states that nothing reads, and states that began empty."""
         if not self._restored:
             return UnmatchedState()
         unread = [
@@ -357,8 +357,8 @@ class ValueState(Protocol[ValueT]):
 class ListState(Protocol[ValueT]):
     """A list of the current key.
 
-    Put back what you change: where state is kept as bytes, a change in place of what
-    was read may be lost.
+    Write changed objects back: if the backend keeps bytes, a change in place of an
+    object that you read may be lost.
 
     Concept:
         Flink, ``ListState``.
@@ -388,10 +388,9 @@ class ListState(Protocol[ValueT]):
 class MapState(Protocol[MapKeyT, ValueT]):
     """A map of the current key.
 
-    Put back what you change: where state is kept as bytes, a change in place of what
-    was read may be lost.
-    ``items``, ``keys`` and ``values`` return new lists, so the map may be changed
-    while they are walked.
+    Write changed objects back: if the backend keeps bytes, a change in place of an
+    object that you read may be lost. ``items``, ``keys`` and ``values`` return new
+    lists, so the map may be changed while they are walked.
 
     Concept:
         Flink, ``MapState``.
@@ -688,7 +687,7 @@ class KeyedStateStore(Protocol):
         ...
 
     def unmatched(self) -> UnmatchedState:
-        """Return what was restored and not asked for so far, and what began empty."""
+        """Return restored states that nothing reads, and states that began empty."""
         ...
 
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:

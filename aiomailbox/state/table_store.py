@@ -252,7 +252,7 @@ class TableStateStore(Generic[TableT]):
         return len(keys)
 
     def unmatched(self) -> UnmatchedState:
-        """Return what was restored and not asked for so far, and what began empty."""
+        """Return restored states that nothing reads, and states that began empty."""
         return self._registry.unmatched()
 
     def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:

@@ -77,7 +77,7 @@ def window_operator(
         allowed_lateness: How long after its end a window takes late records: a
             timedelta.
         late_tag: The side output of records that come too late.
-        on_error: What to do with a record for which a function raises.
+        on_error: How to handle a record for which a function raises.
 
     Raises:
         InvalidArgumentError: If there is nothing to do with a window, or two things; if

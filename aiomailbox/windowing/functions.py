@@ -89,7 +89,7 @@ class ProcessWindowContext(Context, Generic[WindowT]):
     Attributes:
         window: The window.
         current_watermark: The watermark.
-        resource: What the context manager that ``open`` returned gave, or None.
+        resource: The value of the context manager that ``open`` returned, or None.
 
     Concept:
         Flink, ``ProcessWindowFunction.Context``.
@@ -176,8 +176,8 @@ class ProcessWindowFunction(Generic[KeyT, InT, OutT, WindowT]):
     def open(self, context: RuntimeContext, /) -> Any:
         """Acquire resources, before the first window.
 
-        A context manager that is returned, such as an HTTP client, is entered now and
-        left at the end; what it gives is ``context.resource``.
+        If it returns a context manager, such as an HTTP client, the operator enters it
+        now and leaves it at the end; its value is ``context.resource``.
         """
         return None
 

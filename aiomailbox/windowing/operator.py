@@ -228,7 +228,7 @@ class WindowEmitter:
 
 @dataclass(frozen=True, slots=True)
 class FailedWindow:
-    """A window whose firing failed: what a `DeadLetter` of a window has as its record.
+    """A window whose firing failed: the record of a window's `DeadLetter`.
 
     Attributes:
         key: The window's key; 0 of windows without keys.

@@ -55,7 +55,7 @@ def partition_operator(
         reduce: ``(reduced, record) -> reduced``.
         function: ``records -> results``.
         include_key: Whether the result of a single aggregate is ``(key, result)``.
-        on_error: What to do with a record, or a partition, for which a function raises.
+        on_error: How to handle a record, or a partition, for which a function raises.
 
     Concept:
         Flink, ``KeyedPartitionWindowedStream`` and ``NonKeyedPartitionWindowedStream``.

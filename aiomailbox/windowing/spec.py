@@ -46,7 +46,7 @@ class WindowSpec:
         evictor: Which records are left out; None for none.
         allowed_lateness_ms: How long after its end a window takes late records.
         late_tag: The side output of records that come too late; None drops them.
-        on_error: What to do with a record for which a function raises.
+        on_error: How to handle a record for which a function raises.
         include_key: Whether results that have no field ``key`` are ``(key, result)``.
 
     Raises:

@@ -23,7 +23,7 @@ from aiomailbox.windowing.time_window import Window
 
 
 class TriggerResult(Enum):
-    """What happens to a window's contents: they are emitted, purged, both, or neither."""
+    """The action on a window's contents: emit, purge, both, or neither."""
 
     CONTINUE = "continue"
     FIRE = "fire"
@@ -243,7 +243,7 @@ class ProcessingTimeTrigger(Trigger):
 class CountTrigger(Trigger):
     """Fires for every ``count``-th record of a window.
 
-    What is left below ``count`` when the window ends is never emitted.
+    The window never emits a rest below ``count`` at its end.
 
     Args:
         count: At least 1.

@@ -431,12 +431,12 @@ _BY_ENDING: Final[dict[str, Format]] = {
 class FileSource(Generic[OutT]):
     """Reads the records of files; each reader reads one file after another.
 
-    Files are assigned in order to readers that request one; each file has a watermark of
-    its own and holds event time back until it has been read. Reading happens in a
-    thread, a bounded amount ahead of the pipeline. A snapshot records which files are still
-    to be read, and the byte (for Parquet, the row) to resume at, so the source resumes
-    exactly where a snapshot was taken, as long as files do not change. A file must be
-    complete when it appears: write it to another place and then move it.
+    Files are assigned in order to readers that request one; each file has its own
+    watermark and holds event time back until it has been read. Reading happens in a
+    thread, a bounded amount ahead of the pipeline. A snapshot records which files are
+    still to be read, and the byte (for Parquet, the row) to resume at, so the source
+    resumes exactly where a snapshot was taken, as long as files do not change. A file
+    must be complete when it appears: write it to another place and then move it.
 
     Args:
         path: A file, a directory, a pattern with ``*``, a URL that fsspec knows (extra

@@ -58,8 +58,8 @@ _T = TypeVar("_T", bound=Callable[..., Any])
 def commutative(function: _T) -> _T:
     """Promise that a reduce function or an aggregate combines records in any order.
 
-    Overlapping windows may then share work: a record is added once, not once per
-    window, and what was added is merged. The results are the same; only sums of floats
+    Overlapping windows may then share work: they add a record once, not once per
+    window, and merge the partial results. The results are the same; only sums of floats
     may differ in their last digits.
 
     A function that is given to ``reduce`` must be associative too, and must not change
@@ -68,8 +68,9 @@ def commutative(function: _T) -> _T:
     neither changes nor keeps the second.
 
     Args:
-        function: The reduce function, or the class of the aggregate. It is marked and
-            returned; what cannot be marked, such as a built-in function, is wrapped.
+        function: The reduce function, or the class of the aggregate. Returns the
+            function, marked; wraps it if it cannot be marked, such as a built-in
+            function.
 
     Raises:
         WrongTypeError: If it cannot be called.
@@ -696,8 +697,8 @@ def min_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: 
 def min_(field: Selector, *, where: Condition | None = None) -> Aggregate:
     """Find the smallest value of a field; None if no record has one.
 
-    ``where`` as for `sum_`. Text is compared letter by letter; a warning says so if it
-    is that of a CSV file that was read without a class.
+    ``where`` as for `sum_`. Text is compared letter by letter; a warning says so for
+    text of a CSV file that was read without a class.
     """
     return _single("min_", field, where)
 

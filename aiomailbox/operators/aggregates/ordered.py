@@ -222,7 +222,7 @@ def top_n(n: int, *, by: Selector, where: Condition | None = None) -> TopN[InT]:
 
     Raises:
         InvalidArgumentError: If ``n`` is below 1.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Concept:
         Flink SQL, Top-N.
@@ -314,9 +314,9 @@ class CountDistinct(Undoable):
 def count_distinct(field: Selector, *, where: Condition | None = None) -> CountDistinct:
     """Count the different values of a field, exactly; None is none of them.
 
-    Every value is kept, per key and window: about 60 bytes each and what the value
-    itself takes, so 100,000 strings of 20 characters are some 13 MB. Values that are
-    equal in Python are one: 1, 1.0 and True.
+    It keeps every value, per key and window: about 60 bytes each plus the value itself,
+    so 100,000 strings of 20 characters take some 13 MB. Values that are equal in Python
+    are one: 1, 1.0 and True.
 
     Args:
         field: A field's name or a function of a record; values can be hashed.
@@ -465,12 +465,12 @@ def quantile(
     accuracy: float = 0.01,
     where: Condition | None = None,
 ) -> Quantile:
-    """Estimate a quantile of a field: the median is that of 0.5.
+    """Estimate a quantile of a field; 0.5 is the median.
 
     The result differs from the value at rank ``q * (count - 1)``, rounded down, by at
-    most ``accuracy`` times that value, however many records there are and however they
-    were merged; a count is kept per bin of values that close to each other. None if no
-    record has a value. Needs the extra ``sketch``.
+    most ``accuracy`` times that value, for any number of records and any merges. It
+    keeps a count per bin of values that are this close to each other. None if no record
+    has a value. Needs the extra ``sketch``.
 
     Args:
         q: From 0 to 1.
@@ -482,7 +482,7 @@ def quantile(
     Raises:
         InvalidArgumentError: If a number is out of range.
         MissingExtraError: If ``ddsketch`` is not installed.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Example:
         >>> median = quantile(0.5, float)

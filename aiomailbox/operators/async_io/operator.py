@@ -176,7 +176,7 @@ class AsyncMapOperator(Operator):
         batch: Calls take lists of records and return lists of results; a result that
             is an exception is a failure of its record alone.
         cache: Keeps results by key; equal calls at one time are made once.
-        on_error: What to do with a record whose last attempt failed.
+        on_error: How to handle a record whose last attempt failed.
         capacity: Records held at most in the whole job: called, waiting for a slot or a
             retry, or done and waiting for their place. 4 times as many as can be
             called, if left out.
@@ -191,7 +191,7 @@ class AsyncMapOperator(Operator):
 
     Raises:
         InvalidArgumentError: If an argument has a value that cannot work.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     At the end of a bounded input all calls are finished with all their retries: there
     is no hurry, and Flink's single last attempt at once would fail records that a

@@ -215,7 +215,7 @@ class RowFlow:
         queue: Where rows keep their places.
         emitter: Told when something can be emitted.
         failures: Where skipped rows are counted.
-        on_error: What to do with a row whose last attempt failed.
+        on_error: How to handle a row whose last attempt failed.
         settings: How calls are made.
         gate: One row of a key at a time, or None.
         read_key: Reads a row's key, if there is a gate.

@@ -50,7 +50,7 @@ class CallSettings:
     Raises:
         InvalidArgumentError: If a duration or a weight is out of its range, a weight is
             given without a limit, or a journal without ids.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
     """
 
     timeout: timedelta | float | None = None
@@ -233,7 +233,7 @@ class HasIdentity(Protocol):
 
 
 class AsyncCall:
-    """What a call of an async function may know of itself; see `current_call`.
+    """Facts about a call of an async function; see `current_call`.
 
     Attributes:
         attempt: From 1; resumes from where it was when the job was started again.
@@ -282,7 +282,7 @@ _current: ContextVar[tuple[str, Sequence[HasIdentity], int]] = ContextVar("call"
 def current_call() -> AsyncCall:
     """Return what an async function that runs may know of its call.
 
-    It is there wherever the function's call leads: in tasks that it starts, too.
+    It works everywhere in the function's call, also in tasks that it starts.
 
     Raises:
         IllegalStateError: If no function of a ``map_async(id=...)`` is being called.

@@ -200,7 +200,7 @@ class AsyncTimerService(TimerNames):
 
 
 class KeyedAsyncContext(Context, Generic[KeyT]):
-    """What belongs to one row, or to one timer, as long as it is processed.
+    """The context of one row, or of one timer, while it is processed.
 
     Unlike the context of a synchronous function it is not shared between calls.
 
@@ -283,8 +283,8 @@ class KeyedAsyncProcessFunction(Generic[KeyT, InT, OutT]):
     """An asynchronous function with state and timers per key; subclass it.
 
     While a row of a key is being processed no other row and no timer of that key is;
-    rows of other keys are. What the function emits, keeps and plans takes effect
-    when it has returned, all at once, or not at all if it raises.
+    rows of other keys are. The function's results, changes of state and timers take
+    effect together when it has returned, or not at all if it raises.
 
     State objects may be made in `open`, from ``context.keyed_state``, and kept.
 
@@ -319,8 +319,8 @@ class KeyedAsyncProcessFunction(Generic[KeyT, InT, OutT]):
             context: The operator's context.
 
         Returns:
-            None, or a context manager, e.g. an HTTP client: it is entered now and left
-            at the end, and what it gives is ``context.resource`` of every call.
+            None, or a context manager, e.g. an HTTP client. The operator enters it now
+            and leaves it at the end; its value is ``context.resource`` in every call.
         """
         return None
 
@@ -328,7 +328,7 @@ class KeyedAsyncProcessFunction(Generic[KeyT, InT, OutT]):
     async def process_element(
         self, value: InT, context: KeyedAsyncContext[KeyT], out: Collector[OutT], /
     ) -> None:
-        """Process one record; what it leads to goes to ``out.collect(value)``."""
+        """Process one record; pass results to ``out.collect(value)``."""
         raise WrongTypeError(
             "function", f"{type(self).__qualname__} defines no process_element"
         )

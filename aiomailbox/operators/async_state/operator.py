@@ -344,14 +344,14 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         deadline: Limit of all attempts of a row with their waits.
         retry: Whether and when a row that failed is tried again, from its state before.
         limit: A rate that all operators that name it keep together.
-        on_error: What to do with a row after its last attempt; nothing that it changed
+        on_error: How to handle a row after its last attempt; nothing that it changed
             stays. A timer that fails always fails the task.
         capacity: Rows held at most in the whole job, 4 times ``concurrency`` if left out.
         key_capacity: Rows that may wait for their key, beside ``capacity``.
 
     Raises:
         InvalidArgumentError: If an argument has a value that cannot work.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Concept:
         Flink, ``AsyncExecutionController`` with ``AsyncKeyedProcessOperator``.

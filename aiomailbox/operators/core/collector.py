@@ -30,9 +30,9 @@ class Collector(Generic[OutT]):
     """Takes results one by one and passes them on as runs.
 
     Results get the event time of the record or timer that is being processed. They go
-    out when the function is done with its run, and in pieces before that if there are
-    many: what one record may emit is for the output to say, and where its overdraft
-    ceiling is reached `collect` raises, in the middle of the function.
+    out when the function has finished its run, or earlier in pieces if there are many.
+    The output limits the results of one record: at its overdraft ceiling `collect`
+    raises, in the middle of the function.
 
     Args:
         output: Where the results are passed on to.

@@ -214,7 +214,7 @@ class Handover(Protocol):
 
 
 class RuntimeContext(Protocol):
-    """What an operator may use of its task and job.
+    """The services of its task and job that an operator may use.
 
     Attributes:
         job_name: The job's name.

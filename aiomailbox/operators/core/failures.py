@@ -86,7 +86,7 @@ class ErrorAction(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OnError:
-    """What an operator does with a record whose function raised.
+    """The handling of a record whose function raised.
 
     Use the constants `fail` and `skip` or the function `dead_letter`.
     """
@@ -158,7 +158,7 @@ class RecordFailures:
     collects goes out with `report`, which may.
 
     Args:
-        on_error: What to do with a record whose function raised.
+        on_error: How to handle a record whose function raised.
         function: The user's function; names the place if a traceback does not.
         context: The operator's context.
         output: The operator's output, for dead letters.

@@ -586,7 +586,7 @@ class FunctionStateContext:
 
 @runtime_checkable
 class CheckpointedFunction(Protocol):
-    """What a process function may have, to keep things that belong to no key.
+    """Methods of a process function that keeps state without keys.
 
     A function need not derive from it: it is enough to have both methods.
 
@@ -633,7 +633,7 @@ class CheckpointedFunction(Protocol):
 
 
 class CheckpointListener:
-    """What a function may derive from to be notified of checkpoints.
+    """A base class for functions that are notified of checkpoints.
 
     For side effects that wait until a checkpoint covers them. Process and window functions,
     and objects given to ``map``, ``filter``, ``flat_map``, ``map_async`` and ``sink_to``, are

@@ -202,7 +202,7 @@ class FunctionOperator(Operator):
 
     Args:
         function: The function; it is not shared between subtasks.
-        on_error: What to do with a record for which it raises. What it had emitted
+        on_error: How to handle a record for which it raises. What it had emitted
             and kept for the record until then stays.
 
     Raises:
@@ -270,7 +270,7 @@ class ElementOperator(FunctionOperator):
 
     Args:
         function: The function; it is not shared between subtasks.
-        on_error: What to do with a record for which it raises.
+        on_error: How to handle a record for which it raises.
 
     Raises:
         WrongTypeError: If ``function`` lacks a method, or one of them is a generator.

@@ -44,7 +44,7 @@ class ProcessContext(Context):
     Attributes:
         timestamp: The record's event time in milliseconds, or None.
         current_watermark: The watermark so far, `MIN_TIMESTAMP` before the first.
-        resource: What the context manager that ``open`` returned gave, or None.
+        resource: The value of the context manager that ``open`` returned, or None.
 
     Concept:
         Flink, ``ProcessFunction.Context``.
@@ -520,7 +520,7 @@ class KeyedBroadcastContext(BroadcastContext):
                 ``async def``: no record may come in between.
 
         Raises:
-            WrongTypeError: If ``function`` is of a wrong type.
+            WrongTypeError: If ``function`` has the wrong type.
         """
         check_sync_function(function, "function", arity=2)
         store = self._context.keyed_state

@@ -71,7 +71,7 @@ class ElementFunction(RichFunction[OutT], Generic[InT, ContextT, OutT]):
     def process_element(
         self, value: InT, context: ContextT, out: Collector[OutT], /
     ) -> Pending:
-        """Process one record; what it leads to goes to ``out.collect(value)``."""
+        """Process one record; pass results to ``out.collect(value)``."""
         raise WrongTypeError(
             "function", f"{type(self).__qualname__} defines no process_element"
         )
@@ -81,7 +81,7 @@ class ProcessFunction(ElementFunction[InT, ProcessContext, OutT], Generic[InT, O
     """A function with a life, side outputs and access to time; subclass it.
 
     Each method may be ``async def``. For a type checker, ``ProcessFunction[In, Out]``
-    says what comes in and what goes out.
+    declares the types of input and output.
 
     Concept:
         Flink, ``ProcessFunction``.
@@ -104,7 +104,7 @@ class ProcessOperator(ElementOperator):
 
     Args:
         function: The function; it is not shared between subtasks.
-        on_error: What to do with a record for which it raises. What it had emitted
+        on_error: How to handle a record for which it raises. What it had emitted
             for the record until then stays emitted.
 
     Raises:
@@ -194,7 +194,7 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
 
     Args:
         function: The function; it is not shared between subtasks.
-        on_error: What to do with a record for which it raises. What it had emitted
+        on_error: How to handle a record for which it raises. What it had emitted
             and kept for the record until then stays.
         **keys: For each input that has keys a field's name or a function of a record,
             by the parameter's name; those of all inputs are of one type.
@@ -287,7 +287,7 @@ class KeyedProcessOperator(KeyedFunctionOperator):
     Args:
         key: A field's name or a function of a record.
         function: The function; it is not shared between subtasks.
-        on_error: What to do with a record for which it raises. What it had emitted
+        on_error: How to handle a record for which it raises. What it had emitted
             and kept for the record until then stays.
 
     Raises:
@@ -395,7 +395,7 @@ class CoMapOperator(TwoInputOperator):
     Args:
         first: Called with each value of the first stream.
         second: Called with each value of the second stream.
-        on_error: What to do with a record for which its function raises.
+        on_error: How to handle a record for which its function raises.
 
     Raises:
         WrongTypeError: If a function cannot be called with one argument or is
@@ -452,7 +452,7 @@ class CoFlatMapOperator(CoMapOperator):
     Args:
         first: Called with each value of the first stream; returns an iterable.
         second: Called with each value of the second stream; returns an iterable.
-        on_error: What to do with a record for which its function raises.
+        on_error: How to handle a record for which its function raises.
 
     Concept:
         Flink, ``CoFlatMapFunction`` and ``CoStreamFlatMap``.
@@ -508,7 +508,7 @@ class CoProcessOperator(CoFunctionOperator):
 
     Args:
         function: The function; it is not shared between subtasks.
-        on_error: What to do with a record for which it raises.
+        on_error: How to handle a record for which it raises.
 
     Raises:
         WrongTypeError: If ``function`` lacks one of its two methods.
@@ -567,7 +567,7 @@ class KeyedCoProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         key1: The key of the first stream's records: a field's name or a function.
         key2: The key of the second stream's; keys of both are of one type.
         function: The function; it is not shared between subtasks.
-        on_error: What to do with a record for which it raises. What it had emitted
+        on_error: How to handle a record for which it raises. What it had emitted
             and kept for the record until then stays.
 
     Raises:
@@ -694,7 +694,7 @@ class BroadcastProcessOperator(CoFunctionOperator):
     Args:
         function: The function; it is not shared between subtasks.
         descriptors: The broadcast state, of which every subtask has a copy.
-        on_error: What to do with a record for which the function raises.
+        on_error: How to handle a record for which the function raises.
 
     Raises:
         InvalidArgumentError: If there is no descriptor, or two have one name.
@@ -757,7 +757,7 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         key: The key of the first stream's records: a field's name or a function.
         function: The function; it is not shared between subtasks.
         descriptors: The broadcast state, of which every subtask has a copy.
-        on_error: What to do with a record for which the function raises.
+        on_error: How to handle a record for which the function raises.
 
     Raises:
         InvalidArgumentError: If there is no descriptor, or two have one name.

@@ -32,7 +32,7 @@ class IntervalJoinOperator(KeyedJoinOperator):
         function: A `ProcessJoinFunction`, or a function ``(left, right)`` → result.
         left_late: The side output of left records that come too late.
         right_late: The side output of right records that come too late.
-        on_error: What to do with a pair for which the function raises.
+        on_error: How to handle a pair for which the function raises.
 
     Raises:
         InvalidArgumentError: If the interval is empty.

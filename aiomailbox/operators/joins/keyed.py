@@ -100,7 +100,7 @@ class ProcessJoinFunction(Generic[FirstT, SecondT, OutT]):
         out: Collector[OutT],
         /,
     ) -> Pending:
-        """Take a pair; what it leads to goes to ``out.collect(value)``."""
+        """Process a pair; pass results to ``out.collect(value)``."""
         raise WrongTypeError(
             "function", f"{type(self).__qualname__} defines no process_element"
         )
@@ -280,7 +280,7 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
         key1: The key of the left stream's records: a field's name or a function.
         key2: The key of the right stream's; keys of both are of one type.
         function: A `ProcessJoinFunction`, or a function ``(left, right)`` → result.
-        on_error: What to do with a pair for which the function raises.
+        on_error: How to handle a pair for which the function raises.
     """
 
     def __init__(

@@ -40,7 +40,7 @@ class LookupJoinOperator(AsyncMapOperator):
     Raises:
         InvalidArgumentError: If the cache has a key of its own, or another argument
             has a value that cannot work.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Concept:
         Flink SQL, ``AsyncLookupJoinRunner`` with its lookup cache.
@@ -160,7 +160,7 @@ class AsOfJoinOperator(KeyedJoinOperator):
         keep_unmatched: Whether a left record for which there is no version is joined
             with None; otherwise it leads to nothing.
         left_late: The side output of left records that come too late.
-        on_error: What to do with a pair for which the function raises.
+        on_error: How to handle a pair for which the function raises.
 
     Raises:
         WrongTypeError: If a key, the function or the tag is of a wrong type.

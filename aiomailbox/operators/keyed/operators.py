@@ -479,7 +479,7 @@ class RollingOperator(StatefulOperator):
         key: A field's name or a function of a record.
         function: The user's function, for error messages.
         is_async: Whether the function must be awaited.
-        on_error: What to do with a record for which it raises; its key's content
+        on_error: How to handle a record for which it raises; its key's content
             stays as it was.
         aggregate: What the contents are accumulators of.
     """
@@ -625,7 +625,7 @@ class KeyedReduceOperator(RollingOperator):
         key: A field's name or a function of a record.
         reduce_function: ``(reduced, record) -> reduced``, sync or ``async def``. The
             first record of a key is its first result.
-        on_error: What to do with a record for which the function raises.
+        on_error: How to handle a record for which the function raises.
 
     Raises:
         WrongTypeError: If ``key`` or ``reduce_function`` cannot be called so.
@@ -702,7 +702,7 @@ class KeyedAggregateOperator(RollingOperator):
             whose methods may be ``async def``.
         include_key: Whether results are ``(key, result)``. That of several named
             aggregates has the field ``key`` in any case.
-        on_error: What to do with a record for which the aggregate raises.
+        on_error: How to handle a record for which the aggregate raises.
 
     Raises:
         WrongTypeError: If ``aggregate`` lacks a method.

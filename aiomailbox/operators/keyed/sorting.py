@@ -61,7 +61,7 @@ class SortOperator(StatefulOperator):
         by: What records are sorted by: a field's name or a function of a record.
         descending: Whether the largest is first.
         memory_bytes: How much memory the records of a subtask may take, estimated.
-        on_error: What to do with a record whose value is None or cannot be compared.
+        on_error: How to handle a record whose value is None or cannot be compared.
 
     Concept:
         Flink, ``SortPartitionOperator`` and ``KeyedSortPartitionOperator``.

@@ -118,8 +118,8 @@ class Committer(Protocol):
         """Claim and check the target, before any task starts.
 
         Args:
-            restored: Whether the job resumes from a checkpoint: the target holds what
-                earlier executions committed, and what they prepared must stay.
+            restored: Whether the job resumes from a checkpoint: the target holds the
+                commits of earlier executions, and their prepared data must stay.
 
         Raises:
             TargetExistsError: If the target is already there.
@@ -160,8 +160,8 @@ class Sink(Protocol):
 
     A sink that gives results to objects of the process that starts the job says so with
     an attribute ``stays_in_parent`` that is True: its writers then run in that process.
-    What it promises after failures it says with an attribute ``guarantee``; without, that
-    is `Guarantee.AT_LEAST_ONCE`.
+    Its attribute ``guarantee`` declares how often rows appear after failures; without,
+    that is `Guarantee.AT_LEAST_ONCE`.
     """
 
     def create_writer(self, context: RuntimeContext, /) -> SinkWriter:
@@ -184,7 +184,7 @@ class SinkOperator(Operator):
 
     Args:
         sink: The sink; this operator makes its writer.
-        on_error: What to do with a record that the writer refuses.
+        on_error: How to handle a record that the writer refuses.
         line: Where the user gave it, for errors of sinks of the library.
 
     Raises:

@@ -34,7 +34,7 @@ SplitT = TypeVar("SplitT", bound=Split)
 
 
 class InputStatus(Enum):
-    """What a poll found out about the input."""
+    """The result of a poll of the input."""
 
     MORE_AVAILABLE = "more_available"
     NOTHING_AVAILABLE = "nothing_available"
@@ -176,9 +176,9 @@ class SplitEnumerator(Protocol[SplitT]):
 class SourceReader(Protocol[SplitT]):
     """Reads splits; lives in a task and is called from its mailbox only.
 
-    A reader that takes what cannot be read again, ahead of what it emits, has a method
-    ``stop()``: it takes no more, emits what it has, and says that its input ended.
-    One whose origin waits until a checkpoint holds what it gave has
+    If a reader takes records in advance that it could not read again, it has a method
+    ``stop()``: it then takes no more records, emits those that it has, and reports the
+    end of its input. One whose origin waits until a checkpoint holds what it gave has
     ``prepare_snapshot(checkpoint_id)``, called before `snapshot`, and
     ``notify_checkpoint_complete(checkpoint_id)``. One whose splits users know has
     ``describe_split(split_id)``, as "in the file 'a.csv'": so errors say where the
@@ -218,17 +218,17 @@ class SourceReader(Protocol[SplitT]):
 class Source(Protocol[SplitT]):
     """A description of where records come from; picklable, nothing live in it.
 
-    A source that cannot be pickled, or that reads objects of the process that starts
-    the job, says so with an attribute ``stays_in_parent`` that is True: its readers
-    then run in that process, wherever the rest of the job runs. If its records are
-    objects of a class that no function names, it has an attribute ``record_types``. One
-    that cannot give again what was read since a snapshot says so with an attribute
-    ``replayable`` that is False: a job with it counts nothing exactly once. If that
-    depends on something, an attribute ``replays`` says on what, in a few words. One that
-    knows how many records it has in all says so with an attribute ``record_count``, None
-    as long as it does not know; it is read for each job snapshot, and must not block.
-    One that says in an attribute ``position_types`` of which classes its splits and the
-    state of its enumerator are is never given those of a source of another kind.
+    Set an attribute ``stays_in_parent`` to True if the source cannot be pickled, or
+    reads objects of the process that starts the job: its readers then run in that
+    process, wherever the rest of the job runs. If its records are objects of a class
+    that no function names, it has an attribute ``record_types``. One that cannot give
+    again what was read since a snapshot says so with an attribute ``replayable`` that
+    is False: a job with it counts nothing exactly once. If that depends on something,
+    an attribute ``replays`` says on what, in a few words. One that knows how many
+    records it has in all says so with an attribute ``record_count``, None as long as it
+    does not know; it is read for each job snapshot, and must not block. One that says
+    in an attribute ``position_types`` of which classes its splits and the state of its
+    enumerator are is never given those of a source of another kind.
     """
 
     @property
@@ -239,7 +239,7 @@ class Source(Protocol[SplitT]):
     def create_enumerator(
         self, context: EnumeratorContext[SplitT], state: list[Any] | None = None, /
     ) -> SplitEnumerator[SplitT]:
-        """Create the enumerator, new or from what its `snapshot` returned."""
+        """Create the enumerator, new or from the result of its `snapshot`."""
         ...
 
     def create_reader(self, context: ReaderContext, /) -> SourceReader[SplitT]:

@@ -66,7 +66,7 @@ class AsyncStatelessOperator(Operator):
         kind: What is done with the function's result. A flat_map's is an iterable, or
             the function is an asynchronous generator.
         function: Called with each value.
-        on_error: What to do with a record for which it raises.
+        on_error: How to handle a record for which it raises.
 
     Raises:
         WrongTypeError: If ``function`` is not asynchronous or cannot be called with
@@ -212,7 +212,7 @@ class StatelessOperator(Operator):
 
     Args:
         function: Called with each value.
-        on_error: What to do with a record for which it raises.
+        on_error: How to handle a record for which it raises.
 
     Raises:
         WrongTypeError: If ``function`` cannot be called with one argument, or is
@@ -330,7 +330,7 @@ def stateless(
     Args:
         kind: What is done with the function's result.
         function: Called with each value.
-        on_error: What to do with a record for which it raises.
+        on_error: How to handle a record for which it raises.
         run_in: ``"thread"`` for a synchronous function that blocks.
 
     Raises:
@@ -365,7 +365,7 @@ class TimestampsAndWatermarksOperator(Operator):
         strategy: Where event times come from, and how late records may be.
         interval_ms: How often to look whether the stream has become idle; only with a
             strategy that has an idle timeout.
-        on_error: What to do with a record for which the timestamp assigner raises, or
+        on_error: How to handle a record for which the timestamp assigner raises, or
             gives no event time.
 
     Attributes:

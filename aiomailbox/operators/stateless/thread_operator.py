@@ -58,7 +58,7 @@ class ThreadOperator(Operator):
         kind: What is done with the function's result; the items of a flat_map are
             collected in the thread.
         function: Called with each value.
-        on_error: What to do with a record for which it raises.
+        on_error: How to handle a record for which it raises.
 
     Raises:
         WrongTypeError: If ``function`` cannot be called with one argument.

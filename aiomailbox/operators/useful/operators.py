@@ -60,7 +60,7 @@ class BatchOperator(Operator):
 
     Raises:
         InvalidArgumentError: If ``size`` is below 1, or ``within`` not above zero.
-        WrongTypeError: If one is of another type.
+        WrongTypeError: If one has the wrong type.
 
     Example:
         >>> from aiomailbox.testing import OneInputHarness

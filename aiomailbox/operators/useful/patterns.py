@@ -90,7 +90,7 @@ class Partial(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """What records of a key have to follow each other; made by `pattern`.
+    """A sequence of records of a key; made by `pattern`.
 
     Concept:
         Flink CEP, ``Pattern``.
@@ -127,7 +127,7 @@ class Pattern:
 
         Raises:
             InvalidArgumentError: If the name is taken or empty.
-            WrongTypeError: If an argument is of another type.
+            WrongTypeError: If an argument has the wrong type.
         """
         return self._with_step(name, where, is_strict=False)
 
@@ -141,8 +141,8 @@ class Pattern:
     def times(self, n: int) -> Pattern:
         """Let the last step take ``n`` records that fit; others may lie between.
 
-        `Match.events` has a list of them. A step that was added by `next` has its first
-        record right behind the step before.
+        `Match.events` has a list of them. The first record of a step that `next` added
+        comes directly after the previous step.
 
         Args:
             n: How many, 2 or more.
@@ -221,7 +221,7 @@ def pattern(name: str, where: Callable[[Any], Any] | None = None) -> Pattern:
 
     Raises:
         InvalidArgumentError: If the name is empty.
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
 
     Concept:
         Flink CEP, ``Pattern.begin``.
@@ -325,11 +325,11 @@ class MatchOperator(StatefulOperator):
         pattern: The pattern.
         partials_max: Beginnings of matches that are kept per key; beyond it the
             earliest is forgotten and counted.
-        on_error: What to do with a record for which a step's ``where`` raises; it is
+        on_error: How to handle a record for which a step's ``where`` raises; it is
             part of no match.
 
     Raises:
-        WrongTypeError: If an argument is of another type.
+        WrongTypeError: If an argument has the wrong type.
         InvalidArgumentError: If ``partials_max`` is below 1.
 
     Concept:

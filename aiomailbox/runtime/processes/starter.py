@@ -406,8 +406,8 @@ class Processes:
     over unix sockets that only the user can reach. Functions are sent with cloudpickle,
     so it does not matter where they are defined, and no worker imports the program.
 
-    What belongs to the process that starts the job stays there: a `SparkSource`,
-    asynchronous iterables and generators, functions as sinks, results that are pulled.
+    The process that starts the job runs these itself: a `SparkSource`, asynchronous
+    iterables and generators, functions as sinks, and results that the caller pulls.
 
     Args:
         count: Worker processes at most; no more are started than there are subtasks.
