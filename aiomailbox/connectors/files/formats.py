@@ -9,8 +9,9 @@ import os
 import stat
 import typing
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date, datetime, time
 from typing import Any, BinaryIO, Final, Protocol, cast
 
 import msgspec
@@ -20,6 +21,7 @@ from aiomailbox.errors import (
     InvalidRecordError,
     MissingExtraError,
 )
+from aiomailbox.records.record_classes import record_class
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 # Which files there are, and how one is opened: on this machine, or where fsspec
@@ -277,10 +279,15 @@ class JsonLinesFormat:
     """Each line is a JSON value; positions are bytes, and empty lines are passed over.
 
     Args:
-        records: dict for any JSON value as it is, or the class of the records.
+        records: dict for any JSON value as it is, ``"namedtuple"``, the types of some
+            fields by name, or the class of the records.
     """
 
     def __init__(self, records: Any) -> None:
+        if isinstance(records, str) and records == "infer":
+            raise InvalidArgumentError(
+                "records", "JSON has types already", "Leave it out: records are dicts."
+            )
         self._records = records
         self.record_types: tuple[type, ...] = _record_types(records)
         self.gives_batches: bool = False
@@ -290,8 +297,14 @@ class JsonLinesFormat:
         return _read_lines(name, position, self._decoder(), skip_empty=True)
 
     def _decoder(self) -> Decode:
-        if self._records is dict:
-            return msgspec.json.Decoder().decode
+        decode_any: Decode = msgspec.json.Decoder().decode
+        if self._records in (dict, "dict"):
+            return decode_any
+        if self._records == "namedtuple":
+            return lambda line: _as_namedtuple(decode_any(line))
+        if isinstance(self._records, Mapping):
+            typed = _typed_fields(self._records, strict=True)
+            return lambda line: typed(decode_any(line))
         shape, make = _shape_of(self._records)
         decode: Decode = msgspec.json.Decoder(shape).decode
         if make is None:
@@ -303,8 +316,10 @@ class CsvFormat:
     """Each row is a record; positions are bytes.
 
     Args:
-        records: dict for texts by column, or a class, whose fields' types the texts
-            are converted to.
+        records: dict for texts by column; ``"namedtuple"`` for a tuple of texts; the
+            types of some columns by name, or ``"infer"`` for those of the first MiB of
+            each file, with which they are dicts; or a class, whose fields' types the
+            texts are converted to.
         columns: The names of the columns; None takes them from the first row.
         delimiter: What is between two columns.
         encoding: Of the file.
@@ -347,7 +362,7 @@ class CsvFormat:
         rows: Iterator[list[str]],
         columns: tuple[str, ...],
     ) -> Iterator[FileChunk]:
-        make = self._maker()
+        make = self._maker(name, columns)
         collected = _Collected()
         start = lines.position
         while True:
@@ -369,9 +384,18 @@ class CsvFormat:
         if collected:
             yield collected.take()
 
-    def _maker(self) -> Callable[[dict[str, str]], Any]:
-        if self._records is dict:
+    def _maker(
+        self, name: str, columns: tuple[str, ...]
+    ) -> Callable[[dict[str, str]], Any]:
+        if self._records in (dict, "dict"):
             return lambda texts: texts
+        if self._records == "namedtuple":
+            return _as_namedtuple
+        if self._records == "infer":
+            return self._inferred(name)
+        if isinstance(self._records, Mapping):
+            _check_columns(name, self._records, columns)
+            return _typed_fields(self._records, strict=False)
         shape, make = _shape_of(self._records)
 
         def convert(texts: dict[str, str]) -> Any:
@@ -379,6 +403,138 @@ class CsvFormat:
             return value if make is None else make(value)
 
         return convert
+
+    def _inferred(self, name: str) -> Callable[[dict[str, str]], Any]:
+        """Return what converts the texts of a file, by types that its beginning has."""
+        types, nulls = _types_of_csv(
+            name, self._columns, self._delimiter, self._encoding
+        )
+        typed = _typed_fields(types, strict=False)
+
+        def convert(texts: dict[str, Any]) -> Any:
+            for column in types:
+                if texts[column] in nulls:
+                    texts[column] = None
+            try:
+                return typed(texts)
+            except msgspec.ValidationError as error:
+                raise ValueError(
+                    f"{error}; the types are those of the file's first MiB. Say them: "
+                    "records={'column': type}"
+                ) from error
+
+        return convert
+
+
+# How much of a CSV file is looked at for its types.
+_INFERRED_BYTES: Final = 1 << 20
+
+
+def _types_of_csv(
+    name: str, columns: tuple[str, ...] | None, delimiter: str, encoding: str
+) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return the types of columns that are no text, and what stands for no value.
+
+    Raises:
+        MissingExtraError: If pyarrow is not installed.
+        InvalidRecordError: If the beginning of the file cannot be parsed.
+    """
+    try:
+        from pyarrow import csv as arrow_csv, lib, types
+    except ImportError as error:
+        raise MissingExtraError("records='infer'", "arrow") from error
+    kinds: tuple[tuple[Callable[[Any], bool], Any], ...] = (
+        (types.is_integer, int),
+        (types.is_floating, float),
+        (types.is_boolean, bool),
+        (types.is_date, date),
+        (types.is_timestamp, datetime),
+        (types.is_time, time),
+    )
+    options = arrow_csv.ConvertOptions()
+    try:
+        with open_file(name) as file:
+            reader = arrow_csv.open_csv(
+                file,
+                arrow_csv.ReadOptions(
+                    block_size=_INFERRED_BYTES,
+                    column_names=None if columns is None else list(columns),
+                    encoding=encoding,
+                ),
+                arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+                options,
+            )
+            fields = list(reader.schema)
+    except lib.ArrowInvalid as error:
+        if "Empty CSV" in str(error):
+            return {}, frozenset()
+        raise InvalidRecordError(name, 0, str(error)) from error
+    found = {
+        field.name: kind | None
+        for field in fields
+        for is_kind, kind in kinds
+        if is_kind(field.type)
+    }
+    return found, frozenset(options.null_values)
+
+
+def _as_namedtuple(fields: dict[str, Any]) -> Any:
+    """Return a record whose fields are attributes.
+
+    Raises:
+        ValueError: If it is no object, or a field has a name that no attribute can have.
+    """
+    if not isinstance(fields, dict):
+        raise ValueError(f"{fields!r} is not an object, so it has no fields")
+    return tuple.__new__(record_class(tuple(fields)), fields.values())
+
+
+def _typed_fields(
+    types: Mapping[str, Any], *, strict: bool
+) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Return what converts some fields of a dict, and keeps the others.
+
+    Args:
+        types: What each of these is converted to.
+        strict: Whether text stays text where a number is wanted.
+
+    Raises:
+        InvalidArgumentError: If one is no type that values can have.
+    """
+    # Fields may have names that no attribute can have.
+    attributes = [f"field_{number}" for number in range(len(types))]
+    renames = dict(zip(attributes, types, strict=True))
+    try:
+        shape = msgspec.defstruct(
+            "Fields",
+            list(zip(attributes, types.values(), strict=True)),
+            rename=renames,
+        )
+        msgspec.json.Decoder(shape)
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            "records",
+            f"{dict(types)!r} are not types by names of fields: {error}",
+            'Write e.g. {"price": float, "count": int}.',
+        ) from error
+    astuple = msgspec.structs.astuple
+    names = tuple(types)
+
+    def convert(fields: dict[str, Any]) -> dict[str, Any]:
+        values = astuple(msgspec.convert(fields, shape, strict=strict))
+        return {**fields, **dict(zip(names, values, strict=True))}
+
+    return convert
+
+
+def _check_columns(
+    name: str, types: Mapping[str, Any], columns: tuple[str, ...]
+) -> None:
+    missing = [column for column in types if column not in columns]
+    if missing and columns:
+        raise InvalidRecordError(
+            name, 0, f"there is no column {missing[0]!r}; it has {', '.join(columns)}"
+        )
 
 
 class _Collected:
@@ -488,13 +644,22 @@ def _of_row(error: Exception) -> str:
 
 
 def _record_types(records: Any) -> tuple[type, ...]:
-    """Return the class of the records, unless they are dicts.
+    """Return the class of the records, unless they are of no class of the user's.
 
     Raises:
-        InvalidArgumentError: If it is no class of records.
+        InvalidArgumentError: If it is no class of records, and no other word for them.
     """
-    if records is dict:
+    if isinstance(records, Mapping):
+        _typed_fields(records, strict=False)
         return ()
+    if records is dict or records in ("dict", "namedtuple", "infer"):
+        return ()
+    if isinstance(records, str) and records == "batch":
+        raise InvalidArgumentError(
+            "records",
+            '"batch" is for sources of columns: Parquet, Arrow and Spark',
+            'Use stream.batch(100), or dict, "namedtuple" or a class.',
+        )
     _shape_of(records)
     return (records,)
 
@@ -514,7 +679,8 @@ def _shape_of(kind: type) -> tuple[type, Callable[[Any], Any] | None]:
         raise InvalidArgumentError(
             "records",
             f"{kind!r} is not a kind of record",
-            "Use dict, a dataclass, a msgspec.Struct or a NamedTuple class.",
+            'Use dict, "namedtuple", {"field": type}, a dataclass, a msgspec.Struct or a '
+            "NamedTuple class.",
         )
     types = typing.get_type_hints(kind)
     defaults: dict[str, Any] = getattr(kind, "_field_defaults", {})

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -445,9 +445,13 @@ class FileSource(Generic[OutT]):
         format: ``"jsonl"``, ``"csv"``, ``"text"`` (each line is a str) or
             ``"parquet"`` (needs pyarrow); None to infer it from the path's suffix, before
             ``.gz``.
-        records: The form of a record: dict, a dataclass, a `msgspec.Struct` or a NamedTuple
-            class; for Parquet also ``"namedtuple"`` and ``"batch"`` (each Arrow batch
-            is one record). None for dict, for Parquet ``"namedtuple"``.
+        records: The form of a record: dict, ``"namedtuple"``, or a dataclass,
+            `msgspec.Struct` or NamedTuple class. For CSV and JSON also the types of some
+            fields by name, ``{"price": float}``, which makes dicts; for CSV
+            ``"infer"``, which makes dicts with the types of each file's first MiB (needs
+            pyarrow); for Parquet ``"batch"`` (each Arrow batch is one record). None for
+            dict, for Parquet ``"namedtuple"``. The values of a CSV file are text if no
+            types are given.
         columns: For CSV, the names of the columns, if the first row does not have them;
             for Parquet, which columns to read.
         watch: How often to look for new files: a timedelta or seconds. It then never
@@ -484,7 +488,7 @@ class FileSource(Generic[OutT]):
         path: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
         format: Format | None = None,
         *,
-        records: type[dict[str, Any]],
+        records: type[dict[str, Any]] | Mapping[str, Any] | Literal["dict", "infer"],
         columns: Sequence[str] | None = None,
         watch: timedelta | float | None = None,
         missing_ok: bool = False,
@@ -673,6 +677,8 @@ def _reading(
                 )
             return TextFormat(encoding)
         case "csv":
-            return CsvFormat(records or dict, columns, delimiter, encoding)
+            return CsvFormat(
+                dict if records is None else records, columns, delimiter, encoding
+            )
         case "jsonl":
-            return JsonLinesFormat(records or dict)
+            return JsonLinesFormat(dict if records is None else records)

@@ -109,9 +109,10 @@ def record_classes(found: Iterable[Any], *, has_arrow: bool) -> RecordClasses:
             names they were saved.
         has_arrow: Whether records may be made of Arrow's columns.
     """
-    families: dict[str, Family] = {"aiomailbox.Result": result_type}
-    if has_arrow:
-        families["aiomailbox.Record"] = record_class
+    families: dict[str, Family] = {
+        "aiomailbox.Record": record_class,
+        "aiomailbox.Result": result_type,
+    }
     declared: dict[str, type | RecordClass] = {}
     if has_arrow:
         # Its import takes long, and few jobs need it.
