@@ -440,7 +440,7 @@ def _types_of_csv(
         InvalidRecordError: If the beginning of the file cannot be parsed.
     """
     try:
-        from pyarrow import csv as arrow_csv, lib, types
+        from pyarrow import compute, csv as arrow_csv, lib, string, types
     except ImportError as error:
         raise MissingExtraError("records='infer'", "arrow") from error
     kinds: tuple[tuple[Callable[[Any], bool], Any], ...] = (
@@ -452,28 +452,40 @@ def _types_of_csv(
         (types.is_time, time),
     )
     options = arrow_csv.ConvertOptions()
+    read = (
+        arrow_csv.ReadOptions(
+            block_size=_INFERRED_BYTES,
+            column_names=None if columns is None else list(columns),
+            encoding=encoding,
+        ),
+        arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
+    )
     try:
         with open_file(name) as file:
-            reader = arrow_csv.open_csv(
-                file,
-                arrow_csv.ReadOptions(
-                    block_size=_INFERRED_BYTES,
-                    column_names=None if columns is None else list(columns),
-                    encoding=encoding,
-                ),
-                arrow_csv.ParseOptions(delimiter=delimiter, newlines_in_values=True),
-                options,
+            fields = list(arrow_csv.open_csv(file, *read, options).schema)
+        whole = [field.name for field in fields if types.is_integer(field.type)]
+        texts: Any = {}
+        if whole:
+            as_text = arrow_csv.ConvertOptions(
+                column_types=dict.fromkeys(whole, string()), include_columns=whole
             )
-            fields = list(reader.schema)
+            with open_file(name) as file:
+                texts = arrow_csv.open_csv(file, *read, as_text).read_next_batch()
     except lib.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return {}, frozenset()
         raise InvalidRecordError(name, 0, str(error)) from error
+    # What begins with a zero is no number, as a code of an area is none.
+    codes = {
+        column
+        for column in whole
+        if compute.any(compute.match_substring_regex(texts[column], "^0[0-9]")).as_py()
+    }
     found = {
         field.name: kind | None
         for field in fields
         for is_kind, kind in kinds
-        if is_kind(field.type)
+        if is_kind(field.type) and field.name not in codes
     }
     return found, frozenset(options.null_values)
 

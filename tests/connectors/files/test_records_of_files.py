@@ -124,6 +124,15 @@ async def test_types_are_inferred_from_the_beginning_of_each_file(
     ]
 
 
+async def test_what_begins_with_a_zero_is_no_number(tmp_path: Path) -> None:
+    path = tmp_path / "o.csv"
+    path.write_text("zip,n\n12345,0\n00123,7\n")
+    assert await rows(am.FileSource(path, records="infer")) == [
+        {"zip": "12345", "n": 0},
+        {"zip": "00123", "n": 7},
+    ]
+
+
 async def test_inferring_takes_columns_and_delimiter_as_they_are_given(
     tmp_path: Path,
 ) -> None:
