@@ -287,6 +287,8 @@ class JobClient:
         # Of the graph, which a job in workers has here, too.
         self._inboxes = inboxes_of(job.graph)
         self._questions = [one for one in self._inboxes if isinstance(one, Questions)]
+        # Where questions are put, once that was found.
+        self._asked_there: Questions | None = None
         self._publications = [
             (node.transformation, sink)
             for vertex in job.graph.vertices
@@ -371,7 +373,6 @@ class JobClient:
         """
         return self._observer.snapshot(with_stacks=False).bottleneck
 
-    @verb
     async def ask(self, value: Any, *, timeout: timedelta | float | None = None) -> Any:
         """Put a question to the running job, and return its answer.
 
@@ -406,7 +407,23 @@ class JobClient:
             >>> am.run(main())
             OSLO
         """
-        self._check_loop()
+        # Each question comes by here: what is checked was mostly checked before.
+        if asyncio._get_running_loop() is not self._loop:
+            self._check_loop()
+        questions = self._asked_there or self._find_questions()
+        within_s = None if timeout is None else duration_s(timeout, "timeout")
+        with folded:
+            try:
+                if within_s is None:
+                    return await questions.ask(value)
+                return await _answer_within(questions, value, within_s)
+            except IllegalStateError:
+                # It ended before it could answer: how it ended says more.
+                await self._job.wait()
+                raise
+
+    def _find_questions(self) -> Questions:
+        """Return where questions are put; raises UsageError where none is answered."""
         if len(self._questions) != 1:
             raise UsageError(
                 "ask() needs one source of questions, and the job has "
@@ -418,20 +435,8 @@ class JobClient:
                 "no question of this job is ever answered: end the stream of answers "
                 "in .sink_to(am.Answers())"
             )
-        within_s = None if timeout is None else duration_s(timeout, "timeout")
-        limit = asyncio.timeout(within_s)
-        try:
-            async with limit:
-                return await self._questions[0].ask(value)
-        except IllegalStateError:
-            # It ended before it could answer: how it ended says more.
-            await self._job.wait()
-            raise
-        except TimeoutError as error:
-            # A timeout of the caller's, further out.
-            if not limit.expired():
-                raise
-            raise AsyncTimeoutError(f"no answer within {within_s:g} s") from error
+        self._asked_there = self._questions[0]
+        return self._asked_there
 
     @renamed(buffer="size=...")
     def subscribe(
@@ -864,3 +869,16 @@ async def _keep(
         else:
             # Also that a job failed: one that has to end before this one can start.
             started.set_exception(error)
+
+
+async def _answer_within(questions: Questions, value: Any, within_s: float) -> Any:
+    """Return an answer; raises AsyncTimeoutError if there is none in so many seconds."""
+    limit = asyncio.timeout(within_s)
+    try:
+        async with limit:
+            return await questions.ask(value)
+    except TimeoutError as error:
+        # A timeout of the caller's, further out.
+        if not limit.expired():
+            raise
+        raise AsyncTimeoutError(f"no answer within {within_s:g} s") from error

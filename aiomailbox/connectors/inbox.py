@@ -11,20 +11,28 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from aiomailbox.availability import Availability
-from aiomailbox.connectors.async_iterable import AsyncIterableSource
+from aiomailbox.connectors.async_iterable import AsyncSplit
 from aiomailbox.connectors.sinks import ImmediateWriter
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext
+from aiomailbox.operators.sources.source import (
+    Boundedness,
+    EnumeratorContext,
+    InputStatus,
+    ReaderContext,
+    ReaderOutput,
+    StaticEnumerator,
+)
 from aiomailbox.records.events import Answer, Question
-from aiomailbox.records.run import RUN_LENGTH_MAX, Run
+from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 T = TypeVar("T")
 
@@ -74,6 +82,9 @@ class _Places:
     def give_back(self, count: int = 1) -> None:
         """Give places to the first in the line, or let them be free."""
         line = self._line
+        if not line:
+            self._free += count
+            return
         while count and line:
             turn = line.popleft()
             # Else it was cancelled, and its task has not run since.
@@ -124,7 +135,7 @@ def check_loop(
     raise IllegalStateError(f"{what} {text}")
 
 
-class Inbox(AsyncIterableSource, Generic[T]):
+class Inbox(Generic[T]):
     """A source that other code of the program puts records into.
 
     Not replayable: records that a failed job has read are not read again. One job at a
@@ -136,7 +147,7 @@ class Inbox(AsyncIterableSource, Generic[T]):
     new job.
 
     Args:
-        size: How many records may wait in it; the pipeline holds as many again.
+        size: How many records may wait in it.
 
     Raises:
         InvalidArgumentError: If ``size`` is less than 1.
@@ -155,12 +166,18 @@ class Inbox(AsyncIterableSource, Generic[T]):
         42
     """
 
+    # Records have one order: there is one reader.
+    parallelism_max = 1
+    position_types: ClassVar[tuple[type[Any], ...]] = (AsyncSplit,)
+    # Who puts records in is there.
+    stays_in_parent = True
+    replayable = False
+    boundedness = Boundedness.UNBOUNDED
+
     def __init__(self, size: int = _SIZE) -> None:
         if size < 1:
             raise InvalidArgumentError("size", f"{size} is too few", "Use 1 or more.")
-        super().__init__(
-            self._records, bounded=False, buffered_max=min(size, RUN_LENGTH_MAX)
-        )
+        self._taken_max = min(size, RUN_LENGTH_MAX)
         self._waiting: deque[T] = deque()
         self._places = _Places(size)
         self._has_some = Availability(available=False)
@@ -281,7 +298,20 @@ class Inbox(AsyncIterableSource, Generic[T]):
 
     def _add(self, record: T) -> None:
         self._waiting.append(record)
-        self._has_some.set_available()
+        # Mostly there are more in a row: one flag spares a wake-up each.
+        if not self._has_some.available:
+            self._has_some.set_available()
+
+    def create_enumerator(
+        self, context: EnumeratorContext[AsyncSplit], state: list[Any] | None = None
+    ) -> StaticEnumerator[AsyncSplit]:
+        """Create the enumerator: one split."""
+        splits = [AsyncSplit("all")] if state is None else state
+        return StaticEnumerator(context, splits)
+
+    def create_reader(self, context: ReaderContext) -> _InboxReader:
+        """Create a reader."""
+        return _InboxReader(context, self)
 
     def _on_taken(self, count: int) -> None:
         """Let records leave: their places are free."""
@@ -297,34 +327,96 @@ class Inbox(AsyncIterableSource, Generic[T]):
         self._on_taken(len(rest))
         return rest
 
-    def _records(self) -> AsyncIterator[T]:
+    def _on_reader(self) -> None:
+        """Be notified that an attempt of a job begins to read."""
         # Its job was being stopped, and has restarted instead.
         self._refusal = ""
-        return self._taken_out()
-
-    async def _taken_out(self) -> AsyncIterator[T]:
-        waiting = self._waiting
         self._readers += 1
         if self._readers > 1:
             library_log().warning(
                 "an inbox is read twice at once: each record goes to one of the readers",
                 remedy="give each source an inbox of its own",
             )
-        try:
-            while True:
-                while waiting:
-                    record = waiting.popleft()
-                    # Before it is handed on: its place is free as soon as it has left.
-                    self._on_taken(1)
-                    yield record
-                if self._is_closed:
-                    return
-                # Reset, then wait, with nothing awaited in between: no record can be
-                # missed.
-                self._has_some.reset()
-                await self._has_some.wait()
-        finally:
-            self._readers -= 1
+        if self._waiting or self._is_closed:
+            self._has_some.set_available()
+
+    def _on_reader_gone(self) -> None:
+        self._readers -= 1
+
+
+class _InboxReader:
+    """Takes what waits in an inbox, a run at a time."""
+
+    def __init__(self, context: ReaderContext, inbox: Inbox[Any]) -> None:
+        self.availability: Availability = inbox._has_some
+        self._context = context
+        self._inbox = inbox
+        self._split: AsyncSplit | None = None
+        self._no_more_splits = False
+        self._is_reading = False
+        # What had been put before a stop; None before.
+        self._rest: deque[Any] | None = None
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._is_reading = True
+        self._inbox._on_reader()
+
+    def add_splits(self, splits: list[AsyncSplit]) -> None:
+        """Take the split over."""
+        for split in splits:
+            self._split = split
+        self.availability.set_available()
+
+    def notify_no_more_splits(self) -> None:
+        """Be notified that a reader without the split has nothing to do."""
+        self._no_more_splits = True
+        self.availability.set_available()
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit what waits, at most one run."""
+        inbox, split, rest = self._inbox, self._split, self._rest
+        if split is None:
+            if self._no_more_splits or rest is not None:
+                return InputStatus.END_OF_INPUT
+        elif waiting := inbox._waiting if rest is None else rest:
+            count = min(len(waiting), output.records_max, inbox._taken_max)
+            run = [waiting.popleft() for _ in range(count)]
+            if rest is None:
+                inbox._on_taken(count)
+            check = self._context.mutations
+            if check is not None:
+                check.repeated(run)
+                check.note(run)
+            output.for_split(split.split_id).emit_run(ListRun(run))
+            return InputStatus.MORE_AVAILABLE
+        elif rest is not None:
+            # Stopped, not read to its end: a restored reader resumes here.
+            return InputStatus.END_OF_INPUT
+        elif inbox._is_closed:
+            output.release_split(split.split_id)
+            self._split = None
+            self._no_more_splits = True
+            return InputStatus.END_OF_INPUT
+        self.availability.reset()
+        return InputStatus.NOTHING_AVAILABLE
+
+    def snapshot(self) -> list[AsyncSplit]:
+        """Return the split: where it goes on is not known."""
+        return [] if self._split is None else [self._split]
+
+    def stop(self) -> None:
+        """Read what was put until now, and then end."""
+        if self._rest is None:
+            self._rest = deque(self._inbox._rest())
+        self.availability.set_available()
+
+    def close(self) -> Pending:
+        """Read no more."""
+        if self._is_reading:
+            self._is_reading = False
+            self._inbox._on_reader_gone()
+        return None
 
 
 class Questions(Inbox[Question[Any]]):
@@ -340,9 +432,7 @@ class Questions(Inbox[Question[Any]]):
         super().__init__(size)
         self._desk = next(_numbers)
         self._next = itertools.count()
-        self._asked: dict[int, asyncio.Future[Any]] = {}
-        # Of these, the questions.
-        self._given: dict[int, Question[Any]] = {}
+        self._asked: dict[int, tuple[asyncio.Future[Any], Question[Any]]] = {}
         _desks[self._desk] = self
 
     @property
@@ -358,25 +448,31 @@ class Questions(Inbox[Question[Any]]):
         Raises:
             IllegalStateError: If questions are no longer answered.
         """
-        self._check_open()
-        await self._places.take()
-        number = next(self._next)
-        try:
+        if self._is_closed or self._refusal:
+            raise self._refused()
+        places = self._places
+        if not places.try_take():
+            await places.take()
             # It may have been closed since its turn came.
-            self._check_open()
-            question = Question(self._desk, number, value)
-            answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-            self._asked[number] = answer
-            self._given[number] = question
-            self._add(question)
+            if self._is_closed or self._refusal:
+                places.give_back()
+                raise self._refused()
+        number = next(self._next)
+        question = Question(self._desk, number, value)
+        loop = self._loop or asyncio.get_running_loop()
+        answer: asyncio.Future[Any] = loop.create_future()
+        self._asked[number] = answer, question
+        self._waiting.append(question)
+        if not self._has_some.available:
+            self._has_some.set_available()
+        try:
             return await answer
         except BaseException:
             self._forget(number)
             raise
         finally:
-            self._asked.pop(number, None)
-            self._given.pop(number, None)
-            self._places.give_back()
+            del self._asked[number]
+            places.give_back()
 
     def _forget(self, number: int) -> None:
         # Else questions that nobody asks any more would pile up before a slow job.
@@ -388,25 +484,24 @@ class Questions(Inbox[Question[Any]]):
     def _on_taken(self, count: int) -> None:
         """Keep their places: a question has its own until it is answered."""
 
-    def _records(self) -> AsyncIterator[Question[Any]]:
+    def _on_reader(self) -> None:
         """Give, to each attempt of the job, what no attempt has answered."""
         waiting = {question.number for question in self._waiting}
         # An attempt that failed has taken them, and never answered.
-        taken = [one for one in self._given.values() if one.number not in waiting]
+        taken = [one for _, one in self._asked.values() if one.number not in waiting]
         self._waiting.extendleft(reversed(taken))
-        return super()._records()
+        super()._on_reader()
 
-    def settle(self, answer: Answer) -> None:
-        """Return an answer to its asker; one that is not waited for is dropped."""
-        waiting = self._asked.get(answer.number)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer.value)
+    @property
+    def asked(self) -> Mapping[int, tuple[asyncio.Future[Any], Question[Any]]]:
+        """The questions that have no answer yet, with what waits for it, by number."""
+        return self._asked
 
     def _end(self, refusal: str) -> int:
         """Fail all that wait for an answer, too."""
         super()._end(refusal)
         if not self._jobs:
-            for waiting in self._asked.values():
+            for waiting, _ in self._asked.values():
                 if not waiting.done():
                     waiting.set_exception(self._refused())
         # Each has been told.
@@ -419,6 +514,9 @@ class Questions(Inbox[Question[Any]]):
 # By number, and weakly: a question travels through pickles, its asker does not.
 _numbers = itertools.count()
 _desks: WeakValueDictionary[int, Questions] = WeakValueDictionary()
+
+
+_NOBODY: Final[Mapping[int, tuple[asyncio.Future[Any], Question[Any]]]] = {}
 
 
 class Answers:
@@ -443,7 +541,8 @@ class _AnswerWriter(ImmediateWriter):
         self._name: str = context.operator_name
 
     def write_run(self, run: Run) -> Pending:
-        """Return each answer to its asker."""
+        """Return each answer to its asker; one that is not waited for is dropped."""
+        number, asked = -1, _NOBODY
         for value in run.values:
             if type(value) is not Answer:
                 raise WrongTypeError(
@@ -451,10 +550,14 @@ class _AnswerWriter(ImmediateWriter):
                     f"{type(value).__name__} is not an answer",
                     "Emit question.answer(value), which says whose answer it is.",
                 )
-            # A copy of an answer, from a savepoint say, has no asker any more.
-            desk = _desks.get(value.desk)
-            if desk is not None:
-                desk.settle(value)
+            if value.desk != number:
+                number = value.desk
+                # A copy of an answer, from a savepoint say, has no asker any more.
+                desk = _desks.get(number)
+                asked = _NOBODY if desk is None else desk.asked
+            found = asked.get(value.number)
+            if found is not None and not found[0].done():
+                found[0].set_result(value.value)
         return None
 
 

@@ -178,7 +178,8 @@ class LoopClock:
 
     def monotonic(self) -> float:
         """Return a time that never goes back, in seconds."""
-        return self._found().monotonic()
+        clock = self._clock
+        return self._found().monotonic() if clock is None else clock.monotonic()
 
     def _found(self) -> Clock:
         if self._clock is None:
@@ -231,13 +232,15 @@ class SliceBudget:
 
         Another may have used up the slice of this turn: then `is_over` says so.
         """
-        if self._governor is None:
-            self._governor = governor_of(asyncio.get_running_loop())
+        governor = self._governor
+        if governor is None:
+            governor = self._governor = governor_of(asyncio.get_running_loop())
         self._turns = 0
         self._started = now = self._clock.monotonic()
-        self._governor.begun(now)
-        if self._governor.runner is not self:
-            self._governor.run(self, now)
+        if governor.began is None:
+            governor.begun(now)
+        if governor.runner is not self:
+            governor.run(self, now)
 
     @property
     def is_running(self) -> bool:
@@ -246,8 +249,10 @@ class SliceBudget:
 
     def pause(self) -> None:
         """Say that the loop waits from now on; no-op if it does not work."""
-        if self.is_running:
-            self.book(self._clock.monotonic())
+        governor = self._governor
+        if governor is not None and governor.runner is self:
+            governor.runner = None
+            self._ran(self.since, self._clock.monotonic())
 
     def book(self, now: float) -> None:
         """Book the time until now; the governor's runner is somebody else then."""

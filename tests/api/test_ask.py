@@ -130,7 +130,7 @@ async def test_a_job_that_starts_again_is_asked_again_what_it_has_not_answered(
             late = asyncio.get_running_loop().create_task(job.ask(99, timeout=50))
             assert await late == -99
         assert job.restarts == 1
-        assert (job._questions[0].open_count, len(job._questions[0]._given)) == (0, 0)
+        assert job._questions[0].open_count == 0
     assert answers == [-number for number in range(10)]
     assert asked.count(3) == 2
 
@@ -293,6 +293,13 @@ async def test_records_are_put_first_come_first_served() -> None:
     check_served_in_turn(seen[2:])
 
 
+def take(inbox: am.Inbox[str]) -> str:
+    """Take one record out, as a reader does."""
+    record = inbox._waiting.popleft()
+    inbox._on_taken(1)
+    return record
+
+
 async def test_who_gives_up_waiting_for_room_leaves_its_place_to_the_next() -> None:
     inbox: am.Inbox[str] = am.Inbox(size=1)
     put = asyncio.get_running_loop().create_task
@@ -301,15 +308,14 @@ async def test_who_gives_up_waiting_for_room_leaves_its_place_to_the_next() -> N
     await asyncio.sleep(1)
     waiting[0].cancel()
     await asyncio.sleep(1)
-    records = inbox._records()
-    assert await anext(records) == "first"
+    assert take(inbox) == "first"
     # The place is that of the third, whose turn has come and who has not run since.
     assert not inbox.try_put("fifth")
     waiting[1].cancel()
     await asyncio.wait(waiting)
     assert [task.cancelled() for task in waiting] == [True, True, False]
     assert not inbox.try_put("fifth")
-    assert await anext(records) == "fourth"
+    assert take(inbox) == "fourth"
     assert inbox.try_put("fifth")
 
 
