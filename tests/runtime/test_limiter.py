@@ -164,7 +164,7 @@ async def test_limits_of_one_name_are_one_limiter() -> None:
 async def test_one_name_with_other_numbers_is_refused_naming_both() -> None:
     service = LimiterService(clock_of(asyncio.get_running_loop()))
     service.get(RateLimit(5, name="api"))
-    with pytest.raises(InvalidArgumentError, match=r"count=5.*count=6"):
+    with pytest.raises(InvalidArgumentError, match=r"5 units.*6 units"):
         service.get(RateLimit(6, name="api"))
 
 
