@@ -7,6 +7,9 @@ not available until the limit has moved; meanwhile its idleness clock stands sti
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from aiomailbox.availability import Availability
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.generators import RelativeClock
@@ -19,6 +22,11 @@ class AlignmentGroup:
 
     Args:
         max_drift_ms: How far ahead of the slowest a reader may be, in event time.
+        on_report: Called with a reader and its watermark when that is new.
+        on_moved: Called with the limit when a report has moved it.
+
+    Attributes:
+        outer_limit_ms: A limit from elsewhere, which readers keep to as well.
 
     Concept:
         Flink, the alignment part of ``SourceCoordinator``.
@@ -29,18 +37,44 @@ class AlignmentGroup:
         >>> group.report("b", 500)
         >>> group.limit()
         600
+        >>> group.outer_limit_ms = 400  # a reader of another process is at 300
+        >>> group.limit()
+        400
     """
 
-    __slots__ = ("_max_drift_ms", "_reported")
+    __slots__ = (
+        "_max_drift_ms",
+        "_moved_to_ms",
+        "_on_moved",
+        "_on_report",
+        "_reported",
+        "outer_limit_ms",
+    )
 
-    def __init__(self, max_drift_ms: int) -> None:
+    def __init__(
+        self,
+        max_drift_ms: int,
+        on_report: Callable[[str, int], None] | None = None,
+        on_moved: Callable[[int], None] | None = None,
+    ) -> None:
         self._max_drift_ms = max_drift_ms
+        self._on_report = on_report
+        self._on_moved = on_moved
+        self._moved_to_ms = MAX_TIMESTAMP
         self._reported: dict[str, int] = {}
+        self.outer_limit_ms: int = MAX_TIMESTAMP
 
     def report(self, reader: str, watermark_ms: int | None) -> None:
         """Take what `AlignedReader.report` returned; None says nothing."""
-        if watermark_ms is not None:
-            self._reported[reader] = watermark_ms
+        # What is not new is not passed on: reports come with every tick.
+        if watermark_ms is None or self._reported.get(reader) == watermark_ms:
+            return
+        self._reported[reader] = watermark_ms
+        if self._on_report is not None:
+            self._on_report(reader, watermark_ms)
+        if self._on_moved is not None and self.limit() != self._moved_to_ms:
+            self._moved_to_ms = self.limit()
+            self._on_moved(self._moved_to_ms)
 
     def forget(self, reader: str) -> None:
         """Drop a reader that is gone."""
@@ -50,11 +84,20 @@ class AlignmentGroup:
         """Return the watermark up to which readers may go; MAX if none reported."""
         # No reader has reported yet: a limit would stop sources that have not begun.
         lowest = min(self._reported.values(), default=MAX_TIMESTAMP)
-        return min(lowest + self._max_drift_ms, MAX_TIMESTAMP)
+        return min(lowest + self._max_drift_ms, self.outer_limit_ms)
 
 
 class AlignmentGroups:
     """The alignment groups of a job, by name.
+
+    The groups of several processes are one if each passes on what its readers report to
+    one of them, and that one passes on the limits: a reader keeps to the lower of two,
+    that of the readers here, which is exact, and the last one that came.
+
+    Args:
+        on_report: Called with a group's settings, a reader and its watermark when that
+            is new.
+        on_moved: Called with a group's name and its limit when a report has moved it.
 
     Example:
         >>> groups = AlignmentGroups()
@@ -63,10 +106,18 @@ class AlignmentGroups:
         True
     """
 
-    __slots__ = ("_groups",)
+    __slots__ = ("_groups", "_on_moved", "_on_report", "_outer_limits")
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        on_report: Callable[[AlignmentConfig, str, int], None] | None = None,
+        on_moved: Callable[[str, int], None] | None = None,
+    ) -> None:
+        self._on_report = on_report
+        self._on_moved = on_moved
         self._groups: dict[str, tuple[int, AlignmentGroup]] = {}
+        # Also of groups that no source here has named yet: a limit is sent once.
+        self._outer_limits: dict[str, int] = {}
 
     def get(self, config: AlignmentConfig) -> AlignmentGroup:
         """Return the group that a strategy names.
@@ -74,18 +125,35 @@ class AlignmentGroups:
         Raises:
             InvalidArgumentError: If others of the group named another drift.
         """
-        drift_ms = config.max_drift_ms
-        known = self._groups.setdefault(
-            config.group, (drift_ms, AlignmentGroup(drift_ms))
-        )
+        name, drift_ms = config.group, config.max_drift_ms
+        known = self._groups.get(name)
+        if known is None:
+            report, moved = self._on_report, self._on_moved
+            group = AlignmentGroup(
+                drift_ms,
+                None if report is None else partial(report, config),
+                None if moved is None else partial(moved, name),
+            )
+            group.outer_limit_ms = self._outer_limits.get(name, MAX_TIMESTAMP)
+            known = self._groups[name] = (drift_ms, group)
         if known[0] != drift_ms:
             raise InvalidArgumentError(
                 "max_drift",
-                f"sources of the alignment group {config.group!r} have {known[0]} "
+                f"sources of the alignment group {name!r} have {known[0]} "
                 f"ms and {drift_ms} ms",
                 "Use one value for all of them.",
             )
         return known[1]
+
+    def on_limit(self, name: str, limit_ms: int) -> None:
+        """Take a group's limit from elsewhere."""
+        self._outer_limits[name] = limit_ms
+        if name in self._groups:
+            self._groups[name][1].outer_limit_ms = limit_ms
+
+    def limits(self) -> dict[str, int]:
+        """Return the limits that are in force, for who has heard of none."""
+        return {name: group.limit() for name, (_, group) in self._groups.items()}
 
 
 class AlignedReader:

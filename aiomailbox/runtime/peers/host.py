@@ -26,6 +26,8 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     WorkerDiedError,
 )
+from aiomailbox.eventtime.alignment import AlignmentGroups
+from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.logs import library_log
@@ -39,7 +41,6 @@ from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.host import AttemptEvents, LocalTasks
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
-from aiomailbox.runtime.peers.alignment import ParentAlignmentGroups
 from aiomailbox.runtime.peers.limits import LimitDesk, text_of
 from aiomailbox.runtime.peers.messages import (
     AlignmentLimit,
@@ -230,9 +231,10 @@ class WorkerDesk:
             case Pause():
                 self._limits.on_pause(message)
             case AlignmentReport():
-                groups = self._services.alignments
-                assert isinstance(groups, ParentAlignmentGroups)
-                groups.on_report(message)
+                # The interval is the reader's own business.
+                config = AlignmentConfig(message.group, message.max_drift_ms, 1)
+                group = self._services.alignments.get(config)
+                group.report(message.reader, message.watermark_ms)
             case Prepared(task=task):
                 self._check_has(worker, task)
                 self._keep(message)
@@ -326,6 +328,7 @@ class PeersHost:
         self._payload = payload
         self._limits = limits
         self._services = services
+        services.alignments = AlignmentGroups(on_moved=self._on_limit_moved)
         self._local = LocalTasks()
         self._changed = Availability()
         self._workers = [
@@ -466,11 +469,9 @@ class PeersHost:
                 pickled(replace(plan, restored=self._restored_at(worker.peer, plan))),
             )
         )
-        groups = self._services.alignments
-        assert isinstance(groups, ParentAlignmentGroups)
         # It may be a new one, and limits are sent to others only when they move.
-        for limit in groups.limits():
-            worker.send(limit)
+        for group, limit_ms in self._services.alignments.limits().items():
+            worker.send(AlignmentLimit(group, limit_ms))
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
         """Start the tasks of this process in the group; workers start theirs."""
@@ -606,10 +607,9 @@ class PeersHost:
         self._fail(error, worker)
         self._desk.forget(worker)
 
-    def broadcast(self, message: AlignmentLimit) -> None:
-        """Send a message to all workers."""
+    def _on_limit_moved(self, group: str, limit_ms: int) -> None:
         for worker in self._workers:
-            worker.send(message)
+            worker.send(AlignmentLimit(group, limit_ms))
 
     def _begin(self, peer: int) -> FromParent:
         return Begin(
@@ -718,9 +718,6 @@ def assemble(
     )
     clock = SystemClock()
 
-    def broadcast(limit: AlignmentLimit) -> None:
-        host.broadcast(limit)
-
     services = JobServices(
         job_name=graph.name,
         execution_id=shipment.job_id.hex(),
@@ -731,7 +728,6 @@ def assemble(
         pool=new_pool(shipment, PARENT),
         limiters=LimiterService(clock, limits_of(graph)),
         handovers=dict(handovers),
-        alignments=ParentAlignmentGroups(broadcast),
         job_id=config.job_id or graph.name,
         state_backend=config.state_backend,
         commits_at_checkpoints=config.checkpoints is not None,

@@ -15,18 +15,20 @@ import anyio
 from aiomailbox.availability import Availability
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import InvalidArgumentError, WorkerDiedError, WrongTypeError
+from aiomailbox.eventtime.alignment import AlignmentGroups
+from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder
 from aiomailbox.runtime.host import LocalTasks
-from aiomailbox.runtime.peers.alignment import RemoteAlignmentGroups
 from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
 from aiomailbox.runtime.peers.limits import RemoteLimits
 from aiomailbox.runtime.peers.messages import (
     COMMITTABLES_BYTES_MAX,
     AlignmentLimit,
+    AlignmentReport,
     Begin,
     Cancel,
     Deploy,
@@ -177,7 +179,6 @@ class WorkerJob:
             decode_from_parent, PARENT_BYTES_MAX, self._on_message, self._on_lost
         )
         self._limits = RemoteLimits(limits, self._channel.send)
-        self._alignments = RemoteAlignmentGroups(self._channel.send)
         self._committables = _SentCommittables(self._channel, shipment.record_types)
         self._services = self._new_services(log)
         self._network = PeerNetwork(shipment, begin.peer, self._services, place)
@@ -283,7 +284,7 @@ class WorkerJob:
             case Granted():
                 self._limits.on_granted(message)
             case AlignmentLimit():
-                self._alignments.on_limit(message)
+                self._services.alignments.on_limit(message.group, message.limit_ms)
             case Cancel(tasks=subtasks):
                 self._cancel(subtasks)
             case Shutdown():
@@ -361,6 +362,13 @@ class WorkerJob:
         }
         return Snapshot(list(last.values()))
 
+    def _on_watermark(
+        self, config: AlignmentConfig, reader: str, watermark_ms: int
+    ) -> None:
+        self._channel.send(
+            AlignmentReport(config.group, config.max_drift_ms, reader, watermark_ms)
+        )
+
     def _on_lost(self, reason: BaseException | None) -> None:
         if self._dismissed.available:
             return
@@ -382,7 +390,7 @@ class WorkerJob:
             pool=new_pool(shipment, self._peer),
             limiters=self._limits,
             committables=self._committables,
-            alignments=self._alignments,
+            alignments=AlignmentGroups(self._on_watermark),
             job_id=shipment.config.job_id or shipment.graph.name,
             commits_at_checkpoints=shipment.config.checkpoints is not None,
             is_resumable=shipment.config.is_resumable,

@@ -15,6 +15,7 @@ from aiomailbox.errors import (
     RemoteTaskError,
     UserFunctionError,
 )
+from aiomailbox.eventtime.alignment import AlignmentGroups
 from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.graph.job_graph import build_job_graph
 from aiomailbox.graph.transformation import Transformation
@@ -22,10 +23,6 @@ from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.config import JobConfig
-from aiomailbox.runtime.peers.alignment import (
-    ParentAlignmentGroups,
-    RemoteAlignmentGroups,
-)
 from aiomailbox.runtime.peers.control import ControlChannel
 from aiomailbox.runtime.peers.host import WorkerDesk
 from aiomailbox.runtime.peers.messages import (
@@ -244,12 +241,24 @@ def test_a_worker_that_writes_records_otherwise_fails_the_job() -> None:
     assert made.addresses == {1: ("a", None)}
 
 
+def processes() -> tuple[AlignmentGroups, list[AlignmentGroups]]:
+    """Return the groups of a parent and of two workers, which hear of each other."""
+    workers: list[AlignmentGroups] = []
+
+    def moved(name: str, limit_ms: int) -> None:
+        for each in workers:
+            each.on_limit(name, limit_ms)
+
+    def reported(config: AlignmentConfig, reader: str, watermark_ms: int) -> None:
+        parent.get(config).report(reader, watermark_ms)
+
+    parent = AlignmentGroups(on_moved=moved)
+    workers += [AlignmentGroups(reported) for _ in range(2)]
+    return parent, workers
+
+
 def test_readers_of_all_processes_keep_to_the_slowest() -> None:
-    workers: list[RemoteAlignmentGroups] = []
-    parent = ParentAlignmentGroups(
-        lambda limit: [each.on_limit(limit) for each in workers]  # type: ignore[arg-type, return-value]
-    )
-    workers += [RemoteAlignmentGroups(parent.on_report) for _ in range(2)]
+    parent, workers = processes()
     config = AlignmentConfig("orders", 100, 10)
     first, second = (each.get(config) for each in workers)
     mine = parent.get(config)
@@ -266,19 +275,15 @@ def test_readers_of_all_processes_keep_to_the_slowest() -> None:
 
 
 def test_a_worker_that_hears_of_a_limit_early_or_late_keeps_to_it() -> None:
-    workers: list[RemoteAlignmentGroups] = []
-    parent = ParentAlignmentGroups(
-        lambda limit: [each.on_limit(limit) for each in workers]  # type: ignore[arg-type, return-value]
-    )
-    workers += [RemoteAlignmentGroups(parent.on_report) for _ in range(2)]
+    parent, workers = processes()
     config = AlignmentConfig("orders", 100, 10)
     workers[0].get(config).report("a", 1000)
     # The source of the second one opens only now; the limit does not move for that.
     assert workers[1].get(config).limit() == 1100
     # One that takes the place of a dead one is told what is in force.
-    follower = RemoteAlignmentGroups(parent.on_report)
-    for limit in parent.limits():
-        follower.on_limit(limit)
+    follower = AlignmentGroups()
+    for name, limit_ms in parent.limits().items():
+        follower.on_limit(name, limit_ms)
     assert follower.get(config).limit() == 1100
 
 
