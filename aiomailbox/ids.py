@@ -15,11 +15,6 @@ class TaskId(NamedTuple):
     subtask_index: int
     attempt: int
 
-    @property
-    def subtask(self) -> SubtaskId:
-        """The subtask."""
-        return SubtaskId(self.vertex, self.subtask_index)
-
     def __str__(self) -> str:
         return f"{self.vertex}.{self.subtask_index}#{self.attempt}"
 

@@ -317,7 +317,7 @@ class CheckpointWriter:
         >>> from aiomailbox.storage.local import LocalStorage
         >>> writer = CheckpointWriter(LocalStorage(tempfile.mkdtemp()), "delays")
         >>> task = SubtaskId(VertexId(0), 0)
-        >>> writer.write_task(1, task, 1, TaskSnapshot()).file is None
+        >>> writer.write_task(task, 1, 1, TaskSnapshot()).file is None
         True
     """
 
@@ -341,18 +341,18 @@ class CheckpointWriter:
 
     def write_task(
         self,
-        checkpoint_id: int,
         task: SubtaskId,
         epoch: int,
+        checkpoint_id: int,
         snapshot: TaskSnapshot,
         location: str | os.PathLike[str] | None = None,
     ) -> TaskHandle:
         """Write the snapshot of a task, durably, and return where it is.
 
         Args:
-            checkpoint_id: The checkpoint.
             task: The task.
             epoch: The attempt: one that is dead never writes what a later one did.
+            checkpoint_id: The checkpoint.
             snapshot: What the task resumes from.
             location: The place of a savepoint; None for a checkpoint.
 
@@ -385,7 +385,7 @@ class CheckpointWriter:
         )
 
     def write_little(
-        self, checkpoint_id: int, task: SubtaskId, epoch: int, snapshot: TaskSnapshot
+        self, task: SubtaskId, epoch: int, checkpoint_id: int, snapshot: TaskSnapshot
     ) -> TaskHandle | None:
         """Return a handle that holds the snapshot of a task; None if that is not little.
 

@@ -30,7 +30,6 @@ from aiomailbox.journal.journals import Journals
 from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.operators.core.context import Limiter
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.events import CheckpointBarrier
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.job_journal import journal_place
 from aiomailbox.runtime.limiter import LimiterService
@@ -46,8 +45,8 @@ from aiomailbox.task.environment import (
     TaskPlan,
     TaskSettings,
 )
-from aiomailbox.task.in_flight import TaskChannels, TaskSnapshot
-from aiomailbox.task.messages import TaskEvent, TaskHandle
+from aiomailbox.task.in_flight import TaskChannels
+from aiomailbox.task.messages import TaskEvent
 from aiomailbox.task.stream_task import StreamTask
 from aiomailbox.threads import run_in_thread
 
@@ -324,6 +323,7 @@ class TaskBuilder:
         task_id = self._of_attempt.task_id(vertex.id, subtask_index)
         name = f"{self._names[vertex.id]} ({subtask_index + 1}/{vertex.parallelism})"
         services = self._services
+        subtask = SubtaskId(vertex.id, subtask_index)
         environment = TaskEnvironment(
             job=services,
             settings=self._settings,
@@ -334,7 +334,7 @@ class TaskBuilder:
             lineage=self._of_attempt.lineage,
             log=services.log.bind(task=name),
             metrics=services.metrics.child(name),
-            prepared=partial(services.committables.add, task_id.subtask),
+            prepared=partial(services.committables.add, subtask),
             limiter=_limiters_of_task(services),
             report=self._on_event,
             checkpointing=self._checkpointing(task_id),
@@ -385,9 +385,10 @@ class TaskBuilder:
         settings, writer = self._config.checkpoints, self._writer_of_state
         if settings is None or writer is None:
             return None
+        subtask = SubtaskId(task_id.vertex, task_id.subtask_index)
         return TaskCheckpointing(
-            write=partial(_write, writer, task_id),
-            write_little=partial(_write_little, writer, task_id),
+            write=partial(run_in_thread, writer.write_task, subtask, task_id.attempt),
+            write_little=partial(writer.write_little, subtask, task_id.attempt),
             is_exactly_once=settings.mode is CheckpointingMode.EXACTLY_ONCE,
             may_overtake=settings.unaligned,
             after_end=settings.after_tasks_finish,
@@ -515,37 +516,6 @@ class TaskBuilder:
         if wiring is not None and away:
             return wiring.new_gate(channels, name)
         return InputGate(channels, name=name)
-
-
-async def _write(
-    writer: CheckpointWriter,
-    task: TaskId,
-    barrier: CheckpointBarrier,
-    snapshot: TaskSnapshot,
-) -> TaskHandle:
-    """Write a snapshot in a thread; raises what `CheckpointWriter.write_task` does."""
-    return await run_in_thread(
-        writer.write_task,
-        barrier.checkpoint_id,
-        task.subtask,
-        task.attempt,
-        snapshot,
-        None if barrier.location is None else barrier.location.decode(),
-    )
-
-
-def _write_little(
-    writer: CheckpointWriter,
-    task: TaskId,
-    barrier: CheckpointBarrier,
-    snapshot: TaskSnapshot,
-) -> TaskHandle | None:
-    # A savepoint has files of its own.
-    if barrier.location is not None:
-        return None
-    return writer.write_little(
-        barrier.checkpoint_id, task.subtask, task.attempt, snapshot
-    )
 
 
 def _limiters_of_task(services: JobServices) -> Callable[[RateLimit], Limiter]:

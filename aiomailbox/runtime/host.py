@@ -140,7 +140,7 @@ class LocalTasks:
         """
         # By place: an attempt replaces the one before, which is no longer asked about.
         for task in tasks:
-            self._places[task.environment.task_id.subtask] = task
+            self._places[task.subtask] = task
             self._unstarted.append((task, on_event))
 
     def clear(self) -> None:
@@ -185,7 +185,7 @@ class LocalTasks:
 
 async def _supervise(task: StreamTask, on_event: Callable[[TaskEvent], None]) -> None:
     failure: BaseException | None = None
-    subtask = task.environment.task_id.subtask
+    subtask = task.subtask
     try:
         with watching(task, task.environment.settings.stall_threshold_s):
             await task.run()

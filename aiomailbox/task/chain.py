@@ -58,7 +58,6 @@ from aiomailbox.task.outputs import (
     SliceForm,
     WriterOutput,
     all_of,
-    finished,
     main_output,
 )
 from aiomailbox.task.processing_time import (
@@ -677,3 +676,9 @@ async def _run_queued_mail(mailbox: MailboxExecutor) -> None:
 def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+async def finished(pending: Pending) -> None:
+    """Await what a call left to be awaited, if it did."""
+    if pending is not None:
+        await pending

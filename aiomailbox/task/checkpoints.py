@@ -52,7 +52,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.core.contract import ObjectBuffer
 from aiomailbox.exchange.gate import InputGate
-from aiomailbox.ids import OperatorId
+from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import MailOptions
 from aiomailbox.operators.core.operator import Pending, then
@@ -162,7 +162,8 @@ class TaskCheckpoints:
         self.last_id: int = settings.restored_id
         self.completed_id: int = settings.restored_id
         self._settings = settings
-        self._subtask = environment.task_id.subtask
+        task_id = environment.task_id
+        self._subtask = SubtaskId(task_id.vertex, task_id.subtask_index)
         self._report = environment.report
         self._clock = environment.job.clock
         self._chain = chain
@@ -328,10 +329,12 @@ class TaskCheckpoints:
             return False
         sync_ms = (self._clock.monotonic() - started_s) * 1000
         statistics = _statistics(barrier, alignment, sync_ms)
-        if self._was_little and self._outputs is None:
+        # A savepoint has files of its own.
+        is_own = barrier.location is None
+        if self._was_little and self._outputs is None and is_own:
             # Another thread would need longer to begin.
             try:
-                little = self._settings.write_little(barrier, snapshot)
+                little = self._settings.write_little(checkpoint_id, snapshot)
             except Exception as error:  # noqa: BLE001 -- the coordinator decides
                 self._decline(checkpoint_id, error)
                 return False
@@ -506,7 +509,8 @@ class TaskCheckpoints:
             if self._outputs is not None:
                 in_flight = await self._outputs.collected(checkpoint_id)
                 snapshot = replace(snapshot, channel_state=in_flight)
-            handle = await self._settings.write(barrier, snapshot)
+            location = None if barrier.location is None else barrier.location.decode()
+            handle = await self._settings.write(checkpoint_id, snapshot, location)
             self._was_little = handle.size <= LITTLE_BYTES
         except asyncio.CancelledError:
             # The canceller has taken it out of `_writing` already.

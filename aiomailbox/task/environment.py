@@ -18,7 +18,7 @@ from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.context import Handover, Limiter
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.records.events import CheckpointBarrier, OutputTag
+from aiomailbox.records.events import OutputTag
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
 from aiomailbox.task.in_flight import TaskChannels, TaskSnapshot
 from aiomailbox.task.messages import TaskEvent, TaskHandle
@@ -29,7 +29,8 @@ class TaskCheckpointing:
     """How a task takes checkpoints.
 
     Attributes:
-        write: Writes a snapshot off the loop, and returns what finds it again.
+        write: Writes the snapshot for a checkpoint, at the place of a savepoint if it is
+            one, off the loop; returns what finds it again.
         write_little: Returns that at once for a little snapshot, None for any other.
         is_exactly_once: Whether channels wait for each other's barriers.
         may_overtake: Whether barriers may overtake data.
@@ -38,8 +39,8 @@ class TaskCheckpointing:
         restored_id: The checkpoint that the task resumes from, -1 for none.
     """
 
-    write: Callable[[CheckpointBarrier, TaskSnapshot], Awaitable[TaskHandle]]
-    write_little: Callable[[CheckpointBarrier, TaskSnapshot], TaskHandle | None]
+    write: Callable[[int, TaskSnapshot, str | None], Awaitable[TaskHandle]]
+    write_little: Callable[[int, TaskSnapshot], TaskHandle | None]
     is_exactly_once: bool = True
     may_overtake: bool = False
     after_end: bool = True

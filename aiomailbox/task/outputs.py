@@ -230,12 +230,6 @@ class Availabilities(Availability):
             callback()
 
 
-async def finished(pending: Pending) -> None:
-    """Await what a call left to be awaited, if it did."""
-    if pending is not None:
-        await pending
-
-
 def all_of(sources: Sequence[Availability]) -> Availability:
     """Return one availability for several; always available for none."""
     if not sources:

@@ -38,9 +38,10 @@ from aiomailbox.records.events import (
     Watermark,
     WatermarkStatus,
 )
+from aiomailbox.task.chain import finished
 from aiomailbox.task.checkpoints import TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment
-from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of, finished
+from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of
 
 # Where a task's head gets its input from: a gate, or a source's reader.
 #

@@ -71,7 +71,7 @@ from aiomailbox.records.events import (
 )
 from aiomailbox.supervision import Closing, SupervisedTask, frames_of
 from aiomailbox.task.backlog import Backlog
-from aiomailbox.task.chain import HelperTasks, Link, OperatorChain
+from aiomailbox.task.chain import HelperTasks, Link, OperatorChain, finished
 from aiomailbox.task.checkpoints import PreparedResults, TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment, TaskPlan
 from aiomailbox.task.in_flight import TaskSnapshot
@@ -86,7 +86,7 @@ from aiomailbox.task.messages import (
     TaskRunning,
     TriggerCheckpoint,
 )
-from aiomailbox.task.outputs import all_of, finished
+from aiomailbox.task.outputs import all_of
 from aiomailbox.task.processing_time import SystemProcessingTimeService
 from aiomailbox.task.processors import TaskInput, create_input
 from aiomailbox.task.task_metrics import buffer_metrics, latency_metrics, time_metrics
@@ -306,6 +306,7 @@ class StreamTask:
 
     Attributes:
         environment: What the job gave the task.
+        subtask: Which one it is.
         lifecycle: Where the task is in its life.
         processor: Its mailbox loop; `processor.main_executor` sends it mail.
         chain: Its operators, once `run` has built them.
@@ -323,6 +324,8 @@ class StreamTask:
         if environment.checkpointing is not None:
             environment = replace(environment, prepared=self._prepared.add)
         self.environment = environment
+        task_id = environment.task_id
+        self.subtask: SubtaskId = SubtaskId(task_id.vertex, task_id.subtask_index)
         self.plan = plan
         self.lifecycle: TaskLifecycle = TaskLifecycle()
         self.processor: MailboxProcessor = MailboxProcessor(
@@ -350,10 +353,6 @@ class StreamTask:
         self._failure: BaseException | None = None
         self._error: BaseException | None = None
         self._closing = Closing(self._steps_of_closing())
-
-    @property
-    def _subtask(self) -> SubtaskId:
-        return self.environment.task_id.subtask
 
     @property
     def name(self) -> str:
@@ -581,7 +580,7 @@ class StreamTask:
         head = self.chain.head
         if isinstance(head, SourceOperator):
             head.request_split = partial(
-                self.environment.report, SplitRequest(self._subtask)
+                self.environment.report, SplitRequest(self.subtask)
             )
         await self.chain.open()
         accepts = self.chain.accepts()
@@ -597,7 +596,7 @@ class StreamTask:
         # After the watermarks: an idle stream takes none.
         await finished(self._input.repeat_status())
         self._input.start()
-        self.environment.report(TaskRunning(self._subtask))
+        self.environment.report(TaskRunning(self.subtask))
 
     def _restore_in_flight(
         self, task_input: TaskInput, state: Mapping[str, tuple[bytes, ...]]
@@ -717,7 +716,7 @@ class StreamTask:
             writer.notify_end_of_data(mode)
         if self._checkpoints is not None:
             self._checkpoints.end_data(is_finished=mode is StopMode.DRAIN)
-        self.environment.report(DataEnded(self._subtask))
+        self.environment.report(DataEnded(self.subtask))
 
     async def _after_invoke(self) -> None:
         """Run the remaining mail, stop timers, then the mailbox, then the operators."""

@@ -83,9 +83,9 @@ def handles(
     """Write both subtasks of a checkpoint; return their handles."""
     return [
         writer.write_task(
-            number,
             SubtaskId(VertexId(1), index),
             1,
+            number,
             task_snapshot(number, payload=payload),
             location,
         )

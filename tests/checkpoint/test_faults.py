@@ -207,7 +207,7 @@ place = Path({str(tmp_path)!r})
 store = open_store(place)
 many = [
     CheckpointWriter(LocalStorage(place), "job").write_task(
-        2, SubtaskId(VertexId(1), index), 1, task_snapshot(2)
+        SubtaskId(VertexId(1), index), 1, 2, task_snapshot(2)
     )
     for index in range(40)
 ]

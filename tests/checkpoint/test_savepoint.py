@@ -83,8 +83,8 @@ def keep(place: Path, snapshots: list[OperatorSnapshot], *, as_savepoint: bool) 
     writer = CheckpointWriter(LocalStorage(jobs), "job")
     tasks = [
         writer.write_task(
-            1,
             SubtaskId(VertexId(1), index),
+            1,
             1,
             TaskSnapshot(operators={COUNT: one, SINK: OperatorSnapshot()}),
             location,

@@ -99,14 +99,14 @@ class Job:
         count = OperatorSnapshot((self.state.snapshot(),))
         operators = {COUNT: count, SINK: OperatorSnapshot()}
         snapshot = TaskSnapshot(operators=operators)
-        return self.writer.write_task(number, TASK, 1, snapshot, location)
+        return self.writer.write_task(TASK, 1, number, snapshot, location)
 
     def take(self, store: CheckpointStore, number: int, location: Any = None) -> str:
         """Take a checkpoint whole."""
         handle = self.write(number, location)
         other = dataclasses.replace(TaskSnapshot())
         second = self.writer.write_task(
-            number, SubtaskId(VertexId(1), 1), 1, other, location
+            SubtaskId(VertexId(1), 1), 1, number, other, location
         )
         return store.complete(metadata(number, [handle, second]), location)
 
@@ -225,7 +225,7 @@ def test_a_slow_snapshot_does_not_bring_back_what_is_gone(
         slow = OperatorSnapshot((job.state.snapshot(),))
         job.take(store, 2)
         # Its thread goes on though nobody waits for it.
-        job.writer.write_task(1, TASK, 1, TaskSnapshot(operators={COUNT: slow}))
+        job.writer.write_task(TASK, 1, 1, TaskSnapshot(operators={COUNT: slow}))
         job.take(store, 3)
         store.discard(2)
         job.take(store, 4)
@@ -243,7 +243,7 @@ def test_another_attempt_writes_its_own_files(tmp_path: Path, rocksdb: Any) -> N
     snapshot = TaskSnapshot(
         operators={COUNT: OperatorSnapshot((other.state.snapshot(),))}
     )
-    second = job.writer.write_task(2, TASK, 2, snapshot)
+    second = job.writer.write_task(TASK, 2, 2, snapshot)
     assert not {one.file for one in first.shared} & {one.file for one in second.shared}
 
 

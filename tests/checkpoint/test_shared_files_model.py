@@ -124,7 +124,7 @@ class Run:
     def _written(
         self, number: int, task: SubtaskId, snapshot: TaskSnapshot
     ) -> TaskHandle:
-        return self.writer.write_task(number, task, self.epoch, snapshot)
+        return self.writer.write_task(task, self.epoch, number, snapshot)
 
     def complete(self) -> None:
         """Complete a checkpoint that all tasks have written; older ones are over."""

@@ -377,7 +377,7 @@ def test_a_task_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
     operators["z"].own.states["writer"].elements.append(bad)
     with pytest.raises(StateError, match="object cannot be written to a snapshot"):
         writer.write_task(
-            1, SubtaskId(VertexId(0), 0), 1, TaskSnapshot(operators=operators)
+            SubtaskId(VertexId(0), 0), 1, 1, TaskSnapshot(operators=operators)
         )
     assert storage.names() == []
 

@@ -48,7 +48,7 @@ class Task:
         self.checkpoints = TaskCheckpoints(
             TaskCheckpointing(
                 write=self.write,
-                write_little=lambda barrier, snapshot: None,
+                write_little=lambda checkpoint_id, snapshot: None,
                 restored_id=restored_id,
             ),
             environment,
@@ -84,11 +84,13 @@ class Task:
         self.tasks.append(task)
         return task.cancel
 
-    async def write(self, barrier: CheckpointBarrier, snapshot: TaskSnapshot) -> Any:
+    async def write(
+        self, checkpoint_id: int, snapshot: TaskSnapshot, location: str | None
+    ) -> Any:
         await self.may_write.wait()
         if self.write_error is not None:
             raise self.write_error
-        return File(f"file {barrier.checkpoint_id}")
+        return File(f"file {checkpoint_id}")
 
     def report(self, event: TaskEvent) -> None:
         if isinstance(event, Acknowledged):

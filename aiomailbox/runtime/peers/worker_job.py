@@ -334,7 +334,7 @@ class WorkerJob:
             return
         self._committables.attempts.update(
             dict.fromkeys(
-                (one.environment.task_id.subtask for one in attempt.tasks.tasks),
+                (one.subtask for one in attempt.tasks.tasks),
                 plan.number,
             )
         )
