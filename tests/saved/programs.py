@@ -730,8 +730,9 @@ DEAD = am.OutputTag[Any]("dead")
 
 
 def dead_letters(env: Any, sink: Any) -> None:
-    calls = paced(env).map_async(FailsAtSome(), on_error=am.dead_letter(DEAD))
-    calls.uid("calls").sink_to(sink)
+    failing = paced(env).map_async(FailsAtSome(), on_error=am.dead_letter(DEAD))
+    calls = failing.uid("calls")
+    calls.sink_to(sink)
     letters = calls.get_side_output(DEAD).window_all(TUMBLING)
     letters.apply(
         lambda key, window, values: [sorted(letter.record.number for letter in values)]

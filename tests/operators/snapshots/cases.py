@@ -9,12 +9,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from aiomailbox.columnar.aligned import (
+    ColumnarPartitionOperator,
     ColumnarSlidingOperator,
     ColumnarTumblingOperator,
 )
 from aiomailbox.columnar.async_column import AsyncColumnOperator
 from aiomailbox.columnar.interval_join import ColumnarIntervalJoin
 from aiomailbox.columnar.key_check import ColumnarKeyCheck
+from aiomailbox.columnar.making import made
 from aiomailbox.columnar.map_batches import MapBatchesOperator
 from aiomailbox.columnar.paned import ColumnarPanedOperator
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
@@ -26,7 +28,7 @@ from aiomailbox.operators.aggregates.functions import aggregates, count, sum_
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_state.operator import KeyedAsyncProcessOperator
 from aiomailbox.operators.core.fields import field_or_function
-from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.functions.process import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
@@ -70,6 +72,7 @@ from aiomailbox.operators.useful.operators import (
     WithLatestOperator,
 )
 from aiomailbox.operators.useful.patterns import MatchOperator, pattern
+from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.state.descriptors import (
     ListStateDescriptor,
     MapStateDescriptor,
@@ -94,6 +97,7 @@ from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.co_group import SidedKey
 from aiomailbox.windowing.evictors import CountEvictor
 from aiomailbox.windowing.functions import ProcessWindowFunction
+from aiomailbox.windowing.partition import partition_operator
 from aiomailbox.windowing.triggers import (
     ContinuousEventTimeTrigger,
     CountTrigger,
@@ -145,6 +149,7 @@ def as_columns(steps: list[Step]) -> list[Step]:
 
 ONE = [*runs(*range(1, 16, 2)), ("watermark", 0, 40)]
 LATE = [*runs(*range(1, 22, 2), late=8), ("watermark", 0, 60)]
+WHOLE = [*LATE, ("watermark", 0, MAX_TIMESTAMP)]
 TWO: list[Step] = [
     step
     for number in range(1, 14, 2)
@@ -444,6 +449,10 @@ def window_cases() -> list[Case]:
     )
     from aiomailbox.windowing.operator import WindowOperator
     from aiomailbox.windowing.panes import PanedAggregateOperator
+    from aiomailbox.windowing.partition import (
+        PartitionAggregateOperator,
+        PartitionWindowOperator,
+    )
     from aiomailbox.windowing.session_aggregate import SessionAggregateOperator
 
     tumbling, sliding = TumblingEventTimeWindows(10), SlidingEventTimeWindows(12, 4)
@@ -516,6 +525,16 @@ def window_cases() -> list[Case]:
             ),
             TIMES,
             "of processing time",
+        ),
+        keyed(
+            PartitionAggregateOperator,
+            lambda: partition_operator(key_of, aggregate=total(), include_key=True),
+            WHOLE,
+        ),
+        keyed(
+            PartitionWindowOperator,
+            lambda: partition_operator(key_of, function=lambda rows: [[*rows]]),
+            WHOLE,
         ),
     ]
 
@@ -731,5 +750,16 @@ def columnar_cases() -> list[Case]:
                 (ColumnarSlidingOperator, SlidingEventTimeWindows(10, 7)),
                 (ColumnarSessionOperator, EventTimeSessionWindows(5)),
             )
+        ),
+        keyed(
+            ColumnarPartitionOperator,
+            partial(
+                made,
+                partition_operator,
+                key,
+                aggregate=aggregates(sum=sum_("number")),
+                columns=RowsNote(),
+            ),
+            as_columns(WHOLE),
         ),
     ]

@@ -52,6 +52,8 @@ BASES = {
     "StatefulOperator",
     "StatelessOperator",
     "TwoInputOperator",
+    # It refuses a snapshot: what it has in files would be in none.
+    "SortOperator",
     # They keep nothing of a record but the types that fields had so far.
     "ExpressionFilter",
     "ExpressionOperator",
