@@ -26,6 +26,7 @@ from aiomailbox.graph.transformation import (
     OperatorFactory,
     Origin,
     Transformation,
+    known_fields,
 )
 from aiomailbox.operators.aggregates.functions import fields_read, with_expressions
 from aiomailbox.operators.core.failures import OnError, check_on_error
@@ -437,16 +438,6 @@ def check_renames(names: Any) -> dict[str, str]:
     return dict(names)
 
 
-def known_fields(origins: list[Origin]) -> RecordFields | None:
-    """Return the fields of the records of a stream, None if they are not known."""
-    return RecordFields.union(
-        [
-            None if origin.tag else origin.transformation.record_fields
-            for origin in origins
-        ]
-    )
-
-
 def check_reads(fields: RecordFields | None, factory: object) -> None:
     """Refuse an operator that reads a field by a name that no record has.
 
@@ -768,6 +759,10 @@ def sink_transformation(
     while name in taken:
         name = f"{base}-{number}"
         number += 1
+    # Columns get the types that the source knows, or a declared class.
+    knowing = getattr(found, "for_fields", None)
+    if knowing is not None:
+        found = knowing(known_fields(origins))
     factory = partial(SinkOperator, found, on_error=check_on_error(on_error), line=line)
     return Transformation(
         name,

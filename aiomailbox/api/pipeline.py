@@ -72,10 +72,15 @@ class Pipeline(Generic[InT, OutT]):
         Each chain of operators becomes a stage in Spark's Python workers, with an event
         loop per task; Spark's shuffle connects the stages. Everything is lazy.
 
+        Over a streaming DataFrame, which gives streaming DataFrames, a pipeline may have
+        no keys, windows or exchanges: each micro-batch is a run of its own there.
+        `SparkStreamSource` is the way for those that have.
+
         Args:
-            df: The DataFrame, if the pipeline has one input.
+            df: The DataFrame, if the pipeline has one input; it may be a streaming one.
             schema: The result's schema: text, a StructType, an Arrow schema or a record class;
-                None for the class that the last step declares.
+                None for the class that the last step declares, or for the columns of the
+                DataFrame as far as the steps change none.
             records: The form of a record; see `SparkSource`.
             order_by: The columns by which each partition is sorted first; for several
                 DataFrames, a dict by name. Without it, a retried task may read its rows

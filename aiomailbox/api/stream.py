@@ -50,7 +50,6 @@ from aiomailbox.api.build import (
     function_info,
     key_check,
     key_selector,
-    known_fields,
     own_copy,
     selected,
     selected_pairs,
@@ -107,6 +106,7 @@ from aiomailbox.graph.transformation import (
     OperatorFactory,
     Origin,
     Transformation,
+    known_fields,
 )
 from aiomailbox.logs import library_log
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
@@ -1682,7 +1682,13 @@ class DataStream(Generic[T]):
             self._definition, self._origins, "to_spark", lambda run: (run,)
         )
         try:
-            return await dataframe_from_runs(spark, runs, schema=schema, path=path)
+            return await dataframe_from_runs(
+                spark,
+                runs,
+                schema=schema,
+                path=path,
+                fields=known_fields(self._origins),
+            )
         finally:
             await runs.aclose()
 

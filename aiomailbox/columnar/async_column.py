@@ -300,6 +300,7 @@ class AsyncColumnOperator(AsyncMapOperator):
             WithColumns({into: pc.scalar(None)}), computed=DictForm()
         )
         self._column = ResultColumn(declared.returned)
+        self._returned = declared.returned
         self._schema: pa.Schema | None = None
 
     def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
@@ -314,7 +315,8 @@ class AsyncColumnOperator(AsyncMapOperator):
         check_into(self.into, known.names)
         if self._projection is not None:
             self._projection.plan(known.names)
-        return known.renewed((*known.names, self.into), "into")
+        types = {**known.types, self.into: self._returned}
+        return known.renewed((*known.names, self.into), "into", types)
 
     def _prepare(self) -> Pending:
         if self._calls_whole:

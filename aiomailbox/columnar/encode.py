@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-import typing
+import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from itertools import groupby
-from types import UnionType
 from typing import Any, Final, NoReturn
-from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.forms import (
-    RecordShape,
-    field_hints,
-    is_record_type,
-    record_shape,
+from aiomailbox.columnar.declared import (
+    DECIMAL_DIGITS,
+    DEPTH_MAX,
+    declared_type,
+    hinted_type,
+    known_schema,
+    known_types,
+    plain_special,
+    type_of_special,
 )
+from aiomailbox.columnar.forms import RecordShape, record_shape
 from aiomailbox.columnar.ipc import types_in
 from aiomailbox.columnar.types import (
     cast_plain,
@@ -30,10 +32,8 @@ from aiomailbox.columnar.types import (
     unencoded_type,
 )
 from aiomailbox.errors import RecordTypeError
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.records.run import Run
-
-_DECIMAL_DIGITS: Final = 38
-
 
 # What Arrow raises for a value that is not of a type.
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
@@ -43,32 +43,6 @@ _SCHEMA_ADVICE: Final = (
     "The first records decide the types where no schema= is given. Give all records the "
     "same types."
 )
-
-
-# Where Spark's classes of values are that Arrow has no type for.
-_SPARK_TYPES: Final = "pyspark.sql.types"
-
-
-# What an annotation says about a column.
-_TYPES: Final[dict[Any, pa.DataType]] = {
-    bool: pa.bool_(),
-    bytes: pa.binary(),
-    date: pa.date32(),
-    datetime: pa.timestamp("us", "UTC"),
-    # As Spark takes decimals of Python that say nothing more.
-    Decimal: pa.decimal128(_DECIMAL_DIGITS, 18),
-    float: pa.float64(),
-    int: pa.int64(),
-    str: pa.string(),
-    time: pa.time64("us"),
-    timedelta: pa.duration("us"),
-    # As Spark has it, which cannot read Parquet's own.
-    UUID: pa.string(),
-}
-
-
-# Answers of services, and records, have few levels; deeper ones are rows.
-_DEPTH_MAX: Final = 16
 
 
 class BatchMaker:
@@ -82,6 +56,8 @@ class BatchMaker:
         kind_of: What becomes of the types of columns whose schema is taken.
         needs_columns: Whether rows are lost where they go if they have no columns, so
             that they are refused.
+        fields: What is known of the records' fields where there is no schema: the types
+            of columns whose values fit them, and of those that have no value.
 
     Attributes:
         schema: The schema, as soon as it is known. A column in which all values were
@@ -102,12 +78,21 @@ class BatchMaker:
         kind_of: Callable[[pa.DataType], pa.DataType] | None = None,
         *,
         needs_columns: bool = False,
+        fields: RecordFields | None = None,
     ) -> None:
         self.schema = None if schema is None else _in_micros(schema)
+        self._fields = fields
         self._is_given = schema is not None
         self._needs_columns = needs_columns
         self._kind_of = kind_of or canonical_in_micros
         self._shape: RecordShape | None = None
+
+    def expect(self) -> pa.Schema | None:
+        """Return the schema, if there was no record that which is known; else None."""
+        known = known_schema(self._fields) if self.schema is None else None
+        if known is not None:
+            self.schema = self._own(known)
+        return self.schema
 
     def batches(self, run: Run) -> list[pa.RecordBatch]:
         """Return a run's records as batches.
@@ -143,8 +128,7 @@ class BatchMaker:
             )
         schema = self.schema
         if schema is None:
-            fields = [each.with_type(self._kind_of(each.type)) for each in batch.schema]
-            schema = pa.schema(fields)
+            schema = self._completed_by_fields(self._own(batch.schema))
         if not batch.schema.equals(schema):
             schema = self._completed(batch.schema, schema)
             batch = self._fitted(batch, schema)
@@ -188,7 +172,7 @@ class BatchMaker:
         """Return the schema; a column that was None so far gets its type when not."""
         schema = self.schema
         if schema is None:
-            return _inferred(shape, columns)
+            return _inferred(shape, columns, self._known())
         for index, field in enumerate(schema):
             if lacks_type(field.type) and field.name in shape.names:
                 values = columns[shape.names.index(field.name)]
@@ -203,6 +187,25 @@ class BatchMaker:
                 found = self._kind_of(other.field(field.name).type)
                 schema = schema.set(index, field.with_type(_filled(field.type, found)))
         return schema
+
+    def _completed_by_fields(self, schema: pa.Schema) -> pa.Schema:
+        """Return a schema with the types that are known of columns without a value."""
+        known = self._known()
+        for index, field in enumerate(schema):
+            if lacks_type(field.type) and field.name in known:
+                kind = _filled(field.type, known[field.name])
+                schema = schema.set(index, field.with_type(kind))
+        return schema
+
+    def _known(self) -> dict[str, pa.DataType]:
+        """Return the types that are known of fields."""
+        return {
+            name: self._kind_of(kind)
+            for name, kind in known_types(self._fields).items()
+        }
+
+    def _own(self, schema: pa.Schema) -> pa.Schema:
+        return pa.schema([each.with_type(self._kind_of(each.type)) for each in schema])
 
     def _fitted(self, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         names = batch.schema.names
@@ -352,7 +355,10 @@ def canonical_in_micros(kind: pa.DataType) -> pa.DataType:
     """Return the type of the same values without dictionaries, times in microseconds.
 
     A dictionary of one batch may have no room for the values of all, nor any reader.
+    UUIDs are texts: Spark cannot read those of Parquet.
     """
+    if isinstance(kind, pa.UuidType):
+        return pa.string()
     return in_micros(unencoded_type(kind))
 
 
@@ -360,55 +366,68 @@ def _in_micros(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_type(in_micros(field.type)) for field in schema])
 
 
-def _inferred(shape: RecordShape, columns: list[list[Any]]) -> pa.Schema:
+def _inferred(
+    shape: RecordShape, columns: list[list[Any]], known: Mapping[str, pa.DataType]
+) -> pa.Schema:
     hints = shape.hints()
     fields = []
     for name, values in zip(shape.names, columns, strict=True):
+        if name in known and _fits(values, known[name]):
+            fields.append(pa.field(name, known[name]))
+            continue
         declared = declared_type(hints.get(name))
         fields.append(_inferred_field(name, values, declared))
     return pa.schema(fields)
+
+
+def _fits(values: list[Any], kind: pa.DataType) -> bool:
+    """Say whether a column has just these values; a function may have changed them."""
+    try:
+        _converted(values, kind)
+    except _UNFIT:
+        return False
+    return True
 
 
 def _inferred_field(
     name: str, values: list[Any], declared: pa.DataType | None = None
 ) -> pa.Field:
     try:
-        kind = _special_type(values) or pa.infer_type(values)
+        kind = _type_of(values)
     except _UNFIT as error:
         raise _misfit(pa.field(name, pa.null()), str(error)) from error
     if declared is not None:
         kind = _settled(kind, declared)
     if pa.types.is_decimal(kind):
         # Later values may have more digits before the point.
-        kind = pa.decimal128(_DECIMAL_DIGITS, kind.scale)
+        kind = pa.decimal128(DECIMAL_DIGITS, kind.scale)
     return pa.field(name, in_micros(kind))
 
 
-def _special_type(values: list[Any]) -> pa.DataType | None:
-    """Return the type of values of which Arrow's own is not Spark's."""
-    first: Any = next((value for value in values if value is not None), None)
-    if type(first) is UUID:
-        return _TYPES[UUID]
-    if type(first).__module__ != _SPARK_TYPES:
-        return None
-    name = type(first).__name__
-    if name == "VariantVal":
-        mark = {"variant": "true"}
+def _type_of(values: list[Any]) -> pa.DataType:
+    """Return the type of values, as Arrow has it, or Spark where that cannot read it.
+
+    Raises:
+        ArrowException: If there is none for all of them.
+    """
+    try:
+        kind = pa.infer_type(values)
+        if not any(isinstance(each, pa.BaseExtensionType) for each in types_in(kind)):
+            return kind
+    except _UNFIT:
+        # Of what is inside, this may fail again, and says of which value.
+        pass
+    # Arrow has a type of its own for UUIDs, and none for Spark's classes.
+    known = [value for value in values if value is not None]
+    first = known[0]
+    if isinstance(first, Mapping):
+        names = dict.fromkeys(name for value in known for name in value)
         return pa.struct(
-            [
-                pa.field("value", pa.binary(), nullable=False),
-                pa.field("metadata", pa.binary(), nullable=False, metadata=mark),
-            ]
+            [(name, _type_of([value.get(name) for value in known])) for name in names]
         )
-    if name not in {"Geometry", "Geography"}:
-        return None
-    mark = {name.lower(): "true", "srid": str(first.srid)}
-    return pa.struct(
-        [
-            pa.field("srid", pa.int32(), nullable=False),
-            pa.field("wkb", pa.binary(), nullable=False, metadata=mark),
-        ]
-    )
+    if isinstance(first, list | tuple | set | frozenset):
+        return pa.list_(_type_of([each for value in known for each in value]))
+    return type_of_special(first) or pa.infer_type(values)
 
 
 def _settled(kind: pa.DataType, declared: pa.DataType) -> pa.DataType:
@@ -461,115 +480,19 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
     if pa.types.is_struct(kind):
         # A key of several fields, which was a struct as long as there were columns.
         names = [kind.field(index).name for index in range(kind.num_fields)]
-        values = [_as_struct(value, names) for value in values]
-    elif pa.types.is_string(kind) and UUID in set(map(type, values)):
-        values = [str(value) if type(value) is UUID else value for value in values]
-    check_values(values, kind)
-    return pa.array(values, kind)
-
-
-def _as_struct(value: Any, names: list[str]) -> Any:
-    if isinstance(value, list):
-        return dict(zip(names, value, strict=True))
-    if type(value).__module__ == _SPARK_TYPES:
-        # Variants and geometries, whose parts are a struct in Arrow.
-        return {name: getattr(value, name) for name in names}
-    return value
-
-
-def hinted_type(hint: Any, otherwise: pa.DataType) -> pa.DataType:
-    """Return the type of a column that an annotation such as ``float | None`` names."""
-    found = declared_type(hint)
-    return otherwise if found is None or pa.types.is_nested(found) else found
-
-
-def declared_type(hint: Any) -> pa.DataType | None:
-    """Return the type of a column whose values have an annotation; None if none has.
-
-    Example:
-        >>> declared_type(dict[str, list[float]])
-        MapType(map<string, list<item: double>>)
-    """
+        values = [
+            dict(zip(names, value, strict=True)) if isinstance(value, list) else value
+            for value in values
+        ]
     try:
-        return _Hints(says_null=False).type_of(hint, "", 0)
-    except NoColumnTypeError:
-        return None
-
-
-def type_of_hint(hint: Any) -> pa.DataType:
-    """Return the type of a column whose values have an annotation.
-
-    Args:
-        hint: The annotation; a record class becomes a struct of its fields, which may be
-            null where the annotation says so.
-
-    Raises:
-        NoColumnTypeError: If there is none for it, or for a part of it; names the part.
-    """
-    return _Hints(says_null=True).type_of(hint, "", 0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Hints:
-    """Reads annotations.
-
-    Attributes:
-        says_null: Whether only what may be None is nullable, or everything.
-    """
-
-    says_null: bool
-
-    def type_of(self, hint: Any, where: str, depth: int) -> pa.DataType:
-        hint, _ = without_none(hint)
-        origin, arguments = typing.get_origin(hint), typing.get_args(hint)
-        if depth > _DEPTH_MAX:
-            # A class whose fields are of the class itself has no end.
-            raise NoColumnTypeError(where, hint)
-        if origin in {list, set, frozenset} and len(arguments) == 1:
-            return pa.list_(self.field("item", arguments[0], f"{where}[]", depth))
-        if origin is dict:
-            key = self.type_of(arguments[0], f"{where} key", depth + 1)
-            item = self.field("value", arguments[1], f"{where} value", depth)
-            return pa.map_(key, item)
-        if is_record_type(hint):
-            within = where or hint.__qualname__
-            return pa.struct(
-                [
-                    self.field(name, each, f"{within}.{name}", depth)
-                    for name, each in field_hints(hint).items()
-                ]
-            )
-        found = _TYPES.get(hint) if isinstance(hint, type) else None
-        if found is None:
-            raise NoColumnTypeError(where, hint)
-        return found
-
-    def field(self, name: str, hint: Any, where: str, depth: int) -> pa.Field:
-        is_nullable = not self.says_null or without_none(hint)[1]
-        return pa.field(name, self.type_of(hint, where, depth + 1), is_nullable)
-
-
-class NoColumnTypeError(Exception):
-    """There is no type of columns for an annotation.
-
-    Args:
-        where: The field.
-        hint: Its annotation.
-    """
-
-    def __init__(self, where: str, hint: Any) -> None:
-        super().__init__(where, hint)
-        self.where: str = where
-        self.hint: Any = hint
-
-
-def without_none(hint: Any) -> tuple[Any, bool]:
-    """Return an annotation without ``| None``, and whether it had that."""
-    if typing.get_origin(hint) in {typing.Union, UnionType}:
-        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
-        if len(kinds) == 1:
-            return kinds[0], True
-    return hint, False
+        check_values(values, kind)
+        return pa.array(values, kind)
+    except _UNFIT:
+        plain = [plain_special(value, kind) for value in values]
+        if not pa.types.is_nested(kind) and all(map(operator.is_, plain, values)):
+            raise
+    check_values(plain, kind)
+    return pa.array(plain, kind)
 
 
 def _misfit(
@@ -668,7 +591,7 @@ def _kind_of(values: Sequence[Any], depth: int) -> pa.DataType | None:
     kinds = set(map(type, values)) - {type(None)}
     if not kinds:
         return pa.null()
-    if len(kinds) > 1 or depth > _DEPTH_MAX:
+    if len(kinds) > 1 or depth > DEPTH_MAX:
         return None
     (kind,) = kinds
     if kind is list:
@@ -723,6 +646,6 @@ def _by_values(values: Sequence[Any]) -> pa.DataType | None:
         exponent = exponents.pop()
         digits = -exponent if isinstance(exponent, int) else -1
         is_exact = not any(value.is_signed() for value in found if not value)
-        if is_exact and not exponents and 0 <= digits <= _DECIMAL_DIGITS:
-            return pa.decimal128(_DECIMAL_DIGITS, digits)
+        if is_exact and not exponents and 0 <= digits <= DECIMAL_DIGITS:
+            return pa.decimal128(DECIMAL_DIGITS, digits)
     return None

@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.encode import encoded_column, hinted_type, lacks_type
+from aiomailbox.columnar.declared import hinted_type
+from aiomailbox.columnar.encode import encoded_column, lacks_type
 from aiomailbox.columnar.forms import RecordShape, canonical_values, record_shape
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import canonical_type, cast_plain

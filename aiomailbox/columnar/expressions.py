@@ -403,7 +403,12 @@ class ProjectionOperator(ExpressionOperator):
         if known is None:
             return None
         plan = self.projection.plan(known.names)
-        return known.renewed([name for name, _ in plan], "name")
+        types = {
+            name: known.types[origin]
+            for name, origin in plan
+            if isinstance(origin, str) and origin in known.types
+        }
+        return known.renewed([name for name, _ in plan], "name", types)
 
     def result(self, run: Run) -> Run:
         """Return the records with the fields that they get."""

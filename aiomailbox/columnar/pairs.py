@@ -411,7 +411,7 @@ class PairSelection(ExpressionOperator):
         """Return the fields of joined records, if those of the left ones are known."""
         self._fields.check(*(None if each is None else each.names for each in fields))
         left = fields[0]
-        return None if left is None else left.renewed(self._fields.names, "names")
+        return None if left is None else left.renewed(self._fields.names, "names", {})
 
     def parts(self, run: Run) -> Iterator[Any]:
         """Yield parts of a run whose pairs are of one kind."""

@@ -113,6 +113,9 @@ def cast_plain(column: pa.Array, kind: pa.DataType) -> pa.Array:
     """
     if pa.types.is_run_end_encoded(column.type):
         column = pc.run_end_decode(column)
+    elif isinstance(column.type, pa.UuidType):
+        texts = [None if each is None else str(each) for each in column.to_pylist()]
+        column = pa.array(texts, pa.string())
     elif is_rare_list(column.type) and pa.types.is_list(kind):
         column = _as_lists(column)
     coarse = _coarse_type(column.type)
@@ -239,7 +242,7 @@ def check_type(kind: pa.DataType, wanted: pa.DataType) -> None:
 
 
 def _check_alone(kind: pa.DataType, wanted: pa.DataType) -> None:
-    found, asked = _meaning(kind), _meaning(wanted)
+    found, asked = meaning(kind), meaning(wanted)
     is_number_of_time = found == "number" and asked in _OF_NUMBERS
     if _is_rounded(kind, wanted) or (
         found and asked and found != asked and not is_number_of_time
@@ -306,7 +309,7 @@ def _check_records(records: list[Any], kind: pa.DataType) -> None:
 
 
 def _check_flat(values: Iterable[Any], kind: pa.DataType) -> None:
-    asked = _meaning(kind)
+    asked = meaning(kind)
     if not asked:
         return
     classes = set(map(type, values))
@@ -344,7 +347,7 @@ def _check_zones(values: Iterable[Any], kind: pa.DataType) -> None:
 
 
 @lru_cache(maxsize=256)
-def _meaning(kind: pa.DataType) -> str:
+def meaning(kind: pa.DataType) -> str:
     """Return what values of a type are, empty if it does not matter."""
     found = (name for name, tests in _KINDS.items() if any(is_(kind) for is_ in tests))
     return next(found, "")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.declared import check_annotations
+from aiomailbox.columnar.encode import canonical_in_micros
 from aiomailbox.columnar.forms import DictForm, RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import promoted, unified_schema, without_views
@@ -45,7 +48,8 @@ class ArrowSource:
     Raises:
         WrongTypeError: If ``data`` is none of these.
         RecordTypeError: If the schemas of the batches cannot be unified; names the batch.
-        UnsupportedColumnError: If a column does not fit ``records``.
+        UnsupportedColumnError: If a column does not fit ``records``, or a class annotates
+            its field as something else.
 
     Example:
         >>> ArrowSource(pa.table({"city": ["Oslo", "Rome"]}))
@@ -60,25 +64,20 @@ class ArrowSource:
     def __init__(self, data: Any, records: Any = "namedtuple") -> None:
         self.boundedness = Boundedness.BOUNDED
         self._form: RecordForm = record_form(records)
-        self._batches = _unified(_batches(data))
+        self._batches, schema = _unified(_batches(data))
         self.record_types: tuple[type, ...] = (
             (records,) if isinstance(records, type) and records is not dict else ()
         )
-        # A table without batches has no rows whose form could be wrong.
-        if self._batches:
-            RowMaker(self._batches[0].schema, self._form)
+        self._names = [] if schema is None else schema.names
+        self._fields: RecordFields | None = None
+        if schema is not None:
+            self._fields = self._known(schema)
+            RowMaker(schema, self._form)
 
     @property
     def record_fields(self) -> RecordFields | None:
-        """The fields of the records."""
-        if self.record_types:
-            return RecordFields.of_type(self.record_types[0])
-        names = self._batches[0].schema.names if self._batches else None
-        if names is None:
-            return None
-        readable = frozenset(dir(tuple)) | frozenset(dir(dict))
-        are_keys = isinstance(self._form, DictForm)
-        return RecordFields(tuple(names), readable, are_keys)
+        """The fields of the records, with the types that the columns have."""
+        return self._fields
 
     @property
     def record_count(self) -> int:
@@ -102,12 +101,22 @@ class ArrowSource:
         """Create a reader."""
         return _ArrowReader(self._batches, self._form)
 
+    def _known(self, schema: pa.Schema) -> RecordFields | None:
+        types = {field.name: canonical_in_micros(field.type) for field in schema}
+        if self.record_types:
+            check_annotations(self.record_types[0], types)
+            found = RecordFields.of_type(self.record_types[0])
+            return None if found is None else replace(found, types=types)
+        readable = frozenset(dir(tuple)) | frozenset(dir(dict))
+        are_keys = isinstance(self._form, DictForm)
+        return RecordFields(tuple(schema.names), readable, are_keys, types)
+
     @property
     def _row_count(self) -> int:
         return sum(batch.num_rows for batch in self._batches)
 
     def __repr__(self) -> str:
-        names = ", ".join(self._batches[0].schema.names) if self._batches else "none"
+        names = ", ".join(self._names) or "none"
         return f"<ArrowSource of {self._row_count} rows: {names}>"
 
 
@@ -174,18 +183,28 @@ def _exported(data: Any) -> list[pa.RecordBatch] | None:
     if isinstance(data, pa.RecordBatch):
         return [data]
     if isinstance(data, pa.Table):
-        return list(data.to_batches())
+        return _with_schema(data.to_batches(), data.schema)
     if not hasattr(data, "__arrow_c_stream__"):
         return None
     try:
-        return list(pa.RecordBatchReader.from_stream(data))
+        reader = pa.RecordBatchReader.from_stream(data)
+        return _with_schema(list(reader), reader.schema)
     except pa.ArrowInvalid:
         # A stream of values without names.
         return None
 
 
-def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Return the batches that have rows, all of one schema."""
+def _with_schema(
+    batches: list[pa.RecordBatch], schema: pa.Schema
+) -> list[pa.RecordBatch]:
+    """Return batches, one without rows at least: it says which columns there are."""
+    return batches or [pa.RecordBatch.from_pylist([], schema=schema)]
+
+
+def _unified(
+    batches: list[pa.RecordBatch],
+) -> tuple[list[pa.RecordBatch], pa.Schema | None]:
+    """Return the batches that have rows, all of one schema, and that; None if no batch."""
     schema: pa.Schema | None = None
     for number, batch in enumerate(batches):
         if schema is None or batch.schema.equals(schema):
@@ -202,7 +221,7 @@ def _unified(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
             unified.append(batch if same else promoted(batch, schema))
         except pa.ArrowException as error:
             raise _misfit(number, error) from error
-    return [batch for batch in unified if batch.num_rows]
+    return [batch for batch in unified if batch.num_rows], schema
 
 
 def _misfit(number: int, error: Exception) -> RecordTypeError:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from pathlib import Path
@@ -33,6 +34,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
@@ -155,6 +157,13 @@ def _escaped(text: str) -> str:
 # Writes one subtask's Parquet files, in the staging directory.
 
 
+ROW_GROUP_ROWS: Final = 65_536
+
+
+# What is collected before it is written, where rows are large.
+GROUP_BYTES: Final = 64 * 1024 * 1024
+
+
 # Each open file holds a buffer and a descriptor; a partition whose file was closed for
 # others gets another one.
 _OPEN_FILES_MAX: Final = 64
@@ -167,9 +176,19 @@ class ParquetWriter:
         segments: The files.
         schema: The files' schema, or None.
         rows_per_file: The most rows of a file, or None.
-        row_group_rows: How many rows to collect before they are written.
+        row_group_rows: How many rows to collect before they are written; fewer where
+            they are large.
         partition_by: The columns whose values name directories, instead of being in
             files.
+        fields: What is known of the records' fields where there is no schema.
+        kind_of: What becomes of the types of columns that no schema names.
+        group_bytes: How many bytes of Arrow to collect at most.
+        is_first: Whether it is the writer that tells the columns of a result without rows.
+        gives_schema: Whether who reads gives the schema: a column without a value so far
+            is left out then, and later files may have it.
+
+    Attributes:
+        maker: Makes the columns, and has their schema.
     """
 
     def __init__(
@@ -177,18 +196,27 @@ class ParquetWriter:
         segments: Segments,
         *,
         schema: pa.Schema | None,
-        rows_per_file: int | None,
-        row_group_rows: int,
+        rows_per_file: int | None = None,
+        row_group_rows: int = ROW_GROUP_ROWS,
         partition_by: tuple[str, ...] = (),
+        fields: RecordFields | None = None,
+        kind_of: Callable[[pa.DataType], pa.DataType] | None = None,
+        group_bytes: int = GROUP_BYTES,
+        is_first: bool = True,
+        gives_schema: bool = False,
     ) -> None:
+        self.maker: BatchMaker = BatchMaker(
+            schema, kind_of, needs_columns=True, fields=fields
+        )
         self._segments = segments
         self._partition_by = partition_by
-        self._maker = BatchMaker(schema, needs_columns=True)
-        self._given_schema = schema is not None
         self._rows_per_file = rows_per_file
         self._group_rows = min(row_group_rows, rows_per_file or row_group_rows)
+        self._group_bytes = group_bytes
+        self._is_first = is_first
+        self._gives_schema = gives_schema
         self._batches: list[pa.RecordBatch] = []
-        self._rows = 0
+        self._rows = self._bytes = 0
         # By directory, the one that was written to last at the end.
         self._files: dict[str, _OpenFile] = {}
         self._schema: pa.Schema | None = None
@@ -207,7 +235,7 @@ class ParquetWriter:
             return self._write_warm(run)
         refused = self._collect(run)
         pending = None
-        if self._rows >= self._group_rows:
+        if self._rows >= self._group_rows or self._bytes >= self._group_bytes:
             pending = self._in_thread(self._write_groups)
         if refused:
             return refuse(refused, len(run), pending)
@@ -215,13 +243,23 @@ class ParquetWriter:
 
     def flush(self, *, end_of_input: bool) -> Pending:
         """Write what is collected and finish the files."""
-        is_empty = not self._files and not self._rows
-        # A schema without records is a result too, of the first subtask that ends.
-        if is_empty and not (end_of_input and self._given_schema):
-            return None
-        if is_empty and (self._segments.count or self._partition_by):
-            return None
+        if not self._files and not self._rows:
+            # A schema without records is a result too, which a reader finds in a file.
+            if not (end_of_input and self._is_first) or self._segments.count:
+                return None
+            if self._partition_by:
+                return None
+            if self.maker.expect() is None:
+                return None
         return self._in_thread(self._finish_files)
+
+    def take_table(self) -> pa.Table:
+        """Return the rows that are collected and in no file yet."""
+        collected, self._batches = self._batches, []
+        self._rows = self._bytes = 0
+        # A column of None only may have got its type since.
+        batches = [self.maker.fit(batch) for batch in collected]
+        return pa.Table.from_batches(batches, self.maker.schema)
 
     def prepare_commit(self) -> list[Any]:
         """Return the names of the files finished since the last call."""
@@ -251,7 +289,7 @@ class ParquetWriter:
             start, stop = parts.pop()
             part = run if stop - start == len(run) else run.slice(start, stop)
             try:
-                batches = self._maker.batches(part)
+                batches = self.maker.batches(part)
             except MemoryError:
                 raise
             except Exception as error:  # noqa: BLE001 -- all that can fail is the records
@@ -266,6 +304,7 @@ class ParquetWriter:
                 check_columns(batches[0].schema, self._partition_by)
             self._batches += batches
             self._rows += sum(batch.num_rows for batch in batches)
+            self._bytes += sum(batch.nbytes for batch in batches)
         return refused
 
     async def _write_warm(self, run: Run) -> None:
@@ -286,17 +325,19 @@ class ParquetWriter:
 
     def _write_groups(self) -> None:
         """Write whole row groups, and keep the rest."""
-        table = self._take_table()
+        is_large = self._bytes >= self._group_bytes
+        table = self._without_untyped(self.take_table())
         if self._partition_by:
             self._write_partitions(table)
             return
         start = 0
         # Only whole groups: small ones make a file slow to read.
-        while table.num_rows - start >= self._group_rows:
+        while table.num_rows - start >= (1 if is_large else self._group_rows):
             start += self._write_group("", table, start)
         if start < table.num_rows:
             self._batches = table.slice(start).to_batches()
             self._rows = table.num_rows - start
+            self._bytes = sum(batch.nbytes for batch in self._batches)
 
     def _write_partitions(self, table: pa.Table) -> None:
         for folder, part in split(table, self._partition_by):
@@ -308,15 +349,25 @@ class ParquetWriter:
             start += self._write_group(folder, table, start)
 
     def _finish_files(self) -> None:
-        table = self._take_table()
+        table = self._without_untyped(self.take_table())
         if self._partition_by:
             self._write_partitions(table)
         else:
             self._write_all("", table)
             if not self._files and not self._segments.count:
                 self._open_file("", table.schema)
+        self._close_files()
+
+    def _close_files(self) -> None:
         for folder in list(self._files):
             self._close_file(folder)
+
+    def _without_untyped(self, table: pa.Table) -> pa.Table:
+        """Return a table without columns that may get another type, where they may."""
+        if not self._gives_schema:
+            return table
+        known = [each.name for each in table.schema if not pa.types.is_null(each.type)]
+        return table.select(known) if known else table
 
     def _abandon(self) -> None:
         files, self._files = self._files, {}
@@ -326,15 +377,13 @@ class ParquetWriter:
             with contextlib.suppress(OSError):
                 file.writer.close()
 
-    def _take_table(self) -> pa.Table:
-        collected, self._batches, self._rows = self._batches, [], 0
-        # A column of None only may have got its type since.
-        batches = [self._maker.fit(batch) for batch in collected]
-        return pa.Table.from_batches(batches, self._maker.schema)
-
     def _write_group(self, folder: str, table: pa.Table, start: int) -> int:
         """Write one row group into the present file of a directory; return its rows."""
         if self._schema is not None and not table.schema.equals(self._schema):
+            if self._gives_schema:
+                self._close_files()
+                self._schema = None
+                return self._write_group(folder, table, start)
             raise RecordTypeError(
                 "record",
                 "a column that was None got a type after its file was begun: "
@@ -382,7 +431,7 @@ def _told_spark(schema: pa.Schema) -> pa.Schema:
     kinds = chain(*map(types_in, schema.types))
     if not any(pa.types.is_duration(kind) or _is_variant(kind) for kind in kinds):
         return schema
-    told = msgspec.json.encode(_spark_type(pa.struct(list(schema))))
+    told = msgspec.json.encode(spark_type(pa.struct(list(schema)), _in_file))
     return schema.with_metadata({**(schema.metadata or {}), _SPARK_TYPES: told})
 
 
@@ -392,16 +441,37 @@ def _is_variant(kind: pa.DataType) -> bool:
     return b"variant" in (kind.field(1).metadata or {})
 
 
-def _spark_type(kind: pa.DataType) -> Any:
-    """Return how Spark writes a type as JSON."""
+def _in_file(kind: pa.DataType, where: str) -> str | None:
+    """Return as what Spark reads from Parquet what it does not write so itself."""
+    return None if pa.types.is_struct(kind) else _UNSIGNED.get(str(kind), "string")
+
+
+def spark_type(
+    kind: pa.DataType, other: Callable[[pa.DataType, str], Any], where: str = ""
+) -> Any:
+    """Return how Spark writes a type as JSON.
+
+    Args:
+        kind: The type of a column.
+        other: Is asked for types that Spark has not, and for those of geometries and
+            geographies, by type and column; None for a struct as it is.
+        where: The column.
+    """
     types = pa.types
+
+    def inner(field: pa.Field, name: str) -> Any:
+        return spark_type(field.type, other, f"{where}.{name}" if where else name)
+
     if types.is_struct(kind):
         if _is_variant(kind):
             return "variant"
+        marks = kind.field(kind.num_fields - 1).metadata if kind.num_fields else None
+        if marks and (found := other(kind, where)) is not None:
+            return found
         fields = [
             {
                 "name": field.name,
-                "type": _spark_type(field.type),
+                "type": inner(field, field.name),
                 "nullable": field.nullable,
                 "metadata": {},
             }
@@ -411,19 +481,21 @@ def _spark_type(kind: pa.DataType) -> Any:
     if types.is_map(kind):
         return {
             "type": "map",
-            "keyType": _spark_type(kind.key_type),
-            "valueType": _spark_type(kind.item_type),
+            "keyType": inner(kind.key_field, "key"),
+            "valueType": inner(kind.item_field, "value"),
             "valueContainsNull": kind.item_field.nullable,
         }
     if types.is_list(kind) or types.is_large_list(kind):
         return {
             "type": "array",
-            "elementType": _spark_type(kind.value_type),
+            "elementType": inner(kind.value_field, "element"),
             "containsNull": kind.value_field.nullable,
         }
     if types.is_decimal(kind):
         return f"decimal({kind.precision},{kind.scale})"
-    return _SPARK_NAMES.get(str(kind), "string")
+    if types.is_timestamp(kind):
+        return "timestamp" if kind.tz else "timestamp_ntz"
+    return _SPARK_NAMES.get(str(kind)) or other(kind, where)
 
 
 _SPARK_NAMES: Final = {
@@ -438,10 +510,15 @@ _SPARK_NAMES: Final = {
     "int64": "long",
     "int8": "byte",
     "large_binary": "binary",
+    "large_string": "string",
     "null": "void",
+    "string": "string",
     "time64[us]": "time(6)",
-    "timestamp[us, tz=UTC]": "timestamp",
-    "timestamp[us]": "timestamp_ntz",
+}
+
+
+# As Spark reads these where it finds them in Parquet.
+_UNSIGNED: Final = {
     "uint16": "integer",
     "uint32": "long",
     "uint64": "decimal(20,0)",
@@ -475,7 +552,9 @@ class ParquetSink:
     Args:
         path: The directory. It must not exist yet; missing parents are created. A
             symbolic link is followed.
-        schema: The files' schema; None for that of the first records of a subtask.
+        schema: The files' schema; None for what is known of the records' fields, from
+            a source with columns or a declared class, or else for that of the first
+            records of a subtask.
         mode: ``"error"`` rejects a directory that exists, ``"overwrite"`` replaces it
             when the job commits for the first time, ``"append"`` adds files to it. A job
             that resumes from a checkpoint adds to what it has written, in all modes.
@@ -483,12 +562,14 @@ class ParquetSink:
             job succeeds; the next job that appends removes those that a crash has left.
         rows_per_file: The maximum number of rows per file; None for one file per subtask,
             or per subtask and checkpoint.
-        row_group_rows: How many rows are collected before they are written.
+        row_group_rows: How many rows are collected before they are written; fewer, if
+            they are 64 MiB before.
         partition_by: Columns whose values name directories, such as ``day=2024-05-01``,
             outermost first, instead of being in files: texts, integers, bools or dates.
             Readers that want some of the values open only these directories. As in
             Spark's own files, Spark reads an empty text as None and a bool as the text
-            ``"true"`` or ``"false"``: give the columns to ``spark.read.schema(...)``.
+            ``"true"`` or ``"false"``: give the columns to ``spark.read.schema(...)``. A
+            result without a record has no directories: give all columns then, too.
         follow: Whether the directory has a log of its commits, by which
             ``spark.readStream.format("aiomailbox")`` follows it, commit by commit:
             ``"keep"`` keeps all files, ``"delete"`` deletes the files of commits that all
@@ -520,7 +601,7 @@ class ParquetSink:
         schema: pa.Schema | None = None,
         mode: WriteMode = "error",
         rows_per_file: int | None = None,
-        row_group_rows: int = 65_536,
+        row_group_rows: int = ROW_GROUP_ROWS,
         partition_by: str | Sequence[str] = (),
         follow: Following | None = None,
         spark_log: bool = False,
@@ -551,11 +632,18 @@ class ParquetSink:
                 "row_group_rows", f"{row_group_rows!r} is too few", "Use 1 or more."
             )
         self._schema = schema
+        self._fields: RecordFields | None = None
         self._rows_per_file = rows_per_file
         self._row_group_rows = row_group_rows
         self._partition_by = _names(partition_by)
         if schema is not None:
             check_columns(schema, self._partition_by)
+
+    def for_fields(self, fields: RecordFields | None) -> ParquetSink:
+        """Return the same sink for records whose fields are known so far."""
+        sink = copy(self)
+        sink._fields = fields
+        return sink
 
     def create_writer(self, context: RuntimeContext) -> ParquetWriter:
         """Create the writer of one subtask."""
@@ -565,6 +653,8 @@ class ParquetSink:
             rows_per_file=self._rows_per_file,
             row_group_rows=self._row_group_rows,
             partition_by=self._partition_by,
+            fields=self._fields,
+            is_first=context.subtask_index == 0,
         )
 
     def create_committer(

@@ -161,3 +161,13 @@ def reachable(sinks: list[Transformation]) -> list[Transformation]:
         origins = [origin for united in node.inputs for origin in united]
         stack += [(origin.transformation, False) for origin in origins[::-1]]
     return ordered
+
+
+def known_fields(origins: list[Origin]) -> RecordFields | None:
+    """Return the fields of the records of a stream, None if they are not known."""
+    return RecordFields.union(
+        [
+            None if origin.tag else origin.transformation.record_fields
+            for origin in origins
+        ]
+    )

@@ -81,7 +81,7 @@ def _calls(spark: Any, records: int, rounds: int) -> Report:
         System("mapInArrow, threads", _counting(df, on_threads(), "id long")),
     ]
     report.rows = _compare_warm("SI2", systems, records, rounds)
-    report.at_least(1 / 1.1, "gather by hand")
+    report.at_least(1 / 1.05, "gather by hand")
     return report
 
 
@@ -120,7 +120,7 @@ def _windows(df: Any, records: int, rounds: int) -> Report:
         System("Spark SQL's window()", lambda _: counted(windows.agg(sf.sum("value")))),
     ]
     report.rows = _compare_warm("SI3", systems, records, rounds)
-    report.at_least(1 / 1.5, "the sorted loop by hand")
+    report.at_least(1 / 1.2, "the sorted loop by hand")
     return report
 
 

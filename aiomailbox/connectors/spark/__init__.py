@@ -23,7 +23,6 @@ if TYPE_CHECKING:
         new_exchange_input,
         run_in_barrier,
     )
-    from aiomailbox.connectors.spark.format import register_format
     from aiomailbox.connectors.spark.inside.applied import (
         Application,
         Applied,
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
         dataframe_from_runs,
         dataframe_from_state,
     )
-    from aiomailbox.connectors.spark.session import ship_library
+    from aiomailbox.connectors.spark.session import register_format, ship_library
     from aiomailbox.connectors.spark.source import SparkSource
     from aiomailbox.connectors.spark.streaming import SparkStreamSource
     from aiomailbox.connectors.spark.table_sink import SparkTableSink
@@ -73,7 +72,7 @@ _LAZY = {
     "dataframe_from_runs": "aiomailbox.connectors.spark.result",
     "default_parallelism": "aiomailbox.connectors.spark.inside.applied",
     "new_input": "aiomailbox.connectors.spark.inside.applied",
-    "register_format": "aiomailbox.connectors.spark.format",
+    "register_format": "aiomailbox.connectors.spark.session",
     "SparkSource": "aiomailbox.connectors.spark.source",
     "ship_library": "aiomailbox.connectors.spark.session",
     "SparkStreamSource": "aiomailbox.connectors.spark.streaming",

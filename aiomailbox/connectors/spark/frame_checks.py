@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from aiomailbox.columnar.declared import check_annotations
 from aiomailbox.columnar.forms import (
     ClassForm,
     DictForm,
@@ -15,7 +17,7 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.connectors.spark.jobs import explaining_loss, is_connect
 from aiomailbox.connectors.spark.reading import RowForm
-from aiomailbox.connectors.spark.types import nested_types
+from aiomailbox.connectors.spark.types import column_types, nested_types
 from aiomailbox.errors import (
     InvalidArgumentError,
     UnsupportedColumnError,
@@ -25,12 +27,13 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.fields import RecordFields
 
 
-def checked_schema(df: Any, parameter: str = "df") -> Any:
+def checked_schema(df: Any, parameter: str = "df", *, may_stream: bool = False) -> Any:
     """Return the schema of a DataFrame that can be read now, and to an end.
 
     Args:
         df: What the user gave.
         parameter: Under which name.
+        may_stream: Whether it may also be a streaming one.
 
     Raises:
         WrongTypeError: If it is no DataFrame.
@@ -38,7 +41,7 @@ def checked_schema(df: Any, parameter: str = "df") -> Any:
         SparkJobError: If Spark's Java process has ended.
     """
     is_streaming, schema = _examined(df, parameter)
-    if is_streaming:
+    if is_streaming and not may_stream:
         raise InvalidArgumentError(
             parameter,
             "it is a streaming DataFrame",
@@ -110,7 +113,8 @@ def check_names(schema: Any, form: RecordForm | None) -> None:
         form: What a record is; None if batches are.
 
     Raises:
-        UnsupportedColumnError: If a column does not fit; names it.
+        UnsupportedColumnError: If a column does not fit, or a class annotates its field
+            as something else; names it.
     """
     if form is None:
         form = RowForm()
@@ -118,6 +122,8 @@ def check_names(schema: Any, form: RecordForm | None) -> None:
         for field in schema.fields:
             _check_keys(field.dataType, form.nested(field.name), (field.name,))
     form.builder(tuple(field.name for field in schema.fields))
+    if isinstance(form, ClassForm):
+        check_annotations(form.record_type, column_types(schema))
     if not isinstance(form, NamedTupleForm | RowForm):
         return
     for where, kind in nested_types(schema):
@@ -171,21 +177,24 @@ def _hashes(record_type: type) -> bool:
     return record_type.__hash__ is not None
 
 
-def fields_of(form: RecordForm | None, names: list[str]) -> RecordFields | None:
-    """Return the fields that records of a form have; None if not known.
+def fields_of(form: RecordForm | None, schema: Any) -> RecordFields | None:
+    """Return the fields that records of a form have, and their types; None if not known.
 
     Args:
         form: What a record is; None if batches are.
-        names: The columns.
+        schema: The DataFrame's.
     """
     if form is None:
         return None
+    types = column_types(schema)
     if isinstance(form, ClassForm):
-        return RecordFields.of_type(form.record_type)
+        found = RecordFields.of_type(form.record_type)
+        return None if found is None else replace(found, types={**found.types, **types})
     # A tuple has methods, which can be read by name, too.
     are_keys = isinstance(form, DictForm)
     readable = () if are_keys else dir(tuple)
-    return RecordFields(tuple(names), frozenset(readable), are_keys)
+    names = tuple(schema.fieldNames())
+    return RecordFields(names, frozenset(readable), are_keys, types)
 
 
 def check_session(spark: Any, parameter: str = "spark") -> None:

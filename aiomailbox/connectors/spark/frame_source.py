@@ -39,17 +39,24 @@ class FrameRows(NamedTuple):
         form: What a record is; None if the batch itself is.
         special: What to make of columns that Arrow carries as structs of their parts.
         names: The columns.
+        fields: What is known of the records' fields.
         order: What each partition is sorted by, as Spark writes it; "" for nothing.
     """
 
     form: RecordForm | None
     special: Callable[[], SpecialColumns]
     names: list[str]
+    fields: RecordFields | None = None
     order: str = ""
 
 
 def frame_rows(
-    df: Any, name: str, records: Any, order: Sequence[Any] = ()
+    df: Any,
+    name: str,
+    records: Any,
+    order: Sequence[Any] = (),
+    *,
+    may_stream: bool = False,
 ) -> FrameRows:
     """Return what the rows of a DataFrame become.
 
@@ -58,19 +65,21 @@ def frame_rows(
         name: The parameter that it was given as.
         records: What a record is; see `SparkSource`.
         order: The columns that each partition is sorted by.
+        may_stream: Whether it may be a streaming DataFrame.
 
     Raises:
         InvalidArgumentError: If the DataFrame cannot be read.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    schema = checked_schema(df, name)
+    schema = checked_schema(df, name, may_stream=may_stream)
     form = form_of(records)
     check_path(schema, "arrow")
     check_names(schema, form)
     # Of a column its expression is all that is known.
     first = re.sub(r"^Column<'(.*)'>$", r"\1", str(order[0])) if order else ""
     names = schema.fieldNames()
-    return FrameRows(form, partial(special_columns, schema), names, first)
+    special, fields = partial(special_columns, schema), fields_of(form, schema)
+    return FrameRows(form, special, names, fields, first)
 
 
 class FrameSource:
@@ -83,7 +92,7 @@ class FrameSource:
     boundedness = Boundedness.BOUNDED
 
     def __init__(self, rows: FrameRows) -> None:
-        self._form, self._special, self._names, self._order = rows
+        self._form, self._special, self._names, self._fields, self._order = rows
 
     @property
     def record_types(self) -> tuple[type, ...]:
@@ -94,7 +103,7 @@ class FrameSource:
     @property
     def record_fields(self) -> RecordFields | None:
         """The fields of the records: the columns, or those of the user's class."""
-        return fields_of(self._form, self._names)
+        return self._fields
 
     @property
     def gives_columns(self) -> bool:

@@ -186,6 +186,7 @@ class SparkSource(Generic[OutT]):
         )
         self._row_count: int | None = None
         self._names = [field.name for field in schema.fields]
+        self._fields = fields_of(form, schema)
 
     @property
     def record_types(self) -> tuple[type, ...]:
@@ -196,7 +197,7 @@ class SparkSource(Generic[OutT]):
     @property
     def record_fields(self) -> RecordFields | None:
         """The fields of the records: the columns, or those of the user's class."""
-        return fields_of(self._plan.form, self._names)
+        return self._fields
 
     @property
     def gives_columns(self) -> bool:

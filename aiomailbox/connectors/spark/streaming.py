@@ -147,6 +147,7 @@ class SparkStreamSource:
         self._depth = handover_batches
         self._plan = ReadPlan(df, "arrow", form, False, batch_rows)
         self._names = [field.name for field in schema.fields]
+        self._fields = fields_of(form, schema)
 
     @property
     def boundedness(self) -> Boundedness:
@@ -163,7 +164,7 @@ class SparkStreamSource:
     @property
     def record_fields(self) -> RecordFields | None:
         """The fields of the records: the columns, or those of the user's class."""
-        return fields_of(self._plan.form, self._names)
+        return self._fields
 
     def create_enumerator(
         self, context: EnumeratorContext[StreamSplit], state: list[Any] | None = None

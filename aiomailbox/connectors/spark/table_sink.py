@@ -33,11 +33,11 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.storage.local import make_directories
 from aiomailbox.threads import ThreadTurns
 
-_ROW_GROUP_ROWS: Final = 65_536
 _DONE_KEPT: Final = 16
 
 
@@ -61,7 +61,8 @@ class SparkTableSink:
             process share.
         ledger: The name of the column for the commit that added a row; a table that
             exists needs it, of type string. None for no ledger.
-        schema: The rows' schema; None for that of the first records of a subtask.
+        schema: The rows' schema; None for what is known of the records' fields, as
+            in `ParquetSink`.
 
     Raises:
         WrongTypeError: If an argument has the wrong type.
@@ -105,6 +106,7 @@ class SparkTableSink:
         self._stage = Path(stage).absolute()
         self._ledger = ledger
         self._schema = schema
+        self._fields: RecordFields | None = None
 
     @property
     def guarantee(self) -> Guarantee:
@@ -112,6 +114,12 @@ class SparkTableSink:
         return (
             Guarantee.AT_LEAST_ONCE if self._ledger is None else Guarantee.EXACTLY_ONCE
         )
+
+    def for_fields(self, fields: RecordFields | None) -> SparkTableSink:
+        """Return the same sink for records whose fields are known so far."""
+        sink = object.__new__(SparkTableSink)
+        sink.__dict__.update(self.__dict__, _fields=fields)
+        return sink
 
     def create_writer(self, context: RuntimeContext) -> ParquetWriter:
         """Create the writer of one subtask."""
@@ -122,8 +130,8 @@ class SparkTableSink:
         return ParquetWriter(
             Segments(self._stage / token, prefix, ".parquet"),
             schema=self._schema,
-            rows_per_file=None,
-            row_group_rows=_ROW_GROUP_ROWS,
+            fields=self._fields,
+            is_first=context.subtask_index == 0,
         )
 
     def create_committer(self, context: CommitterContext) -> _TableCommitter:

@@ -1,16 +1,33 @@
-"""Which Spark types can be carried, by which path, and what becomes of them."""
+"""Spark's types: which can be carried, by which path, and what they are in Arrow."""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib.util
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Final, Literal, NoReturn
 
+import pyarrow as pa
+
+from aiomailbox.columnar.declared import (
+    NoColumnTypeError,
+    declared_type,
+    known_schema,
+    type_of_hint,
+)
+from aiomailbox.columnar.encode import canonical_in_micros, in_micros
+from aiomailbox.columnar.forms import field_hints, is_record_type
+from aiomailbox.columnar.types import canonical_type, is_rare_list, meaning
+from aiomailbox.connectors.parquet import spark_type
+from aiomailbox.connectors.spark.jobs import explaining_loss
 from aiomailbox.errors import (
     InvalidArgumentError,
     MissingExtraError,
     UnsupportedColumnError,
+    WrongTypeError,
 )
+from aiomailbox.graph.transformation import Origin, known_fields
 
 ReadPath = Literal["arrow", "rows"]
 
@@ -136,3 +153,206 @@ def _rebuild(
         ]
 
     return rebuild
+
+
+# Spark's types and Arrow's.
+
+
+# Of decimals in Spark.
+_DIGITS_MAX: Final = 38
+
+
+def spark_schema(schema: pa.Schema) -> Any:
+    """Return the Spark schema of an Arrow schema.
+
+    Spark itself would take times without a zone for TIMESTAMP.
+
+    Raises:
+        UnsupportedColumnError: If Spark has no type for a column; names it.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    try:
+        return StructType.fromJson(spark_type(pa.struct(list(schema)), _other_type))
+    except (PySparkException, ValueError) as error:
+        # An older Spark has fewer types.
+        raise UnsupportedColumnError(
+            f"this Spark has no type for a column of {schema}: {error}"
+        ) from error
+
+
+def arrow_columns(schema: Any) -> pa.Schema:
+    """Return a Spark schema as Arrow's, times in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def column_types(schema: Any) -> dict[str, pa.DataType]:
+    """Return the Arrow types of a Spark schema's columns, of those that have one."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql.types import StructType
+
+    found: dict[str, pa.DataType] = {}
+    for field in schema.fields:
+        # Values of user-defined types are objects.
+        if any(map(is_user_type, parts_of_type(field.dataType))):
+            continue
+        # There are types that an older Spark does not give to Arrow, or no Spark.
+        with contextlib.suppress(PySparkException):
+            column = arrow_columns(StructType([field])).field(0)
+            found[field.name] = in_micros(column.type)
+    return found
+
+
+def kind_of_spark(kind: pa.DataType) -> pa.DataType:
+    """Return a type that Spark has for the values of a column.
+
+    Without one, as for unsigned integers, it is that of the values in Python.
+    """
+    kind = canonical_in_micros(kind)
+    if is_rare_list(kind):
+        return pa.list_(kind_of_spark(kind.value_type))
+    if pa.types.is_decimal(kind) and kind.precision > _DIGITS_MAX >= kind.scale:
+        return pa.decimal128(_DIGITS_MAX, kind.scale)
+    try:
+        spark_type(kind, _other_type)
+    except UnsupportedColumnError:
+        return canonical_type(kind) or kind
+    return kind
+
+
+def _other_type(kind: pa.DataType, where: str) -> Any:
+    from pyspark.sql import types
+
+    if pa.types.is_struct(kind):
+        marks = kind.field(kind.num_fields - 1).metadata
+        for mark, name in ((b"geometry", "Geometry"), (b"geography", "Geography")):
+            if mark in marks:
+                return getattr(types, f"{name}Type")(int(marks[b"srid"])).jsonValue()
+        return None
+    raise UnsupportedColumnError(
+        f"column {where!r}: Spark has no type for {kind}. Convert it before."
+    )
+
+
+# The schema of an output: what the user says, or what is known of the records.
+
+
+def output_schema(
+    given: Any, origins: list[Origin], session: Any, parameter: str = "schema"
+) -> Any:
+    """Return the Spark schema of an output.
+
+    Args:
+        given: A StructType, text, an Arrow schema, or a record class; None for what is
+            known of the stream.
+        origins: Where the records come from.
+        session: Reads text.
+        parameter: The argument's name, for messages.
+
+    Raises:
+        InvalidArgumentError: If nothing says it, or the record class that is declared
+            has other fields, or fields of other types.
+        WrongTypeError: If it is none of these, or a field's type has no Spark type.
+    """
+    declared = declared_class(origins)
+    if given is None:
+        given = declared or known_schema(known_fields(origins))
+    if given is None:
+        raise InvalidArgumentError(
+            parameter,
+            "nothing says which columns the records have: a function has no schema",
+            'Give e.g. schema="city string, visits long", a record class, or declare '
+            "one: .map(function, output_type=Visit).",
+        )
+    schema = as_spark_schema(given, session, parameter)
+    if declared is not None:
+        _check_fits(schema, declared, parameter)
+    return schema
+
+
+def as_spark_schema(given: Any, session: Any, parameter: str = "schema") -> Any:
+    """Return a schema that a user gives as Spark's; blocks.
+
+    Args:
+        given: A StructType, text, an Arrow schema, or a record class.
+        session: Reads text.
+        parameter: The argument's name, for messages.
+
+    Raises:
+        SparkJobError: If Spark's Java process has ended.
+        WrongTypeError: If it is none of these, or a field's type has no Spark type.
+    """
+    from pyspark.sql.types import StructType
+
+    if isinstance(given, StructType):
+        return given
+    if isinstance(given, pa.Schema):
+        return spark_schema(given)
+    if isinstance(given, str):
+        with explaining_loss(session, "a schema was read"):
+            return session.createDataFrame([], given).schema
+    if not is_record_type(given):
+        raise WrongTypeError(
+            parameter,
+            f"{given!r} is not a schema",
+            "Use a StructType, text such as 'city string', or a record class.",
+        )
+    try:
+        return spark_schema(pa.schema(list(type_of_hint(given))))
+    except NoColumnTypeError as error:
+        raise WrongTypeError(
+            parameter,
+            f"{error.where} is a {error.hint!r}, which has no Spark type",
+            "Give the schema as text or a StructType.",
+        ) from None
+
+
+def declared_class(origins: list[Origin]) -> type | None:
+    """Return the record class that the makers of a stream all declare, if they do."""
+    found = {_declared_by(origin) for origin in origins}
+    return found.pop() if len(found) == 1 else None
+
+
+def _declared_by(origin: Origin) -> type | None:
+    factory = origin.transformation.factory
+    if origin.tag is not None or not isinstance(factory, functools.partial):
+        return None
+    for argument in (*factory.args, *factory.keywords.values()):
+        kind = getattr(argument, "record_type", None)
+        if is_record_type(kind):
+            return kind
+    return None
+
+
+def _check_fits(schema: Any, declared: type, parameter: str) -> None:
+    """Check that records of a class have the columns of a schema, and no others."""
+
+    def refuse(problem: str) -> NoReturn:
+        raise InvalidArgumentError(
+            parameter,
+            problem,
+            "Leave the schema out, or let the last step make records of its columns.",
+        )
+
+    columns, hints = set(schema.fieldNames()), field_hints(declared)
+    name = declared.__qualname__
+    if columns != set(hints):
+        refuse(
+            f"it has the columns {sorted(columns)}, and the records are declared to be "
+            f"{name}, with the fields {sorted(hints)}"
+        )
+    for column, kind in column_types(schema).items():
+        found = declared_type(hints[column])
+        if found is not None and meaning(found) != meaning(kind):
+            said = schema[column].dataType.simpleString()
+            refuse(
+                f"it has the column {column!r} of type {said}, and the records are "
+                f"declared to be {name}, with {column}: {_text(hints[column])}"
+            )
+
+
+def _text(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)

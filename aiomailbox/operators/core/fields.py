@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import sys
+import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
@@ -334,6 +335,14 @@ def selector_text(selector: Any) -> str:
     return name.rpartition(".")[2]
 
 
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(kind)
+    except (NameError, TypeError):
+        # A name that is known only to a checker.
+        return {}
+
+
 def _field_names(record: Any) -> list[str]:
     if isinstance(record, Mapping):
         return [str(name) for name in record]
@@ -362,6 +371,8 @@ class RecordFields:
         names: What to tell people.
         readable: What else can be read by name: properties and methods.
         are_keys: Whether the records are dicts, whose fields may have any names.
+        types: What is known of the types of some: an annotation, or the type of a column
+            of Arrow, which is the same one wherever the field goes unchanged.
 
     Example:
         >>> fields = RecordFields.of_records([{"user": "a", "amount": 2}])
@@ -372,6 +383,7 @@ class RecordFields:
     names: tuple[str, ...]
     readable: frozenset[str] = frozenset()
     are_keys: bool = False
+    types: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of_type(cls, kind: type) -> RecordFields | None:
@@ -395,7 +407,7 @@ class RecordFields:
             names = tuple(kind._fields)
         else:
             return None
-        return cls(names, frozenset(dir(kind)))
+        return cls(names, frozenset(dir(kind)), types=_hints(kind))
 
     @classmethod
     def of_records(cls, records: Any) -> RecordFields | None:
@@ -419,12 +431,15 @@ class RecordFields:
         own_fields = cls(tuple(names), frozenset(own), are_keys=bool(mappings))
         return cls.union([own_fields, *known])
 
-    def renewed(self, names: Iterable[str], parameter: str) -> RecordFields:
+    def renewed(
+        self, names: Iterable[str], parameter: str, types: Mapping[str, Any]
+    ) -> RecordFields:
         """Return the fields of dicts and NamedTuples made of records.
 
         Args:
             names: Those of what is made.
             parameter: Under which name a new one was given.
+            types: What is known of their types.
 
         Raises:
             InvalidArgumentError: If a new name cannot be that of a field.
@@ -435,7 +450,7 @@ class RecordFields:
                 self.check_new(name, parameter)
         # A tuple has names of its own, too.
         readable = frozenset(dir(tuple)) | frozenset(dir(dict))
-        return RecordFields(names, readable, self.are_keys)
+        return RecordFields(names, readable, self.are_keys, types)
 
     @classmethod
     def union(cls, several: list[RecordFields | None]) -> RecordFields | None:
@@ -447,8 +462,17 @@ class RecordFields:
                 return None
             names |= dict.fromkeys(fields.names)
             readable |= fields.readable
-        are_keys = all(fields is not None and fields.are_keys for fields in several)
-        return cls(tuple(names), readable, are_keys) if several else None
+        known = [fields for fields in several if fields is not None]
+        if not known:
+            return None
+        are_keys = all(fields.are_keys for fields in known)
+        # What all say; one that has no such field says nothing about its type.
+        types = {
+            name: kind
+            for name, kind in known[0].types.items()
+            if all(fields.types.get(name) == kind for fields in known)
+        }
+        return cls(tuple(names), readable, are_keys, types)
 
     def check_new(self, name: str, parameter: str) -> None:
         """Refuse a name for a field that no record can have.

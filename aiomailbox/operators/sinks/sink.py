@@ -161,7 +161,8 @@ class Sink(Protocol):
     A sink that gives results to objects of the process that starts the job says so with
     an attribute ``stays_in_parent`` that is True: its writers then run in that process.
     Its attribute ``guarantee`` declares how often rows appear after failures; without,
-    that is `Guarantee.AT_LEAST_ONCE`.
+    that is `Guarantee.AT_LEAST_ONCE`. One that makes columns of records may have a
+    method ``for_fields(fields)``, which returns the sink for these `RecordFields`.
     """
 
     def create_writer(self, context: RuntimeContext, /) -> SinkWriter:

@@ -398,7 +398,7 @@ def _flattened(
         {
             node.index: _FlatNode(
                 node.operator_id,
-                replace(node.transformation, inputs=[])
+                replace(node.transformation, inputs=[], record_fields=None)
                 if for_parent
                 else _bare(
                     node.transformation, keep_factory=homes[node.index][0] != PARENT
@@ -433,7 +433,9 @@ def _flattened(
 def _bare(item: Transformation, *, keep_factory: bool) -> Transformation:
     """Return a transformation without its neighbours; its factory has the source."""
     factory = item.factory if keep_factory else _absent
-    return replace(item, inputs=[], factory=factory, source=None, sink=None)
+    return replace(
+        item, inputs=[], factory=factory, source=None, sink=None, record_fields=None
+    )
 
 
 def _absent() -> NoReturn:

@@ -1,4 +1,4 @@
-"""Run by test_local_cluster.py: a cluster of two executors, and a worker that is killed."""
+"""Run by test_local_cluster.py: two executors, of which workers and one itself are killed."""
 
 from __future__ import annotations
 
@@ -21,15 +21,24 @@ class Seen(NamedTuple):
 
 
 def windowed(place: Path) -> Any:
-    """Return a pipeline of two stages, each of which loses its worker once."""
+    """Return a pipeline of two stages, each of which loses its worker once.
+
+    In the second one the executor is lost, too, with all that it has written.
+    """
     kept = str(place)
 
-    def die_once(stage: str) -> None:
+    def die_once(stage: str, *, with_executor: bool = False) -> None:
         try:
             Path(kept, stage).touch(exist_ok=False)
         except FileExistsError:
             return
-        os.kill(os.getpid(), signal.SIGKILL)
+        dying = os.getpid()
+        if with_executor:
+            # The daemon that has forked this worker is a child of the executor.
+            daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2]
+            dying = int(daemon.split()[1])
+            assert "java" in Path(f"/proc/{dying}/comm").read_text()
+        os.kill(dying, signal.SIGKILL)
 
     def first(row: Any) -> Any:
         if row.id == 777:
@@ -40,6 +49,8 @@ def windowed(place: Path) -> Any:
         await asyncio.sleep(0.001)
         if row.id >= 800:
             die_once("second")
+        if row.id >= 900:
+            die_once("third", with_executor=True)
         return Seen(row.id, 2 * row.id)
 
     @am.pipeline
@@ -69,7 +80,8 @@ def in_barrier(place: Path, df: Any) -> list[Any]:
         config=am.JobConfig(checkpoints=am.CheckpointConfig(am.seconds(0.1))),
     )
     found = am.run(run)
-    assert sorted(path.name for path in place.iterdir()) == ["first", "out", "second"]
+    left = sorted(path.name for path in place.iterdir())
+    assert left == ["first", "out", "second", "third"]
     return sorted(tuple(row) for row in found.collect())
 
 
@@ -92,6 +104,7 @@ def main(place: Path) -> None:
         assert sorted(path.name for path in place.iterdir() if path.is_file()) == [
             "first",
             "second",
+            "third",
         ]
         env = am.StreamExecutionEnvironment()
         rows = env.from_collection([Seen(n, 0) for n in range(1000)])

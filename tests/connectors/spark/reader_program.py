@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from aiomailbox.connectors.spark.format import register_format
-from aiomailbox.connectors.spark.session import local_session
+from aiomailbox.connectors.spark.session import local_session, register_format
 
 
 def slowly(place: Path, waits_behind: int) -> Callable[[Iterator[Any]], Iterator[Any]]:

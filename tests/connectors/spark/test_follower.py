@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark.format import register_format
+from aiomailbox.connectors.spark.session import register_format
 from aiomailbox.errors import SinkError
 from aiomailbox.storage.local import Disk
 from tests.connectors.sinks_by_hand import Program

@@ -137,3 +137,20 @@ def test_spark_reads_a_log_of_many_commits_and_one_that_was_compacted(
     assert spark.read.parquet(str(target)).count() == commits
     names = sorted(path.name for path in (target / "_spark_metadata").glob("[0-9]*"))
     assert ("201.compact" in names) == (commits > 101)
+
+
+async def test_spark_itself_deletes_nothing_that_is_in_a_log(
+    spark: Any, tmp_path: Path
+) -> None:
+    """Hence the format "aiomailbox" beside it, whose readers say how far they are."""
+    target = tmp_path / "out"
+    env = am.StreamExecutionEnvironment()
+    records = env.from_collection([{"n": n} for n in range(3)])
+    records.sink_to(am.ParquetSink(target, spark_log=True))
+    await env.execute()
+    reader = spark.readStream.schema("n long").option("cleanSource", "delete")
+    writer = reader.parquet(str(target)).writeStream.format("noop")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(Exception, match=r"(?i)clean.*source"):
+        await asyncio.to_thread(query.processAllAvailable)
+    assert len(list(target.glob("*.parquet"))) == 1

@@ -1,4 +1,4 @@
-"""Random schemas and rows come through every way in as what they are."""
+"""Random schemas and rows come through every way in, and out, as what they are."""
 
 from __future__ import annotations
 
@@ -215,5 +215,55 @@ def test_random_rows_come_through_as_what_they_are(new_york: Any, table: Any) ->
         batches = am.run(read(SparkSource(df, records="batch")))
         found = [row for batch in batches for row in batch.to_pylist()]
         assert as_utc(found) == [as_arrow(row) for row in rows]
+    finally:
+        shutil.rmtree(place)
+
+
+@am.pipeline
+def as_they_were(records: Any) -> Any:
+    """Makes records of Python's values, and keeps all of them as they are."""
+    return records.filter(lambda record: record.n >= 0).rename({"n": "number"})
+
+
+def leaving(df: Any, place: str, *, has_files: bool) -> Iterator[tuple[str, Any]]:
+    """Yield the DataFrames that come out of a pipeline by every way."""
+    yield "apply_to", as_they_were.apply_to(df).result
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_source(SparkSource(df)).through(as_they_were)
+    yield "to_spark", am.run(stream.to_spark(df.sparkSession))
+    if has_files:
+        env = am.StreamExecutionEnvironment(parallelism=2)
+        stream = env.from_source(SparkSource(df)).rebalance().through(as_they_were)
+        stream.sink_to(am.ParquetSink(f"{place}/out"))
+        am.run(env.execute(deployment=am.Processes(2)))
+        yield "parquet", df.sparkSession.read.parquet(f"{place}/out")
+
+
+@settings(
+    max_examples=5,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(table=tables())
+def test_random_rows_leave_as_they_came(new_york: Any, table: Any) -> None:
+    schema, rows = table
+    arrays = [
+        pa.array([as_arrow(row[field.name]) for row in rows], field.type)
+        for field in schema
+    ]
+    numbers = pa.array(range(len(rows)), pa.int16())
+    arrow = pa.Table.from_arrays([numbers, *arrays], names=["n", *schema.names])
+    df = new_york.createDataFrame(arrow, spark_schema(arrow.schema)).coalesce(1)
+    expected = [
+        {"number": number, **{name: as_arrow(value) for name, value in row.items()}}
+        for number, row in enumerate(rows)
+    ]
+    kinds = df.withColumnRenamed("n", "number").dtypes
+    place = tempfile.mkdtemp()
+    try:
+        has_files = not has_time(schema)
+        for way, found in leaving(df, place, has_files=has_files):
+            assert found.dtypes == kinds, way
+            left = found.orderBy("number").toArrow().to_pylist()
+            assert as_utc(left) == expected, way
     finally:
         shutil.rmtree(place)

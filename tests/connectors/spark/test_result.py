@@ -64,9 +64,12 @@ async def test_batches_and_a_given_schema_are_taken(spark: Any) -> None:
 
 
 async def test_what_spark_has_no_type_for_is_named(spark: Any) -> None:
-    batch = pa.record_batch({"big": pa.array([1], pa.uint64())})
-    with pytest.raises(UnsupportedColumnError, match="'big'"):
-        await dataframe_from_records(spark, [batch])
+    span = pa.array([(1, 2, 3)], pa.month_day_nano_interval())
+    with pytest.raises(UnsupportedColumnError, match="'span'"):
+        await dataframe_from_records(spark, [pa.record_batch({"span": span})])
+    unsigned = pa.record_batch({"big": pa.array([1], pa.uint64())})
+    df = await dataframe_from_records(spark, [unsigned])
+    assert df.dtypes == [("big", "bigint")]
     with pytest.raises(InvalidArgumentError, match="schema"):
         await dataframe_from_records(spark, [])
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlparse
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
@@ -70,12 +72,29 @@ async def test_columns_of_types_that_spark_has_not_are_those_of_rows(
     assert frames[0].collect() == frames[1].collect()
 
 
-async def test_many_results_become_files_that_hold_a_segment_each(spark: Any) -> None:
+async def test_many_results_become_files_with_a_segment_a_row_group(spark: Any) -> None:
     df = await dataframe_from_runs(spark, runs(10_000), segment_bytes=40_000)
-    assert len(df.inputFiles()) >= 3
+    files = [pq.ParquetFile(urlparse(file).path) for file in df.inputFiles()]
+    assert len(files) == 1
+    assert files[0].num_row_groups >= 3
     assert df.selectExpr("count(*)", "max(city)", "max(visits)").collect() == [
         (10_001, "Oslo", 10_000)
     ]
+
+
+async def test_a_column_that_gets_its_type_late_is_in_files_of_its_own(
+    spark: Any,
+) -> None:
+    async def untyped() -> Any:
+        for start in range(0, 3000, 1000):
+            values = [{"city": None, "n": n} for n in range(start, start + 1000)]
+            yield ListRun(values)
+        yield ListRun([{"city": "Oslo", "n": 3000}])
+
+    df = await dataframe_from_runs(spark, untyped(), segment_bytes=8_000)
+    assert len(df.inputFiles()) == 2
+    assert df.dtypes == [("city", "string"), ("n", "bigint")]
+    assert df.selectExpr("count(*)", "max(city)").collect() == [(3001, "Oslo")]
 
 
 async def test_a_directory_appears_when_all_results_are_there(

@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark.format import register_format
+from aiomailbox.connectors.spark.session import register_format
 from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.connectors.spark.streaming import SparkStreamSource
 from aiomailbox.connectors.spark.table_sink import SparkTableSink

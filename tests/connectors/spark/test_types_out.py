@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
+from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 
 pytestmark = [pytest.mark.spark, pytest.mark.real_time]
 
@@ -32,6 +33,18 @@ TYPES = {
     "variant": """parse_json('{"a": [1, null]}')""",
     "geometry(0)": "ST_GeomFromWKB(X'0101000000000000000000F03F0000000000000040')",
 }
+NESTED = {
+    "array<variant>": """array(parse_json('1'), NULL, parse_json('"a"'))""",
+    "map<string,struct<x:tinyint,v:variant>>": "map('k', struct(cast(1 as tinyint) as x, parse_json('[2]') as v))",
+    "array<struct<t:timestamp_ntz,d:decimal(5,1)>>": "array(struct(TIMESTAMP_NTZ'2024-02-29 12:00:00' as t, cast(1.5 as decimal(5,1)) as d))",
+    "smallint": "cast(id as smallint)",
+    "int": "cast(id as int)",
+    "bigint": "id",
+    "double": "id + cast(0.5 as double)",
+    "string": "cast(id as string)",
+    "map<int,date>": "map(1, DATE'2024-02-29')",
+}
+TYPES |= NESTED
 # Spark itself cannot keep times of day in Parquet, and this format's geometries are
 # not the bytes that Spark's own are.
 NOT_IN_PARQUET = {"time(6)", "geometry(0)"}
@@ -75,6 +88,7 @@ def test_values_leave_as_they_came(
     df = spark.range(3, numPartitions=1).selectExpr("id", f"{TYPES[kind]} AS value")
     assert df.schema["value"].dataType.simpleString() == kind
     found = way(spark, df, tmp_path)
+    assert found.schema["value"].dataType.simpleString() == kind
     rows = [(row.id, plain(row.value)) for row in found.collect()]
     assert sorted(rows, key=lambda row: row[0]) == [
         (row.id, plain(row.value)) for row in df.collect()
@@ -83,8 +97,99 @@ def test_values_leave_as_they_came(
 
 def plain(value: Any) -> Any:
     """Return a value that can be compared."""
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, tuple):
+        return tuple(plain(each) for each in value)
     kinds = ("VariantVal", "Geometry")
     return str(value) if type(value).__name__ in kinds else value
+
+
+WAYS: tuple[Way, ...] = (by_apply_to, by_to_spark, by_parquet)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_result_without_rows_and_columns_without_values_keep_their_types(
+    spark: Any, tmp_path: Path, way: Way
+) -> None:
+    kinds = [kind for kind in TYPES if kind not in NOT_IN_PARQUET]
+    names = [f"c{number}" for number in range(len(kinds))]
+    columns = [
+        f"CAST(NULL AS {kind}) AS {name}"
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    for rows in (2, 0):
+        # The second one fails in the filter of the pipeline.
+        df = spark.range(rows, numPartitions=1).selectExpr(
+            "id - 1 AS id", "id AS value", *columns
+        )
+        if not rows:
+            df = spark.range(1).selectExpr(
+                "id", "CAST(NULL AS bigint) AS value", *columns
+            )
+        found = way(spark, df, tmp_path / str(rows))
+        assert found.count() == rows
+        assert [found.schema[name].dataType.simpleString() for name in names] == kinds
+
+
+def test_no_schema_is_needed_where_no_step_changes_a_column(spark: Any) -> None:
+    df = spark.range(3).selectExpr("id", "cast(id AS tinyint) AS value")
+    applied = as_it_was.apply_to(df)
+    assert applied.result.dtypes == [("id", "bigint"), ("value", "tinyint")]
+
+    @am.pipeline
+    def renamed(rows: Any) -> Any:
+        return rows.rename({"value": "small"}).drop("id").filter(lambda row: True)
+
+    result = renamed.apply_to(df).result
+    assert result.dtypes == [("small", "tinyint")]
+    assert sorted(row.small for row in result.collect()) == [0, 1, 2]
+
+
+class Mistaken(NamedTuple):
+    id: str
+
+
+def test_a_class_whose_annotations_are_wrong_is_refused(
+    spark: Any, no_job: None
+) -> None:
+    df = spark.range(3)
+    with pytest.raises(
+        UnsupportedColumnError, match=r"Mistaken\.id is annotated as str"
+    ):
+        am.SparkSource(df, records=Mistaken)
+    with pytest.raises(
+        UnsupportedColumnError, match=r"Mistaken\.id is annotated as str"
+    ):
+        as_it_was.apply_to(df, records=Mistaken)
+
+    @am.pipeline
+    def numbered(rows: Any) -> Any:
+        return rows.map(lambda row: row, output_type=Number)
+
+    with pytest.raises(InvalidArgumentError, match=r"'id' of type string.*id: int"):
+        numbered.apply_to(df, schema="id string")
+
+
+class Number(NamedTuple):
+    id: int
+
+
+def test_a_table_is_made_also_of_no_rows(spark: Any, tmp_path: Path) -> None:
+    spark.sql("DROP TABLE IF EXISTS made_of_none")
+    df = spark.range(3).selectExpr("id", "CAST(NULL AS tinyint) AS value")
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_source(am.SparkSource(df)).through(as_it_was)
+    stream.sink_to(am.SparkTableSink(spark, "made_of_none", stage=tmp_path))
+    am.run(env.execute())
+    assert spark.table("made_of_none").dtypes == [
+        ("id", "bigint"),
+        ("value", "tinyint"),
+    ]
+    assert spark.table("made_of_none").count() == 0
+    spark.sql("DROP TABLE made_of_none")
 
 
 class Place(NamedTuple):

@@ -26,7 +26,6 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from aiomailbox.connectors.spark.barrier.credentials import Credentials, security_of
 from aiomailbox.connectors.spark.barrier.source import (
     BarrierInput,
     PartitionFeeds,
@@ -36,8 +35,10 @@ from aiomailbox.connectors.spark.frame_source import hold_watermarks
 from aiomailbox.connectors.spark.shipped import (
     HANDSHAKE_S,
     IDENTITY_BYTES,
+    Credentials,
     admit,
     connect_as,
+    security_of,
 )
 from aiomailbox.errors import (
     AioMailboxError,

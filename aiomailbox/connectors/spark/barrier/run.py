@@ -30,7 +30,6 @@ from aiomailbox.checkpoint.settings import CheckpointConfig, Retention
 from aiomailbox.checkpoint.store import LATEST
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.parquet import ParquetSink
-from aiomailbox.connectors.spark.barrier.credentials import new_credentials
 from aiomailbox.connectors.spark.barrier.member import (
     MARKER,
     BarrierPart,
@@ -41,20 +40,23 @@ from aiomailbox.connectors.spark.barrier.member import (
 from aiomailbox.connectors.spark.barrier.source import BarrierInput, exchange_frame
 from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
 from aiomailbox.connectors.spark.inside.applied import check_no_sinks, check_runnable
-from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
+from aiomailbox.connectors.spark.inside.results import (
+    DEAD_LETTER_COLUMNS,
+    dead_letter_origins,
+    plain_letter,
+)
 from aiomailbox.connectors.spark.jobs import (
     JobTag,
     is_connect,
     lost_session_error,
     url_for_spark,
 )
-from aiomailbox.connectors.spark.letters import (
-    DEAD_LETTER_COLUMNS,
-    dead_letter_origins,
-    plain_letter,
+from aiomailbox.connectors.spark.shipped import new_credentials, shipped
+from aiomailbox.connectors.spark.types import (
+    arrow_columns,
+    output_schema,
+    spark_schema,
 )
-from aiomailbox.connectors.spark.result import spark_schema
-from aiomailbox.connectors.spark.shipped import shipped
 from aiomailbox.errors import (
     InvalidArgumentError,
     SparkJobError,

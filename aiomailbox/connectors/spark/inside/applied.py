@@ -22,8 +22,11 @@ from aiomailbox.connectors.spark.frame_source import (
     with_column,
 )
 from aiomailbox.connectors.spark.inside.limits import LimitDoor, check_limits, open_door
-from aiomailbox.connectors.spark.inside.results import ResultSink
-from aiomailbox.connectors.spark.inside.schemas import arrow_columns, output_schema
+from aiomailbox.connectors.spark.inside.results import (
+    DEAD_LETTER_COLUMNS,
+    ResultSink,
+    dead_letter_origins,
+)
 from aiomailbox.connectors.spark.inside.stage import (
     FALLBACK,
     StageInput,
@@ -38,9 +41,12 @@ from aiomailbox.connectors.spark.jobs import (
     is_connect,
     spark_job_error,
 )
-from aiomailbox.connectors.spark.letters import DEAD_LETTER_COLUMNS, dead_letter_origins
-from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.connectors.spark.shipped import shipped
+from aiomailbox.connectors.spark.types import (
+    arrow_columns,
+    output_schema,
+    spark_schema,
+)
 from aiomailbox.errors import (
     InvalidArgumentError,
     SparkJobError,
@@ -79,6 +85,7 @@ class InputFrame:
     df: Any
     transformation: Transformation
     is_sorted: bool
+    is_streaming: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +122,24 @@ def new_input(
             for as it comes.
 
     Raises:
-        InvalidArgumentError: If the DataFrame cannot be read.
+        InvalidArgumentError: If the DataFrame cannot be read, or a streaming one is to
+            be sorted.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
     given = [] if order_by is None else order_by
     order = [*given] if isinstance(given, list | tuple) else [given]
-    item = frame_operator(name, StageInput(frame_rows(df, name, records, order)))
+    rows = frame_rows(df, name, records, order, may_stream=True)
+    is_streaming = bool(df.isStreaming)
+    if order and is_streaming:
+        raise InvalidArgumentError(
+            "order_by",
+            f"{name!r} is a streaming DataFrame, which Spark cannot sort",
+            "Leave it out.",
+        )
     if order:
         df = df.sortWithinPartitions(*order)
-    return InputFrame(with_column(df), item, bool(order))
+    item = frame_operator(name, StageInput(rows))
+    return InputFrame(with_column(df), item, bool(order), is_streaming)
 
 
 def default_parallelism(df: Any) -> int:
@@ -233,6 +249,28 @@ def check_applicable(outputs: list[Transformation]) -> None:
         if item.source is not None:
             _refuse(item, _SOURCE)
         _check_operator(item, item.factory())
+
+
+def check_stateless(graph: JobGraph) -> None:
+    """Check that a pipeline over a streaming DataFrame keeps nothing between records.
+
+    Raises:
+        UsageError: If it does, or exchanges records; names the operator.
+    """
+    for vertex in graph.vertices:
+        for node in vertex.nodes:
+            if node.transformation.is_keyed:
+                _refuse(node.transformation, f"keeps state by key. {_MICRO_BATCHES}")
+        if vertex.in_edges:
+            head = vertex.head.transformation
+            _refuse(head, f"is behind an exchange of records. {_MICRO_BATCHES}")
+
+
+_MICRO_BATCHES: Final = (
+    "Over a streaming DataFrame each micro-batch is a run of its own, at whose end state "
+    "and event time end, too. Let its rows stream into this program, where they go on: "
+    "env.from_source(am.SparkStreamSource(df, checkpoint)).through(pipeline)"
+)
 
 
 def check_runnable(origins: list[Origin], kind: type, inputs: int) -> None:
@@ -390,6 +428,7 @@ class Applied:
         self._items = reachable([result])[:-1]
         check_applicable(self._items)
         self._journal = _journal_of(application, self._items)
+        self._is_streaming = any(each.is_streaming for each in application.inputs)
         found = output_schema(schema, application.origins, self._session)
         self._add(_Output(_RESULT, "result", found, [application.origins]))
         letters = [[origin] for origin in dead_letter_origins(self._items)]
@@ -468,7 +507,13 @@ class Applied:
             f"  {frame.transformation.name!r} has no order within a partition: a repeated "
             "task may read its rows in another one. Give order_by=."
             for frame in application.inputs
-            if not frame.is_sorted
+            if not (frame.is_sorted or frame.is_streaming)
+        ]
+        lines += [
+            f"  {frame.transformation.name!r} is a streaming DataFrame: Spark runs each "
+            "micro-batch as one of its own, and opens functions for it."
+            for frame in application.inputs
+            if frame.is_streaming
         ]
         lines += [
             line
@@ -503,7 +548,14 @@ class Applied:
 
         Raises:
             SparkJobError: If it failed; says in which operator, line and record.
+            UsageError: If a DataFrame is a streaming one.
         """
+        if self._is_streaming:
+            raise UsageError(
+                "a streaming DataFrame has no end at which its results are complete: "
+                "write .result.writeStream, which runs the pipeline once for each "
+                "micro-batch."
+            )
         outputs = list(self._outputs.values())
         graph, job = self._shipped(outputs)
         application = self._application
@@ -561,6 +613,8 @@ class Applied:
         application = self._application
         sinks = [sink for output in outputs for sink in output.sinks()]
         graph = application.build_graph(sinks)
+        if self._is_streaming:
+            check_stateless(graph)
         assert self._seed is not None
         df = application.inputs[0].df
         return graph, ship_job(

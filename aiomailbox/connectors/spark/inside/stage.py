@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import anyio
 import msgspec
@@ -31,9 +31,13 @@ from aiomailbox.connectors.spark.frame_source import (
     hold_watermarks,
 )
 from aiomailbox.connectors.spark.inside.limits import LimitDoor, RemoteDoor
-from aiomailbox.connectors.spark.inside.receiving import ChannelKey, Demultiplexer
 from aiomailbox.connectors.spark.inside.results import RESULTS
-from aiomailbox.connectors.spark.inside.sending import RowWriter, ShuffleOutput
+from aiomailbox.connectors.spark.inside.shuffle import (
+    ChannelKey,
+    Demultiplexer,
+    RowWriter,
+    ShuffleOutput,
+)
 from aiomailbox.connectors.spark.inside.wire import (
     JobLevels,
     Outlet,
@@ -595,29 +599,13 @@ def hash_partition(key: int, width: int) -> int:
 # The DataFrame's rows as a source inside a Spark worker.
 
 
-class BatchFeed(Protocol):
-    """Where the batches come from that Spark gives.
-
-    Attributes:
-        availability: True when `take` may find something.
-        ended: Whether the end was taken.
-    """
-
-    availability: Availability
-    ended: bool
-
-    def take(self) -> pa.RecordBatch | None:
-        """Return the next batch, or None if none is there yet or the end was reached."""
-        ...
-
-
 class StageInput(FrameSource):
     """A DataFrame as the source of a stage; picklable until it is attached."""
 
-    _feed: BatchFeed | None = None
+    _feed: _Feed | None = None
     _run_length = RUN_LENGTH_MAX
 
-    def attach(self, feed: BatchFeed, run_length: int) -> None:
+    def attach(self, feed: _Feed, run_length: int) -> None:
         """Say where the batches come from, where they do.
 
         Args:
@@ -656,7 +644,7 @@ class _StageReader:
     which depend on time, what is late would depend on time.
     """
 
-    def __init__(self, feed: BatchFeed, runs: BatchRuns, run_length: int) -> None:
+    def __init__(self, feed: _Feed, runs: BatchRuns, run_length: int) -> None:
         self.availability: Availability = feed.availability
         self._feed = feed
         self._runs = runs

@@ -12,12 +12,7 @@ from typing import Any
 
 import pytest
 
-from aiomailbox.connectors.spark.barrier import credentials
-from aiomailbox.connectors.spark.barrier.credentials import (
-    Credentials,
-    new_credentials,
-    security_of,
-)
+from aiomailbox.connectors.spark import shipped
 from aiomailbox.connectors.spark.barrier.member import (
     MARKER,
     Arrivals,
@@ -26,7 +21,12 @@ from aiomailbox.connectors.spark.barrier.member import (
     identity_of,
 )
 from aiomailbox.connectors.spark.barrier.source import Wrapping
-from aiomailbox.connectors.spark.shipped import connect_as
+from aiomailbox.connectors.spark.shipped import (
+    Credentials,
+    connect_as,
+    new_credentials,
+    security_of,
+)
 from aiomailbox.errors import HandshakeError, UsageError, WorldError
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.handshake import PeerAddress, Security
@@ -41,12 +41,12 @@ def by_openssl() -> Credentials:
     program = shutil.which("openssl")
     if program is None:
         pytest.skip("there is no openssl")
-    return credentials._by_openssl(program)
+    return shipped._by_openssl(program)
 
 
 MAKERS: dict[str, Callable[[], Credentials | None]] = {
     "nothing": lambda: None,
-    "cryptography": credentials._by_cryptography,
+    "cryptography": shipped._by_cryptography,
     "openssl": by_openssl,
 }
 
@@ -118,7 +118,7 @@ def test_without_anything_that_makes_certificates_the_user_is_told(
     def missing() -> Credentials:
         raise ImportError
 
-    monkeypatch.setattr(credentials, "_by_cryptography", missing)
+    monkeypatch.setattr(shipped, "_by_cryptography", missing)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(UsageError, match="encrypt=False"):
         new_credentials()

@@ -9,7 +9,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.connectors.spark.inside.receiving import ChannelKey, Demultiplexer
+from aiomailbox.connectors.spark.inside.shuffle import ChannelKey, Demultiplexer
 from aiomailbox.connectors.spark.inside.wire import (
     BEGIN_ORDER,
     DATA_ORDER_MIN,
