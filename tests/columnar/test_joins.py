@@ -151,6 +151,7 @@ def outcome(made: Any, columns: bool, some: list[Any]) -> list[str]:
         return driven.end()
 
 
+@settings(max_examples=60)
 @given(steps, kinds, st.sampled_from([KEY, BOTH]))
 def test_columns_give_what_rows_give(some: list[Any], kind: str, key: Any) -> None:
     by_columns = outcome(join(kind, True, key), True, some)
@@ -165,7 +166,7 @@ def test_tame_values_stay_columns(some: list[Any], kind: str) -> None:
     assert by_columns == outcome(join(kind, False), False, some)
 
 
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(
     st.one_of(steps, tame_steps, close_steps),
     st.one_of(steps, tame_steps, close_steps),
@@ -762,6 +763,7 @@ async def test_explain_says_afterwards_what_only_rows_could_do(kind: str) -> Non
     assert "columns, then rows when it ran: a key is None, NaN or -0.0" in text
 
 
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.booleans(), st.integers(-(2**60), 2**60), st.integers(0, 3)),

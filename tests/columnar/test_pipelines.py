@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
 
@@ -488,6 +488,8 @@ def in_batches(rows: list[Any], lengths: list[int]) -> list[list[Any]]:
     return batches
 
 
+# Each example runs four jobs.
+@settings(max_examples=60)
 @given(
     programs,
     st.lists(st.one_of(tame_rows, wild_rows), max_size=40),
