@@ -160,7 +160,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     def from_source(
         self,
         source: Source[Any],
-        watermark_strategy: WatermarkStrategy | None = None,
+        watermark_strategy: WatermarkStrategy[Any] | None = None,
         *,
         name: str = "source",
         output_type: type[T],
@@ -170,7 +170,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     def from_source(
         self,
         source: Inbox[T] | FileSource[T] | SparkSource[T],
-        watermark_strategy: WatermarkStrategy | None = None,
+        watermark_strategy: WatermarkStrategy[Any] | None = None,
         *,
         name: str = "source",
         output_type: None = None,
@@ -180,7 +180,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     def from_source(
         self,
         source: Source[Any],
-        watermark_strategy: WatermarkStrategy | None = None,
+        watermark_strategy: WatermarkStrategy[Any] | None = None,
         *,
         name: str = "source",
         output_type: None = None,
@@ -189,7 +189,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     def from_source(
         self,
         source: Source[Any],
-        watermark_strategy: WatermarkStrategy | None = None,
+        watermark_strategy: WatermarkStrategy[Any] | None = None,
         *,
         name: str = "source",
         output_type: type[Any] | None = None,
@@ -225,7 +225,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     def from_collection(
         self,
         values: Iterable[T],
-        watermark_strategy: WatermarkStrategy | None = None,
+        watermark_strategy: WatermarkStrategy[Any] | None = None,
         *,
         name: str = "collection",
         output_type: type[T] | None = None,
@@ -244,7 +244,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     def from_arrow(
         self,
         data: Any,
-        watermark_strategy: WatermarkStrategy | None = None,
+        watermark_strategy: WatermarkStrategy[Any] | None = None,
         *,
         records: Any = "namedtuple",
         name: str = "arrow",
@@ -288,7 +288,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
     def from_async_iterable(
         self,
         items: AsyncIterable[T] | Callable[..., AsyncIterable[T]],
-        watermark_strategy: WatermarkStrategy | None = None,
+        watermark_strategy: WatermarkStrategy[Any] | None = None,
         *,
         name: str = "async iterable",
         output_type: type[T] | None = None,

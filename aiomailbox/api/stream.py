@@ -541,7 +541,7 @@ class DataStream(Generic[T]):
     @overload
     def map_async(
         self,
-        function: Callable[[list[T]], Awaitable[Sequence[U]]],
+        function: Callable[[list[T]], Awaitable[Sequence[U | Exception]]],
         *,
         concurrency: int = 16,
         ordered: bool | Literal["key"] = True,
@@ -624,7 +624,8 @@ class DataStream(Generic[T]):
             retry: How often, and after which delays, a failed call is repeated.
             limit: A rate limit, shared by all operators that name it.
             weight: How many units of the limit a record uses: a number, or a function.
-            batch: Pass several records to one call, which gets and returns a list.
+            batch: Pass several records to one call, which gets and returns a list. An
+                exception in that list is the failure of its record alone.
             cache: Make equal calls only once.
             on_error: How to handle a record after the last attempt.
             capacity: The maximum number of records held in the whole job; by default, 4 times
@@ -748,7 +749,7 @@ class DataStream(Generic[T]):
         return self._derive("process", factory, functions=(info,), held=held)
 
     def assign_timestamps_and_watermarks(
-        self, strategy: WatermarkStrategy, *, on_error: OnError = fail
+        self, strategy: WatermarkStrategy[T], *, on_error: OnError = fail
     ) -> DataStream[T]:
         """Assign event times to the records, and watermarks to the stream, from here on.
 

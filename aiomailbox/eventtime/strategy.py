@@ -9,7 +9,7 @@ from datetime import timedelta
 from functools import partial
 from operator import attrgetter, itemgetter
 from types import CoroutineType
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Generic, NoReturn
 
 from aiomailbox.durations import event_time_ms, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
@@ -23,6 +23,7 @@ from aiomailbox.eventtime.generators import (
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import ListRun, Run, map_all
 from aiomailbox.signatures import Suggesting, accepts
+from aiomailbox.typevars import InT_contra
 
 # From records to their event times.
 
@@ -231,8 +232,11 @@ class AlignmentConfig:
 
 
 @dataclass(frozen=True)
-class WatermarkStrategy(metaclass=Suggesting):
+class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
     """Where event times come from, and how late records may be.
+
+    For a type checker, ``WatermarkStrategy[Click].for_monotonous_timestamps()`` says of
+    which records; without it they are Any.
 
     Holds no progress: each task, and each split of a source, creates its own generator.
     Every method returns a new strategy.
@@ -274,14 +278,14 @@ class WatermarkStrategy(metaclass=Suggesting):
     moves_on_bounded_input: bool = False
 
     @classmethod
-    def for_monotonous_timestamps(cls) -> WatermarkStrategy:
+    def for_monotonous_timestamps(cls) -> WatermarkStrategy[InT_contra]:
         """Return a strategy for records that come in the order of their event times."""
         return cls(partial(BoundedOutOfOrderness, 0))
 
     @classmethod
     def for_bounded_out_of_orderness(
         cls, max_out_of_orderness: timedelta
-    ) -> WatermarkStrategy:
+    ) -> WatermarkStrategy[InT_contra]:
         """Return a strategy for records that come at most this much too late.
 
         Args:
@@ -294,18 +298,23 @@ class WatermarkStrategy(metaclass=Suggesting):
         return cls(partial(BoundedOutOfOrderness, bound_ms))
 
     @classmethod
-    def no_watermarks(cls) -> WatermarkStrategy:
+    def no_watermarks(cls) -> WatermarkStrategy[InT_contra]:
         """Return a strategy without event time: it moves only when the stream ends."""
         return cls(NoWatermarks)
 
     @classmethod
     def for_generator(
         cls, factory: Callable[[], WatermarkGenerator]
-    ) -> WatermarkStrategy:
+    ) -> WatermarkStrategy[InT_contra]:
         """Return a strategy with the user's own generator, one per call."""
         return cls(factory)
 
-    def with_timestamp_assigner(self, assigner: AssignerSpec) -> WatermarkStrategy:
+    def with_timestamp_assigner(
+        self,
+        assigner: str
+        | Callable[[InT_contra], Any]
+        | Callable[[InT_contra, int | None], Any],
+    ) -> WatermarkStrategy[InT_contra]:
         """Take event times from a field, or from a function.
 
         Args:
@@ -319,7 +328,7 @@ class WatermarkStrategy(metaclass=Suggesting):
         TimestampAssigner(assigner)  # fails here, where it is written
         return replace(self, assigner=assigner)
 
-    def with_idleness(self, timeout: timedelta) -> WatermarkStrategy:
+    def with_idleness(self, timeout: timedelta) -> WatermarkStrategy[InT_contra]:
         """Let a stream without records not hold event time back.
 
         Args:
@@ -342,7 +351,7 @@ class WatermarkStrategy(metaclass=Suggesting):
         group: str,
         max_drift: timedelta,
         update_interval: timedelta = timedelta(seconds=1),
-    ) -> WatermarkStrategy:
+    ) -> WatermarkStrategy[InT_contra]:
         """Hold sources back that run ahead of the slowest of their group.
 
         Args:
@@ -359,7 +368,7 @@ class WatermarkStrategy(metaclass=Suggesting):
         drift_ms = pipeline_ms(max_drift, "max_drift")
         return replace(self, alignment=AlignmentConfig(group, drift_ms, interval_ms))
 
-    def with_watermarks_on_bounded_input(self) -> WatermarkStrategy:
+    def with_watermarks_on_bounded_input(self) -> WatermarkStrategy[InT_contra]:
         """Let event time move while a DataFrame is read inside Spark, too.
 
         There (``apply_to``, ``run_on``) the rows of a partition may have any order, so

@@ -390,7 +390,7 @@ class OutputTag(Generic[ValueT]):
 T = TypeVar("T")
 
 
-class Answer(NamedTuple):
+class Answer(NamedTuple, Generic[ValueT]):
     """An answer on its way back to the asker; made by `Question.answer`.
 
     Attributes:
@@ -401,7 +401,7 @@ class Answer(NamedTuple):
 
     desk: int
     number: int
-    value: Any
+    value: ValueT
 
 
 class Question(NamedTuple, Generic[T]):
@@ -421,6 +421,6 @@ class Question(NamedTuple, Generic[T]):
     number: int
     value: T
 
-    def answer(self, value: Any) -> Answer:
+    def answer(self, value: ValueT) -> Answer[ValueT]:
         """Return an answer to this question, for the sink `Answers`."""
         return Answer(self.desk, self.number, value)

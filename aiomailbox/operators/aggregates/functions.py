@@ -667,7 +667,11 @@ def mean(
 
 
 @overload
-def mean(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: ...
+def mean(field: str, *, where: None = None) -> Aggregate[Any, float]: ...
+
+
+@overload
+def mean(field: str, *, where: Condition) -> Aggregate[Any, float | None]: ...
 
 
 def mean(field: Selector, *, where: Condition | None = None) -> Aggregate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import Any, Generic
+from typing import Any, Generic, overload
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, RecordTypeError
 from aiomailbox.operators.aggregates.functions import Undoable, UndoableList
@@ -17,7 +17,7 @@ from aiomailbox.operators.core.fields import (
 )
 from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.policies.arguments import check_count, check_number
-from aiomailbox.typevars import InT
+from aiomailbox.typevars import InT, OutT, ValueT
 
 # The first and the last record by something, as aggregates.
 
@@ -26,7 +26,7 @@ from aiomailbox.typevars import InT
 Accumulator = list[Any]
 
 
-class FirstLast(UndoableList):
+class FirstLast(UndoableList, Generic[InT, OutT]):
     """Keeps a value of the record with the smallest or largest rank; see `first`.
 
     Args:
@@ -72,7 +72,7 @@ class FirstLast(UndoableList):
         """Return an accumulator without a record."""
         return [False, None, None]
 
-    def add(self, value: Any, accumulator: Accumulator) -> Accumulator:
+    def add(self, value: InT, accumulator: Accumulator) -> Accumulator:
         """Take a record if it comes before, or after; without a rank it is ignored."""
         rank = self.by(value)
         if rank is None or not self._wins(rank, accumulator):
@@ -81,9 +81,10 @@ class FirstLast(UndoableList):
         accumulator[:] = (True, rank, kept)
         return accumulator
 
-    def get_result(self, accumulator: Accumulator) -> Any:
+    def get_result(self, accumulator: Accumulator) -> OutT:
         """Return what was kept, or None if no record counts."""
-        return accumulator[2]
+        result: OutT = accumulator[2]
+        return result
 
     def merge(self, first: Accumulator, second: Accumulator) -> Accumulator:
         """Return the one that comes before, or after; of equals as if added so."""
@@ -99,9 +100,27 @@ class FirstLast(UndoableList):
         return won
 
 
+@overload
+def first(
+    field: None = None, *, by: Callable[[InT], Any], where: None = None
+) -> FirstLast[InT, InT]: ...
+
+
+@overload
+def first(
+    field: Callable[[InT], ValueT], *, by: Selector, where: None = None
+) -> FirstLast[InT, ValueT]: ...
+
+
+@overload
 def first(
     field: Selector | None = None, *, by: Selector, where: Condition | None = None
-) -> FirstLast:
+) -> FirstLast[Any, Any]: ...
+
+
+def first(
+    field: Selector | None = None, *, by: Selector, where: Condition | None = None
+) -> FirstLast[Any, Any]:
     """Find the value of the first record, in the order of a field, e.g. its event time.
 
     Of equally early records the one that came first counts. None if no record counts.
@@ -127,9 +146,27 @@ def first(
     return FirstLast(field, by, where, is_last=False)
 
 
+@overload
+def last(
+    field: None = None, *, by: Callable[[InT], Any], where: None = None
+) -> FirstLast[InT, InT]: ...
+
+
+@overload
+def last(
+    field: Callable[[InT], ValueT], *, by: Selector, where: None = None
+) -> FirstLast[InT, ValueT]: ...
+
+
+@overload
 def last(
     field: Selector | None = None, *, by: Selector, where: Condition | None = None
-) -> FirstLast:
+) -> FirstLast[Any, Any]: ...
+
+
+def last(
+    field: Selector | None = None, *, by: Selector, where: Condition | None = None
+) -> FirstLast[Any, Any]:
     """Find the value of the last record, in the order of a field, e.g. its event time.
 
     Of equally late records the one that came last counts; else as `first`.

@@ -33,6 +33,9 @@ def rolling(stream: am.KeyedStream[str, Order]) -> None:
     assert_type(stream.aggregate(am.sum_(price)), am.DataStream[float])
     assert_type(stream.aggregate(am.sum_("price")), am.DataStream[Any])
     assert_type(stream.aggregate(am.mean(price)), am.DataStream[float])
+    assert_type(stream.aggregate(am.mean("price")), am.DataStream[float])
+    assert_type(stream.aggregate(am.last(price, by=at)), am.DataStream[float])
+    assert_type(stream.aggregate(am.first(by=at)), am.DataStream[Order])
     assert_type(stream.aggregate(am.max_(at)), am.DataStream[int])
     assert_type(stream.aggregate(am.min_("at")), am.DataStream[Any])
     assert_type(stream.aggregate(am.collect_list(price)), am.DataStream[list[float]])
@@ -241,3 +244,26 @@ def slow_reduce(first: Order, second: Order) -> Awaitable[Order]:
 
 def reduced_later(keyed: am.KeyedStream[str, Order]) -> None:
     assert_type(keyed.reduce(slow_reduce), am.DataStream[Order])
+
+
+def numbered(
+    order: Order, context: am.KeyedProcessContext[str], out: am.Collector[int]
+) -> None:
+    out.collect(context.timer_service.register_event_time_timer(after=am.minutes(5)))
+
+
+def cheapest(
+    key: str,
+    context: am.ProcessWindowContext[am.TimeWindow],
+    orders: list[Order],
+    out: am.Collector[float],
+) -> None:
+    out.collect(min(order.price for order in orders))
+
+
+def plain_functions(
+    stream: am.KeyedStream[str, Order],
+    windowed: am.WindowedStream[str, Order, am.TimeWindow],
+) -> None:
+    assert_type(stream.process(numbered), am.DataStream[int])
+    assert_type(windowed.process(cheapest), am.DataStream[float])

@@ -23,7 +23,9 @@ async def questions(env: am.StreamExecutionEnvironment) -> None:
     asked = env.from_questions()
     assert_type(asked, am.DataStream[am.Question[Any]])
     answers = asked.map(lambda question: question.answer(2 * question.value))
-    assert_type(answers, am.DataStream[am.Answer])
+    assert_type(answers, am.DataStream[am.Answer[Any]])
+    worded = asked.map(lambda question: question.answer("yes"))
+    assert_type(worded, am.DataStream[am.Answer[str]])
     answers.sink_to(am.Answers())
     async with env.start() as job:
         found: int = await job.ask(21, timeout=am.seconds(1))

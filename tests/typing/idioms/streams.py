@@ -42,6 +42,10 @@ async def fetch_all(batch: list[Order]) -> list[bytes]:
     return [await fetch(order) for order in batch]
 
 
+async def fetch_some(batch: list[Order]) -> list[bytes | Exception]:
+    return [ValueError(order.user) for order in batch]
+
+
 def is_refund(order: Order) -> TypeIs[Refund]:
     return isinstance(order, Refund)
 
@@ -121,6 +125,9 @@ def calls(stream: am.DataStream[Order]) -> None:
     )
     assert_type(called, am.DataStream[bytes])
     batched = stream.map_async(fetch_all, batch=am.Batch(16))
+    # An exception in the list is the failure of its record, and no record.
+    some = stream.map_async(fetch_some, batch=am.Batch(16))
+    assert_type(some, am.DataStream[bytes])
     assert_type(batched, am.DataStream[bytes])
     assert_type(stream.map_async(Client()), am.DataStream[int])
     assert_type(
@@ -184,3 +191,20 @@ async def results(
         assert_type(job.metrics().total("num_records_in"), int)
         assert_type(job.backpressure(), am.BackpressureReport)
         assert_type(await job.stop(), am.JobResult)
+
+
+def timed(env: am.StreamExecutionEnvironment, orders: list[Order]) -> None:
+    # Of any records, or of some: what reads the time then has its type.
+    plain = am.WatermarkStrategy.for_monotonous_timestamps()
+    assert_type(env.from_collection(orders, plain), am.DataStream[Order])
+    by_name = plain.with_timestamp_assigner("at")
+    assert_type(env.from_collection(orders, by_name), am.DataStream[Order])
+    by_lambda = plain.with_timestamp_assigner(lambda order: order.at)
+    assert_type(env.from_collection(orders, by_lambda), am.DataStream[Order])
+    typed = am.WatermarkStrategy[Order].for_bounded_out_of_orderness(am.seconds(1))
+    read = typed.with_timestamp_assigner(lambda order: order.at).with_idleness(
+        am.minutes(1)
+    )
+    assert_type(read, am.WatermarkStrategy[Order])
+    stream = env.from_collection(orders, read)
+    assert_type(stream.assign_timestamps_and_watermarks(read), am.DataStream[Order])
