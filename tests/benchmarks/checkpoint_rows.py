@@ -1,12 +1,13 @@
-"""C1, C2: what checkpoints cost a job, and how long they take where records queue up."""
+"""C1 to C3: what checkpoints cost a job, and how long they take where records queue up."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import aiomailbox as am
@@ -19,6 +20,7 @@ _SECONDS, _PAIRS = 30.0, 7
 _CONSUMER_S = 0.001
 _UNALIGNED_S = 2.0
 _WARM_UP_S = 1.0
+_IDLE_JOBS, _IDLE_S, _IDLE_MAX = 50, 10.0, 0.05
 
 
 def record_of(number: int) -> Record:
@@ -122,7 +124,57 @@ def backpressure() -> Report:
     return report
 
 
+async def _waits() -> AsyncIterator[int]:
+    yield 1
+    await asyncio.Event().wait()
+
+
+async def _idle_jobs(interval_s: float | None) -> float:
+    """Return what share of a core fifty jobs take in which nothing happens."""
+    async with contextlib.AsyncExitStack() as stack:
+        place = stack.enter_context(tempfile.TemporaryDirectory())
+        for number in range(_IDLE_JOBS):
+            config = am.JobConfig(job_id=f"idle-{number}")
+            env = am.StreamExecutionEnvironment(config=config)
+            if interval_s is not None:
+                # Its iterable cannot be read again, which is all one here.
+                env.enable_checkpointing(
+                    am.seconds(interval_s),
+                    directory=place,
+                    mode=am.CheckpointingMode.AT_LEAST_ONCE,
+                )
+            keyed = env.from_async_iterable(_waits).key_by(int)
+            keyed.aggregate(am.sum_(int)).map(str).sink_to(lambda _: None)
+            job = await stack.enter_async_context(env.start(f"idle {number}"))
+            stack.push_async_callback(job.cancel)
+        # Until each has had its first checkpoint, which is written.
+        await asyncio.sleep(3 * _INTERVAL_S)
+        started, cpu_started = time.perf_counter(), time.process_time()
+        await asyncio.sleep(_IDLE_S)
+        used_s = time.process_time() - cpu_started
+        return used_s / (time.perf_counter() - started)
+
+
+def idle() -> Report:
+    """Let fifty idle jobs take a checkpoint each second."""
+    report = Report(
+        "C3", f"{_IDLE_JOBS} idle jobs, seconds of processor time per second"
+    )
+    none, some = am.run(_idle_jobs(None)), am.run(_idle_jobs(_INTERVAL_S))
+    report.rows = [
+        Row("C3", f"{OURS}, no checkpoint", _IDLE_JOBS, none, 1.0),
+        Row("C3", f"{OURS}, one every second", _IDLE_JOBS, some, none / some),
+    ]
+    report.judge(
+        f"{some:.1%} of a core with a checkpoint each second, {none:.1%} without, "
+        f"wanted at most {_IDLE_MAX:.0%}",
+        reached=some <= _IDLE_MAX,
+    )
+    return report
+
+
 def reports(records: int) -> Iterator[Report]:
-    """Measure both."""
+    """Measure all."""
     yield overhead(records)
     yield backpressure()
+    yield idle()
