@@ -199,6 +199,7 @@ class SliceBudget:
     Attributes:
         stride: How many turns to spend before asking `is_over` again.
         since: From when on the time is the loop's, if it is the governor's runner.
+        is_queued: Whether it waits for its turn.
 
     Invariants:
         ``1 <= stride <= 16``.
@@ -211,6 +212,7 @@ class SliceBudget:
         "_slice_s",
         "_started",
         "_turns",
+        "is_queued",
         "since",
         "stride",
     )
@@ -225,6 +227,7 @@ class SliceBudget:
         self._turns = 0
         self._started = 0.0
         self.since: float = 0.0
+        self.is_queued: bool = False
         self.stride: int = 1
 
     def restart(self) -> None:
@@ -305,11 +308,15 @@ class SliceBudget:
             self.book(now)
         # A call_later that has become due is queued behind us by the first turn of
         # the event loop and runs in the second, which is the one that we work in.
-        await governor.next_turn()
-        self.restart()
-        while self.is_over(0):
-            await governor.next_turn(first=True)
+        self.is_queued = True
+        try:
+            await governor.next_turn()
             self.restart()
+            while self.is_over(0):
+                await governor.next_turn(first=True)
+                self.restart()
+        finally:
+            self.is_queued = False
 
     def now_on_loop(self) -> tuple[float, LoopGovernor]:
         """Return the time, in seconds, and the governor; a slice is open then."""

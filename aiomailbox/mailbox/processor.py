@@ -534,6 +534,11 @@ class MailboxProcessor:
         return self._gate.suspension is None
 
     @property
+    def waits_for_turn(self) -> bool:
+        """Whether it could work, and others have the event loop."""
+        return self._budget.is_queued
+
+    @property
     def has_loop(self) -> bool:
         """Whether it works now: what the event loop runs is its work."""
         return self._budget.is_running

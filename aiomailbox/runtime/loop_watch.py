@@ -370,15 +370,15 @@ def _full_operator(task: StreamTask) -> Block | None:
 
 def _awaited(task: StreamTask) -> Block | None:
     """Return the operator in which the task awaits something; None if it is ready."""
+    # For which no operator is to blame.
+    if task.processor.waits_for_turn:
+        return None
     runner = task.runner
     # No future to wait for: it is ready, and others have the loop.
     if runner is None or runner.done() or getattr(runner, "_fut_waiter", 0) is None:
         # Private to asyncio: without it a task counts as one that waits for something.
         return None
     frames = frames_of(runner)
-    # It waits for its turn on the loop, for which no operator is to blame.
-    if frames and frames[-1].f_code.co_name == "next_turn":
-        return None
     for context in contexts_of(frames[::-1]):
         for operator in () if task.chain is None else task.chain.operators:
             if operator.context is context:

@@ -375,3 +375,20 @@ def _look_while_it_sleeps(watch: LoopWatch) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def test_in_a_loop_of_other_code_a_call_is_what_its_caller_has_called() -> None:
+    outside = sys._getframe()
+
+    def callback() -> tuple[Any, Any]:
+        def innermost() -> Any:
+            return loop_watch._call_of(sys._getframe(), outside)
+
+        return innermost(), sys._getframe()
+
+    found, called = callback()
+    assert found is called
+    # It sleeps: its thread stands where it was called from.
+    assert loop_watch._call_of(outside, outside) is None
+    # Somewhere else, as in a loop that was left.
+    assert loop_watch._call_of(outside.f_back, outside) is None
