@@ -237,4 +237,5 @@ class PartitionWindowedStream(Unfinished, Generic[K, T]):
     def _at_end(self, name: str, factory: Any, **facts: Any) -> DataStream[Any]:
         if self._key is not None:
             facts.setdefault("unbounded", _HOLDS_VALUES)
+        facts["held"] = "the records of its partitions"
         return self._derive(name, factory, emits_at_end=True, **facts)
