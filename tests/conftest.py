@@ -61,7 +61,7 @@ SYSTEM = (
 SUITES = (("tests",), ("system",))
 
 # Run by an interpreter of its own, which has PyFlink.
-collect_ignore = ["benchmarks/pyflink_program.py"]
+collect_ignore = ["benchmarks/pyflink_async.py", "benchmarks/pyflink_program.py"]
 
 # A busy machine is no reason to fail, and where CI is set every run is the same.
 settings.register_profile(

@@ -537,6 +537,33 @@ async def _many(told: Told) -> None:
     assert len(await stream.collect()) == 1_100_000
 
 
+@line("`map_partition` holds a million records")
+async def _many_of_a_partition(told: Told) -> None:
+    stream = new_env().from_collection(itertools.repeat(1, 2_000))
+    lengths = stream.full_window_partition().map_partition(lambda ones: [len(ones)])
+    with pytest.MonkeyPatch.context() as patch:
+        # A million take seconds, and prove no more.
+        patch.setattr("aiomailbox.windowing.partition._MANY", 1_000)
+        assert await lengths.collect() == [2_000]
+
+
+@line("a partition waits for the end of a source that never ends")
+async def _partition_of_an_inbox(told: Told) -> None:
+    env = new_env()
+    stream = env.from_source(am.Inbox[int]()).full_window_partition()
+    stream.aggregate(am.count()).sink_to(drop)
+    async with env.start():
+        pass
+
+
+@line("`sort_partition` is used in a job with checkpoints")
+async def _sorted_with_checkpoints(told: Told) -> None:
+    env = new_env()
+    env.enable_checkpointing(am.seconds(1))
+    partition = env.from_collection([2, 1]).full_window_partition()
+    await partition.sort_partition(abs).collect()
+
+
 @line("sliding windows have gaps, and records fall into them")
 async def _gaps(told: Told) -> None:
     keyed = new_env().from_collection([1]).key_by(lambda number: number)
