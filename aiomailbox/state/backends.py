@@ -362,8 +362,7 @@ class HeapStateBackend:
 
     Example:
         >>> import aiomailbox as am
-        >>> env = am.StreamExecutionEnvironment()
-        >>> env.state_backend
+        >>> am.JobConfig().state_backend
         HeapStateBackend()
     """
 
