@@ -463,7 +463,7 @@ function operators(job) {
   const now = !ENDED.has(job.state), failed = failedOne(job);
   const all = OPERATORS.toSpliced(1, 0, ["waits for", "long", (one) => withoutName(job, one)]);
   const cells = all.map(([, , read]) => job.operators.map((one) => read(one, now)));
-  const isThere = (value, kind) => kind === "times" ? points(`busy ${value}`).length > 1
+  const isThere = (value, kind) => kind === "times" ? now || points(`busy ${value}`).length > 1
     : Array.isArray(value) ? value[0] != null || points(value[1]).length
       : value != null && value !== "";
   const shown = all.map((_, place) => place)
