@@ -851,8 +851,8 @@ class RecordIdReusedError(UsageError):
         super().__init__(
             f"{named_operator(operator, uid)}: two records with the id {safe_repr(identity)} differ. An "
             "id stands for one call, so different records need different ids; "
-            "leave what changes from run to run, such as the time of reading, out "
-            "of the record."
+            "leave out of the record any value that changes from run to run, such as "
+            "the time of reading."
         )
 
 

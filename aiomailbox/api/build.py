@@ -736,7 +736,7 @@ def sink_transformation(
         if run_in != "loop":
             raise InvalidArgumentError(
                 "run_in",
-                f"{type(sink).__name__} is a sink, which decides itself what it awaits",
+                f"{type(sink).__name__} is a sink, and sinks decide themselves what they await",
                 "Leave it out; it is for functions.",
             )
     elif hasattr(sink, "create_writer"):

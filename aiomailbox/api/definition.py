@@ -155,8 +155,8 @@ class JobDefinition:
             self.sinks[:] = kept
             add_note(
                 error,
-                "what the job would have run is forgotten, because streams do not "
-                "change: write these streams again",
+                "the streams of this job are forgotten, because streams do not change: "
+                "write them again",
             )
 
     def explain(self, name: str, sinks: list[Transformation], form: str) -> str:
@@ -314,8 +314,8 @@ def _check_blocking(graph: JobGraph, config: JobConfig) -> None:
     if config.checkpoints is not None or config.restore_from is not None:
         raise InvalidArgumentError(
             "blocking",
-            f"what follows {blocking[0].source.name!r} reads its records from files "
-            "when it has finished, and a checkpoint needs all tasks to run at the "
+            f"the operators after {blocking[0].source.name!r} read their records from "
+            "files when it has finished, and a checkpoint needs all tasks to run at the "
             "same time",
             "Leave env.enable_checkpointing(...) and restore_from= out: with a "
             "restart strategy, a task that fails after a blocking exchange reads "

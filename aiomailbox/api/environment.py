@@ -791,6 +791,6 @@ def _give_back(directory: str, job: JobMaster) -> None:
 
 def _is_kept(directory: str) -> str:
     return (
-        f"the savepoint of the job that was replaced is kept in {directory!r}: go on from "
-        "there with restore_from="
+        f"{directory!r} still has the savepoint of the job that was replaced: resume from it "
+        "with restore_from="
     )

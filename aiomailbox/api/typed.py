@@ -42,8 +42,8 @@ class RecordTypeCheck:
         if not isinstance(record, self.record_type) or found is bool:
             raise RecordTypeError(
                 self._place,
-                f"the record {record!r} is of type {found.__name__}, and "
-                f"{self.record_type.__name__} was declared",
+                f"the record {record!r} has the type {found.__name__}, but the stream declares "
+                f"{self.record_type.__name__}",
                 "Convert it, or declare its type.",
             )
         return record

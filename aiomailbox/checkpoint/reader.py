@@ -293,8 +293,8 @@ class CheckpointFiles:
         if pickled:
             raise StateError(
                 f"{self.place} has state that was pickled: {', '.join(pickled)}. "
-                "Reading it would run what its bytes say. If you trust whoever could "
-                "write them, allow it with allow_pickled_state=True, an argument of "
+                "Reading it would run the code in it. If you trust everybody who could "
+                "write it, set allow_pickled_state=True, an argument of "
                 "am.JobConfig and of am.Savepoint."
             )
 

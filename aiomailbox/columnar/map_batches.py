@@ -201,7 +201,7 @@ class MapBatchesOperator(Operator):
         except USER_ERRORS as error:
             refused = RecordTypeError(
                 "function",
-                f"what it returned has a column that Arrow cannot hold: {error}",
+                f"its result has a column that Arrow cannot hold: {error}",
                 "Return values of one type in each column.",
             )
             raise self._placed(refused, run) from error

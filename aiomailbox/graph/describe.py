@@ -196,7 +196,9 @@ def unreplayable_sources(graph: JobGraph) -> list[str]:
 def _describe_guarantees(graph: JobGraph, counts: str | None) -> list[str]:
     """Say what a failure costs."""
     if counts is None:
-        return ["Failures: no checkpoints; what the job has not committed is lost."]
+        return [
+            "Failures: no checkpoints; a failure loses all results that are not committed."
+        ]
     lines = [f"Failures: each record counts {counts} in state."]
     nodes = [node for vertex in graph.vertices for node in vertex.nodes]
     for node in nodes:

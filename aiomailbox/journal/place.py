@@ -224,7 +224,7 @@ class RemotePlace:
         here = segment.stat().st_size if segment.exists() else 0
         # With a hole the entries behind it would be at other places.
         if start > here:
-            raise DamagedFileError(name, f"what was before its byte {start} is missing")
+            raise DamagedFileError(name, f"the part before its byte {start} is missing")
         # What is before `here` was fetched by an earlier look.
         if start == here:
             segment.parent.mkdir(parents=True, exist_ok=True)

@@ -320,8 +320,8 @@ class KeyGroupAssigner:
         elif shape != agreement.shape:
             raise KeyTypeError(
                 "key",
-                f"{key!r} is of type {_shape_name(shape)}, but the first key "
-                f"of this stream was of type {_shape_name(agreement.shape)}",
+                f"{key!r} has the type {_shape_name(shape)}, but the first key "
+                f"of this stream had the type {_shape_name(agreement.shape)}",
                 "Convert in the key function, so that all keys have one type.",
             )
         if self._shape is None:

@@ -298,7 +298,7 @@ class TaskBuilder:
             part=misfit.part,
             declared=misfit.declared,
             found=misfit.found,
-            remedy="put what is declared into it, or declare what is in it",
+            remedy="keep values of the declared type in it, or declare their type",
         )
 
     def build(self) -> list[StreamTask]:

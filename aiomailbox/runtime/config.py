@@ -386,7 +386,7 @@ def _check_restore_from(given: Any) -> None:
         place = getattr(given, "place", None)
         raise WrongTypeError(
             "restore_from",
-            f"{type(given).__name__} is what was completed, and not where it is"
+            f"{type(given).__name__} describes a checkpoint, but is not its place"
             if place is not None
             else f"{given!r} is not a path",
             "Write restore_from=checkpoint.place."

@@ -413,9 +413,9 @@ class JobCheckpoints:
         names = ", ".join(map(repr, restored.unused_names))
         if not is_own:
             raise StateError(
-                f"state_names= says what {names} is called now, and nothing in "
-                f"{restored.place} was saved with a class of that name. Compare it with "
-                "what `python -m aiomailbox checkpoints inspect` shows, or leave it out."
+                f"state_names= renames {names}, but no state in {restored.place} has a "
+                "class of that name. Compare it with the output of `aiomailbox checkpoints "
+                "inspect`, or leave it out."
             )
         self._services.log.warning(
             "state_names= gives names that no class was saved under",

@@ -121,8 +121,8 @@ def conversion(
 
 
 _REMEDY: Final = (
-    "Give each the name and the kind that it had, or, with "
-    "allow_unmatched_state=True, drop what has no match and let what is new begin empty."
+    "Give each its old name and kind. Or set allow_unmatched_state=True: accumulators "
+    "without a match are dropped, and new aggregates begin empty."
 )
 
 

@@ -237,7 +237,7 @@ def declared_classes(hints: Iterable[Any]) -> DeclaredClasses:
         if declared.setdefault(name, kind) is not kind:
             raise InvalidArgumentError(
                 "state_names",
-                f"{name!r} is what another class of the job is called now, besides "
+                f"{name!r} is already the name of another class of the job, besides "
                 f"{class_name(kind)}",
                 "Give that one another name.",
             )

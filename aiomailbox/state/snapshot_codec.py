@@ -612,8 +612,8 @@ def reader_of(
     """
     if contents.serializer == PickleSerializer.id and not allow_pickled_state:
         raise StateError(
-            f"state {state!r} was pickled, and reading it would run what its bytes "
-            "say. If you trust whoever could write them, allow it with "
+            f"state {state!r} was pickled, and reading it would run the code in "
+            "it. If you trust everybody who could write it, set "
             "allow_pickled_state=True."
         )
     check_serializer(state, contents.serializer)

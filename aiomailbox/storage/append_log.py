@@ -336,9 +336,7 @@ class LogSegment:
             if not written:
                 return end if self.path.stat().st_size > end else None
             if not is_last:
-                raise DamagedFileError(
-                    str(self.path), f"what follows byte {end} is not an entry"
-                )
+                raise DamagedFileError(str(self.path), f"no entry begins at byte {end}")
             behind = self._whole_entry_behind(end)
             if behind is None or self._has_empty_page(end, behind):
                 break
@@ -346,11 +344,11 @@ class LogSegment:
             if next(self.entries(end), None) is None:
                 raise DamagedFileError(
                     str(self.path),
-                    f"what follows byte {end} is not an entry, and at byte {behind} "
-                    "there is one: no crash does that",
+                    f"no entry begins at byte {end}, but one does at byte {behind}"
+                    ": no crash does that",
                 )
         library_log().warning(
-            "a log ends in what a crash has torn, which is left out",
+            "a crash has torn the last entry of a log, which is left out",
             path=str(self.path),
             byte=end,
             length=written,

@@ -52,8 +52,8 @@ class RemoteStorage:
         if cached:
             raise InvalidArgumentError(
                 "directory",
-                f"{url!r} asks for {', '.join(cached)}: what other processes write "
-                "would not be seen, such as that this attempt was replaced",
+                f"{url!r} asks for {', '.join(cached)}: it would hide the writes of other "
+                "processes, such as that this attempt was replaced",
                 "Leave the cache out.",
             )
         try:

@@ -151,7 +151,7 @@ class StagedDirectory:
         except OSError as error:
             workplace.release()
             raise SinkError(
-                f"what was in {str(workplace.target)!r} before cannot be put back: "
+                f"the former files of {str(workplace.target)!r} cannot be put back: "
                 f"{error}. It is in {str(workplace)!r} until a job writes there again."
             ) from error
 

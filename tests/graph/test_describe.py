@@ -58,7 +58,7 @@ def test_text_names_chains_functions_and_bounds(item: Any, via: Any) -> None:
             "(estimated): 448 KiB, plus what one record may emit beyond."
         ),
         "Key groups: 128",
-        "Failures: no checkpoints; what the job has not committed is lost.",
+        "Failures: no checkpoints; a failure loses all results that are not committed.",
     ]
 
 

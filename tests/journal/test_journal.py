@@ -392,7 +392,7 @@ async def test_a_damaged_copy_of_a_log_is_not_uploaded_up_to_the_damage(
     path = journal._path / "000000000000.log"
     change(path, 1)
     journal.mark(1, held=0)
-    with pytest.raises(DamagedFileError, match="is not an entry"):
+    with pytest.raises(DamagedFileError, match="no entry begins at byte"):
         await journal.sync()
     assert not [name for name in storage.names() if "/log-" in name]
     journal._commit = lambda: None

@@ -586,7 +586,7 @@ async def test_elements_that_cannot_come_again_are_lost_with_a_failure() -> None
     env = environment(0.05, parallelism=1, mode=AT_LEAST_ONCE)
     results: list[int] = []
     env.from_async_iterable(waiting).map(FailsAt(2_000)).sink_to(results.append)
-    assert "cannot replay: what it gave after the last" in env.explain()
+    assert "cannot replay: a failure loses its records" in env.explain()
     await env.execute()
     lost = set(range(COUNT)) - set(results)
     # What was on its way, and nothing from before that or from after it.

@@ -100,7 +100,7 @@ def test_damage_before_the_last_segment_is_not_passed_over(tmp_path: Path) -> No
     damaged = bytearray(path.read_bytes())
     damaged[20] ^= 1
     path.write_bytes(damaged)
-    with pytest.raises(DamagedFileError, match="byte 10 is not an entry"):
+    with pytest.raises(DamagedFileError, match="no entry begins at byte 10"):
         AppendLog(tmp_path)
 
 
@@ -111,7 +111,7 @@ def test_a_crash_between_two_segments_leaves_room_behind_the_first(
     path.write_bytes(path.read_bytes() + bytes(1 << 18))
     assert entries(tmp_path) == [b"one", b"two"]
     path.write_bytes(path.read_bytes() + bytes(100) + b"x")
-    with pytest.raises(DamagedFileError, match="is not an entry"):
+    with pytest.raises(DamagedFileError, match="no entry begins at byte"):
         AppendLog(tmp_path)
 
 
@@ -172,7 +172,7 @@ def test_damage_is_found_with_the_room_of_a_killed_writer_behind(
     write(tmp_path, b"one", b"two" * 5_000, b"three")
     path = changed(tmp_path, 30, b"#")
     path.write_bytes(path.read_bytes() + bytes(1 << 18))
-    with pytest.raises(DamagedFileError, match="at byte 15029 there is one"):
+    with pytest.raises(DamagedFileError, match="but one does at byte 15029"):
         AppendLog(tmp_path)
 
 

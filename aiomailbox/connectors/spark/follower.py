@@ -63,7 +63,7 @@ class DirectoryFormat(DataSource):  # type: ignore[misc]  # pyspark has no types
                 found = found.add(name, StringType())
             return found
         raise ValueError(
-            f"nothing is committed in {str(log.directory)!r} yet: say what its rows are, "
+            f"nothing is committed in {str(log.directory)!r} yet: give the schema of its rows, "
             'with spark.readStream.format("aiomailbox").schema("id long, ...")'
         )
 

@@ -381,8 +381,8 @@ def _remedy(text: str) -> str:
         )
     if "decommission" in text.lower():
         return (
-            "\nAn executor was taken away while it had a task. Run again: what a "
-            "journal, or a checkpoint of run_on(), has is not computed again. Spark "
+            "\nAn executor was taken away while it had a task. Run again: a journal, or "
+            "a checkpoint of run_on(), saves its results from being computed again. Spark "
             "moves shuffle files away in time with "
             "spark.storage.decommission.enabled=true."
         )

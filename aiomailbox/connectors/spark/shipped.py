@@ -73,7 +73,7 @@ def shipped(
             part = pickle.loads(packed)
         except ImportError as error:
             raise RuntimeError(
-                "this Spark worker cannot import what the pipeline needs: install "
+                "this Spark worker cannot import a module of the pipeline: install "
                 "aiomailbox[spark] on the executors, or send it there first with "
                 f"aiomailbox.connectors.spark.ship_library(spark). ({error})"
             ) from error

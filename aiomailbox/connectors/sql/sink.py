@@ -92,8 +92,8 @@ class SqlCommitter:
         )
         if former:
             self._warn(
-                "another job of this job_id is taken for dead: what it has staged is "
-                "given up",
+                "another job with this job_id counts as dead: its staged rows are "
+                "discarded",
                 job_id=self._context.job_id,
                 former=former,
             )

@@ -749,7 +749,7 @@ class RemoteInputChannel(InputChannel):
             # Of what is kept in files no task is to blame: it has ended, and is asked
             # again.
             raise PartitionNotFoundError(
-                f"what {self.partition_id} has written cannot be read: {safe_str(error)}"
+                f"the files of {self.partition_id} cannot be read: {safe_str(error)}"
             ) from error
         if isinstance(error, RemoteFailureError):
             # No failure of this task's: the producer fails the job itself, with its own

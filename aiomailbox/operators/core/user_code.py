@@ -134,7 +134,7 @@ def refuse_called(given: object, parameter: str) -> None:
     name = given.__name__
     raise WrongTypeError(
         parameter,
-        f"{given!r} is what {name}(...) gave",
+        f"{given!r} is the result of {name}(...), not a function",
         f"Give the function itself, without parentheses: {name}.",
     )
 

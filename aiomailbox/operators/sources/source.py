@@ -304,7 +304,7 @@ def describe_replay(source: Any) -> str:
         'replays'
     """
     if not is_replayable(source):
-        return "cannot replay: what it gave after the last checkpoint is lost"
+        return "cannot replay: a failure loses its records since the last checkpoint"
     how = getattr(source, "replays", "")
     return f"replays {how}".rstrip()
 

@@ -437,7 +437,7 @@ class _SentCommittables(CommittableCollector):
         if len(output) > COMMITTABLES_BYTES_MAX:
             raise InvalidArgumentError(
                 "committables",
-                f"prepare_commit returned what takes {len(output):,} bytes, and "
+                f"prepare_commit returned {len(output):,} bytes, and at most "
                 f"{COMMITTABLES_BYTES_MAX:,} can be sent to the committer",
                 "Write large data to its storage, and let committables refer to it.",
             )

@@ -527,7 +527,7 @@ class Applied:
                     f"  {item.name!r} calls again in each action on a DataFrame, and in "
                     "each repeated task: materialize(path) runs the pipeline once, and "
                     "map_async(..., journal=True, id=...) with apply_to(journal=PATH) "
-                    "keeps what calls came to."
+                    "keeps the outcomes of calls."
                 )
             if item.source is None and not item.factory().repeat_order():
                 lines.append(
