@@ -335,7 +335,7 @@ def test_zeros_in_place_of_the_beginning_are_damage_where_entries_follow(
 ) -> None:
     first = first_of_two_segments(tmp_path)
     first.write_bytes(bytes(10) + first.read_bytes()[10:])
-    with pytest.raises(DamagedFileError, match="not an entry"):
+    with pytest.raises(DamagedFileError, match="no entry begins"):
         AppendLog(tmp_path)
 
 
