@@ -155,8 +155,8 @@ class JobDefinition:
             self.sinks[:] = kept
             add_note(
                 error,
-                "the streams of this job are forgotten, because streams do not change: "
-                "write them again",
+                "the job has forgotten its streams, because streams do not change: "
+                "write these streams again",
             )
 
     def explain(self, name: str, sinks: list[Transformation], form: str) -> str:
