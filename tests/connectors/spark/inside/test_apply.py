@@ -478,9 +478,6 @@ def test_what_cannot_run_over_a_shuffle_is_refused_before_a_job(spark: Any) -> N
         doubled.apply_to(twice, schema=Doubled)
     with pytest.raises(WrongTypeError, match="not a Spark DataFrame"):
         doubled.apply_to([1, 2], schema="id long")
-    with pytest.raises(InvalidArgumentError, match="streaming"):
-        stream = spark.readStream.format("rate").load()
-        doubled.apply_to(stream, schema="id long")
     assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
 
 
