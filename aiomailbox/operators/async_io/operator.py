@@ -151,7 +151,104 @@ def _call_of_objects(given: type) -> Callable[..., Any]:
     )
 
 
-class AsyncMapOperator(Operator):
+class CallsOperator(Operator):
+    """The base of operators that hold rows while asynchronous calls are made for them."""
+
+    fills_up = True
+    _rows: RowFlow | None = None
+    _gate: KeyGate | None = None
+    # How many rows it holds at most.
+    _places: int
+    _queue: ResultQueue
+    _emitter: Emitter
+
+    def _show(self, caller: Caller) -> None:
+        metrics = self.context.metrics
+        metrics.gauge("in_flight", lambda: caller.in_flight)
+        metrics.gauge("buffered", lambda: self._queue.held)
+        metrics.gauge("buffer_max", lambda: self._places)
+        metrics.gauge("waiting_for_slot", lambda: caller.waiting_for_slot)
+        metrics.gauge("waiting_for_limit", lambda: caller.waiting_for_limit)
+        metrics.gauge("waiting_for_retry", lambda: caller.waiting_for_retry)
+        if self._gate is not None:
+            metrics.gauge("waiting_for_key", lambda: self._waiting_for_key)
+
+    @property
+    def _waiting_for_key(self) -> int:
+        return 0 if self._gate is None else self._gate.waiting
+
+    @property
+    def room(self) -> int:
+        # Those that wait for their key have places of their own.
+        return self._places - self._queue.held + self._waiting_for_key
+
+    def open_calls(self, count_max: int) -> OpenCalls | None:
+        return None if self._rows is None else self._rows.caller.open_calls(count_max)
+
+    def blocked(self) -> Blocked | None:
+        if self._rows is None:
+            return None
+        return self._rows.caller.blocked(self._waiting_for_key)
+
+    def pass_watermark(self, timestamp_ms: int) -> Pending:
+        """Pass the watermark on after all that came before it."""
+        return self._take_control(Watermark(timestamp_ms))
+
+    def process_status(self, status: WatermarkStatus) -> Pending:
+        """Pass the status on after the rows that came before it."""
+        return self._take_control(status)
+
+    def _take_control(self, control: QueuedControl) -> Pending:
+        raise TypeError(f"{type(self).__name__} defines no _take_control")
+
+    def end_input(self) -> Pending:
+        """Wait until all that was taken has taken effect."""
+        return self._empty() if self._queue.held else None
+
+    def settle(self) -> Pending:
+        """Wait as at the end of the input: a row that was taken is finished."""
+        return self.end_input()
+
+    async def _empty(self) -> None:
+        while self._queue.held:
+            await self._room()
+
+    async def _room(self) -> None:
+        """Wait until there may be room."""
+        await self._emitter.wait_for_change()
+
+    def owns(self, key: Any) -> bool:
+        """Say whether the rows of a key belong to this subtask."""
+        groups = KeyGroupAssigner(1, self.context.max_parallelism)
+        return groups.key_group_of(key) in self.context.key_group_range.key_groups
+
+    def close(self) -> Pending:
+        """Cancel the calls that are being made, then release what the function has."""
+        return self._close()
+
+    async def _close(self) -> None:
+        try:
+            super().close()
+            # First what would make calls, then the calls, then the journal that they
+            # write to.
+            if self._rows is not None:
+                if self._rows.gatherer is not None:
+                    self._rows.gatherer.close()
+                self._emitter.close()
+                await self._rows.caller.close()
+                if self._rows.journal is not None:
+                    await self._rows.journal.close()
+        finally:
+            released = self._release()
+            if released is not None:
+                await released
+
+    def _release(self) -> Pending:
+        """Close the function."""
+        raise TypeError(f"{type(self).__name__} defines no _release")
+
+
+class AsyncMapOperator(CallsOperator):
     """Replaces each record by what an asynchronous function returns for it.
 
     Args:
@@ -216,7 +313,6 @@ class AsyncMapOperator(Operator):
         ['OSLO', 'ROME']
     """
 
-    fills_up = True
     # The run that rows are parts of, where functions are not called with all of them.
     _whole: Run | None = None
 
@@ -272,8 +368,6 @@ class AsyncMapOperator(Operator):
             if ordered is True
             else SegmentedQueue(rows_may_overtake=ordered == "key")
         )
-        self._gate: KeyGate | None = None
-        self._rows: RowFlow | None = None
         self._restored: list[Any] = []
 
     def repeat_order(self) -> bool:
@@ -372,53 +466,10 @@ class AsyncMapOperator(Operator):
         """Return the whole records of rows."""
         return [entry.value for entry in entries]
 
-    def _show(self, caller: Caller) -> None:
-        metrics = self.context.metrics
-        metrics.gauge("in_flight", lambda: caller.in_flight)
-        metrics.gauge("buffered", lambda: self._queue.held)
-        metrics.gauge("buffer_max", lambda: self._places)
-        metrics.gauge("waiting_for_slot", lambda: caller.waiting_for_slot)
-        metrics.gauge("waiting_for_limit", lambda: caller.waiting_for_limit)
-        metrics.gauge("waiting_for_retry", lambda: caller.waiting_for_retry)
-        gate = self._gate
-        if gate is not None:
-            metrics.gauge("waiting_for_key", lambda: gate.waiting)
-
-    @property
-    def room(self) -> int:
-        # Those that wait for their key have places of their own.
-        waiting = 0 if self._gate is None else self._gate.waiting
-        return self._places - self._queue.held + waiting
-
-    def open_calls(self, count_max: int) -> OpenCalls | None:
-        return None if self._rows is None else self._rows.caller.open_calls(count_max)
-
-    def blocked(self) -> Blocked | None:
-        if self._rows is None:
-            return None
-        waiting = 0 if self._gate is None else self._gate.waiting
-        return self._rows.caller.blocked(waiting)
-
     def process_run(self, run: Run) -> Pending:
         """Take the rows and begin their calls, as far as there is room."""
         taken = self._take_rows(run, 0)
         return None if taken == len(run) else self._take_the_rest(run, taken)
-
-    def pass_watermark(self, timestamp_ms: int) -> Pending:
-        """Pass the watermark on after the rows that came before it."""
-        return self._take_control(Watermark(timestamp_ms))
-
-    def process_status(self, status: WatermarkStatus) -> Pending:
-        """Pass the status on after the rows that came before it."""
-        return self._take_control(status)
-
-    def end_input(self) -> Pending:
-        """Wait until all rows have been emitted."""
-        return self._empty() if self._queue.held else None
-
-    def settle(self) -> Pending:
-        """Wait as at the end of the input: a row that was taken is finished."""
-        return self.end_input()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
         """Say in the journal which of its entries the checkpoint may ask for."""
@@ -457,35 +508,7 @@ class AsyncMapOperator(Operator):
 
     def _is_here(self, value: Any) -> bool:
         """Say whether a row belongs to this subtask, by the stream's key."""
-        if self._partition_key is None:
-            return True
-        groups = KeyGroupAssigner(1, self.context.max_parallelism)
-        group = groups.key_group_of(self._partition_key(value))
-        return group in self.context.key_group_range.key_groups
-
-    def close(self) -> Pending:
-        """Cancel the calls that are being made, then release what the function has."""
-        return self._close()
-
-    async def _close(self) -> None:
-        try:
-            # First what would make calls, then the calls, then the journal that they
-            # write to.
-            if self._rows is not None:
-                if self._rows.gatherer is not None:
-                    self._rows.gatherer.close()
-                self._emitter.close()
-                await self._rows.caller.close()
-                if self._rows.journal is not None:
-                    await self._rows.journal.close()
-        finally:
-            released = self.function.close()
-            if released is not None:
-                await released
-
-    async def _empty(self) -> None:
-        while self._queue.held:
-            await self._room()
+        return self._partition_key is None or self.owns(self._partition_key(value))
 
     def _take_rows(self, run: Run, start: int) -> int:
         """Take rows while there is room; return the index of the first one left."""
@@ -528,11 +551,14 @@ class AsyncMapOperator(Operator):
         if pending is not None:
             await pending
 
+    def _release(self) -> Pending:
+        return self.function.close()
+
     async def _room(self) -> None:
         if self._rows is not None and self._rows.gatherer is not None:
             # Nothing more can come: the batch is as full as it gets.
             self._rows.gatherer.flush()
-        await self._emitter.wait_for_change()
+        await super()._room()
 
 
 def _held_record(record: Any, entry: CallEntry) -> Any:

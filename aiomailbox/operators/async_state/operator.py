@@ -16,8 +16,8 @@ from typing import Any
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.timers import InternalTimerService, Timer
-from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.operators.async_io.calls import CallEntry
+from aiomailbox.operators.async_io.operator import CallsOperator
 from aiomailbox.operators.async_io.ordering import Emitter, ReadyRows, SegmentedQueue
 from aiomailbox.operators.async_io.rows import KeyGate, RowFlow
 from aiomailbox.operators.async_io.segment import QueuedControl, RowSegment
@@ -40,7 +40,7 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.fields import field_or_function
-from aiomailbox.operators.core.operator import Blocked, OpenCalls, Pending, then
+from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.user_code import checkpoint_listener
 from aiomailbox.operators.functions.contexts import TimeDomain
 from aiomailbox.operators.keyed.operators import (
@@ -332,7 +332,7 @@ class RowsInFlight:
         return bool(self.elements or self.timers)
 
 
-class KeyedAsyncProcessOperator(StatefulOperator):
+class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
     """Runs a keyed async function: rows of a key in order, keys at once.
 
     Args:
@@ -377,7 +377,8 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         [('a', 1), ('A', 2)]
     """
 
-    fills_up = True
+    _rows: KeyedFlow | None
+    _gate: TimerGate
 
     def __init__(
         self,
@@ -405,7 +406,6 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             concurrency, capacity, key_capacity, 1
         )
         self.on_error: OnError = check_on_error(on_error)
-        self._flow: KeyedFlow | None = None
         self._restored: list[RowsInFlight] = []
 
     def repeat_order(self) -> bool:
@@ -434,7 +434,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             context, self.output, self._queue, self._failures, self.on_error
         )
         parts = (self._emitter, self._failures, self.on_error, self.settings)
-        self._flow = self._emitter.flow = KeyedFlow(
+        self._rows = self._emitter.flow = KeyedFlow(
             context, *parts, queue=self._queue, gate=self._gate, timers=self._timers
         )
         caller = Caller(
@@ -442,34 +442,11 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             self.function.call,
             self.settings,
             share(self.concurrency, *subtask),
-            self._flow.outcomes,
+            self._rows.outcomes,
         )
-        self._flow.connect(caller, self.settings, self._places)
+        self._rows.connect(caller, self.settings, self._places)
         self._show(caller)
-        return self._take_restored(self._flow)
-
-    def open_calls(self, count_max: int) -> OpenCalls | None:
-        return None if self._flow is None else self._flow.caller.open_calls(count_max)
-
-    def blocked(self) -> Blocked | None:
-        if self._flow is None:
-            return None
-        return self._flow.caller.blocked(self._gate.waiting)
-
-    def _show(self, caller: Caller) -> None:
-        metrics = self.context.metrics
-        metrics.gauge("in_flight", lambda: caller.in_flight)
-        metrics.gauge("buffered", lambda: self._queue.held)
-        metrics.gauge("buffer_max", lambda: self._places)
-        metrics.gauge("waiting_for_slot", lambda: caller.waiting_for_slot)
-        metrics.gauge("waiting_for_limit", lambda: caller.waiting_for_limit)
-        metrics.gauge("waiting_for_retry", lambda: caller.waiting_for_retry)
-        metrics.gauge("waiting_for_key", lambda: self._gate.waiting)
-
-    @property
-    def room(self) -> int:
-        # Rows that wait for their key are bounded by `key_capacity`, not by `capacity`.
-        return self._places - self._queue.held + self._gate.waiting
+        return self._take_restored(self._rows)
 
     def process_run(self, run: Run) -> Pending:
         """Take the rows and begin their calls, as far as there is room."""
@@ -482,14 +459,6 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         # Calls on_event_time, which only puts the timers behind the rows of their keys.
         return self._timers.advance_watermark(timestamp_ms)
 
-    def pass_watermark(self, timestamp_ms: int) -> Pending:
-        """Let the watermark follow all rows and timers before it."""
-        return self._take_control(Watermark(timestamp_ms))
-
-    def process_status(self, status: WatermarkStatus) -> Pending:
-        """Pass the status on after the rows that came before it."""
-        return self._take_control(status)
-
     def on_event_time(self, timer: Timer) -> Pending:
         """Take a timer that the watermark has reached."""
         return self._take_timer(timer, TimeDomain.EVENT_TIME)
@@ -499,31 +468,23 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         return self._take_timer(timer, TimeDomain.PROCESSING_TIME)
 
     def _take_timer(self, timer: Timer, domain: TimeDomain) -> Pending:
-        assert self._flow is not None, "timers fire after open"
+        assert self._rows is not None, "timers fire after open"
         # Taken in any case: a timer that has left its service can't be put back.
-        self._flow.take_timer(timer, domain, self.watermark_ms)
+        self._rows.take_timer(timer, domain, self.watermark_ms)
         return None if self._queue.held < self._places else self._some_room()
 
     async def _some_room(self) -> None:
         while self._queue.held >= self._places:
             await self._emitter.wait_for_change()
 
-    def end_input(self) -> Pending:
-        """Wait until all rows and due timers have taken effect."""
-        return self._empty() if self._queue.held else None
-
-    def settle(self) -> Pending:
-        """Wait as at the end of the input: a row that was taken is finished."""
-        return self.end_input()
-
     def fill_state(self) -> None:
         """Let the function put what it holds into its state."""
-        if self._flow is not None:
+        if self._rows is not None:
             self._failures.guard(self.function.life.snapshot)
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the rows and timers that have not taken effect."""
-        in_flight = self._restored if self._flow is None else [self._in_flight()]
+        in_flight = self._restored if self._rows is None else [self._in_flight()]
         pieces = [(one.elements, one.timers) for one in in_flight if one]
         mode = RedistributionMode.MERGE
         return super().snapshot_own().with_list("in-flight", pieces, mode)
@@ -534,37 +495,18 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         self._restored = [RowsInFlight(*one) for one in own.elements("in-flight")]
 
     def _in_flight(self) -> RowsInFlight:
-        assert self._flow is not None, "only an open operator has rows in flight"
+        assert self._rows is not None, "only an open operator has rows in flight"
         elements = [
             _element(element)
             for element in self._queue.elements()
             # Timers are in a list of their own, as they are registered again.
             if not (isinstance(element, CallEntry) and element.value.domain is not None)
         ]
-        return RowsInFlight(elements, self._flow.timers_in_flight())
-
-    def close(self) -> Pending:
-        """Cancel the calls that are being made, disarm timers, close the function."""
-        return self._close()
-
-    async def _close(self) -> None:
-        try:
-            super().close()
-            if self._flow is not None:
-                self._emitter.close()
-                await self._flow.caller.close()
-        finally:
-            released = self.function.life.close()
-            if released is not None:
-                await released
-
-    async def _empty(self) -> None:
-        while self._queue.held:
-            await self._emitter.wait_for_change()
+        return RowsInFlight(elements, self._rows.timers_in_flight())
 
     def _take_rows(self, run: Run, keys: list[Any], start: int) -> int:
         """Take rows while there is room; return the index of the first one left."""
-        flow, watermark = self._flow, self.watermark_ms
+        flow, watermark = self._rows, self.watermark_ms
         assert flow is not None, "process_run before open"
         values, timestamps = run.values, run.timestamps
         for index in range(start, len(values)):
@@ -594,6 +536,9 @@ class KeyedAsyncProcessOperator(StatefulOperator):
             return self._emitter.emit_control(control)
         self._queue.put_control(control)
         return None
+
+    def _release(self) -> Pending:
+        return self.function.life.close()
 
     def _take_restored(self, flow: KeyedFlow) -> Pending:
         restored, self._restored = self._restored, []
@@ -631,7 +576,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
     ) -> None:
         (key,) = self._keys.read([value])
         # The rows of all subtasks come to each after rescaling: it takes its own.
-        if self._owns(key):
+        if self.owns(key):
             flow.take_row(value, timestamp, key, watermark, attempts)
 
     def _due_again(self, restored: list[RowsInFlight]) -> deque[Timer]:
@@ -641,7 +586,7 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         for domain, key, timestamp in (
             one for piece in restored for one in piece.timers
         ):
-            if not self._owns(key):
+            if not self.owns(key):
                 continue
             if domain != TimeDomain.EVENT_TIME.value:
                 timers.register_processing_time_timer(key, VOID, timestamp)
@@ -656,11 +601,6 @@ class KeyedAsyncProcessOperator(StatefulOperator):
         # They had places in an earlier instance: they need not wait for them again.
         while due and due[0].timestamp <= watermark:
             flow.take_timer(due.popleft(), TimeDomain.EVENT_TIME, watermark)
-
-    def _owns(self, key: Any) -> bool:
-        groups = KeyGroupAssigner(1, self.context.max_parallelism)
-        (group,) = groups.key_groups([key])
-        return group in self.context.key_group_range.key_groups
 
 
 def _element(element: Any) -> tuple[Any, ...]:
