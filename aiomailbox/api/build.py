@@ -51,6 +51,7 @@ from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.operators.sinks.sink import Sink, SinkOperator
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.policies.cache import Cache
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
@@ -228,15 +229,6 @@ GROWS_WITH_KEYS: Final = "state grows with the number of keys, no TTL"
 
 # Arguments of operators that are names of fields where they are texts.
 _NAMES_OF_FIELDS: Final = frozenset({"id", "key"})
-
-
-def check_count(value: object, parameter: str) -> int:
-    """Return ``value`` if it is a positive int, else raise naming the parameter."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongTypeError(parameter, f"{value!r} is not an int", "Use 1 or more.")
-    if value < 1:
-        raise InvalidArgumentError(parameter, f"{value} is too small", "Use 1 or more.")
-    return value
 
 
 def check_max_parallelism(value: object) -> int:

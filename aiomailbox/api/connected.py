@@ -81,12 +81,7 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
         on_error: OnError = fail,
     ) -> DataStream[U]:
         """Replace each record by the result of its stream's function."""
-        check_function(first, "first", arity=1)
-        check_function(second, "second", arity=1)
-        factory = partial(
-            CoMapOperator, first, second, on_error=check_on_error(on_error)
-        )
-        return self._connected("co-map", factory, (first, second))
+        return self._of_both("co-map", CoMapOperator, first, second, on_error)
 
     def flat_map(
         self,
@@ -96,12 +91,20 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
         on_error: OnError = fail,
     ) -> DataStream[U]:
         """Replace the records of each stream by the items its function returns."""
+        return self._of_both("co-flat-map", CoFlatMapOperator, first, second, on_error)
+
+    def _of_both(
+        self,
+        name: str,
+        kind: type[CoMapOperator],
+        first: Callable[..., Any],
+        second: Callable[..., Any],
+        on_error: OnError,
+    ) -> DataStream[Any]:
         check_function(first, "first", arity=1)
         check_function(second, "second", arity=1)
-        factory = partial(
-            CoFlatMapOperator, first, second, on_error=check_on_error(on_error)
-        )
-        return self._connected("co-flat-map", factory, (first, second))
+        factory = partial(kind, first, second, on_error=check_on_error(on_error))
+        return self._connected(name, factory, (first, second))
 
     def process(
         self,

@@ -30,7 +30,6 @@ from typing import (
 )
 
 from aiomailbox.api.build import (
-    check_count,
     check_max_parallelism,
     check_name,
     check_reads,
@@ -67,6 +66,7 @@ from aiomailbox.graph.transformation import Transformation
 from aiomailbox.operators.core.event_progress import rows_for_times
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import Question
 from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult

@@ -7,12 +7,12 @@ from functools import partial
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from aiomailbox.api.build import check_count
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.job_snapshot import JobSnapshot

@@ -34,7 +34,6 @@ from aiomailbox.api.adapted import (
 )
 from aiomailbox.api.build import (
     GROWS_WITH_KEYS,
-    check_count,
     check_kind,
     check_max_parallelism,
     check_name,
@@ -153,6 +152,7 @@ from aiomailbox.operators.useful.operators import (
     WithLatestOperator,
 )
 from aiomailbox.operators.useful.patterns import Match, MatchOperator, Pattern
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit

@@ -267,6 +267,8 @@ class AggregateWindowsOperator(StatefulOperator):
         aggregate: A plain (not ``async def``) aggregate function.
     """
 
+    _failures: WindowFailures
+
     def __init__(self, spec: WindowSpec, aggregate: Any) -> None:
         super().__init__()
         self._spec = spec
@@ -334,13 +336,6 @@ class AggregateWindowsOperator(StatefulOperator):
                 self._failures.take(values[index], stamps[index], error)
         pending = self._failures.report() if self._failures.waiting else None
         return then(pending, self._collector.emit)
-
-    def close(self) -> Pending:
-        """Forget what could not be passed on."""
-        collector = getattr(self, "_collector", None)
-        if collector is not None:
-            collector.discard()
-        return super().close()
 
     def fire(self, timestamp_ms: int) -> Pending:
         """Emit what ends, and forget what is over, in pieces."""

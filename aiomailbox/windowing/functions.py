@@ -22,7 +22,6 @@ from aiomailbox.operators.functions.base import (
     check_process_method,
     check_state_names,
 )
-from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -147,14 +146,6 @@ class ProcessWindowContext(Context, Generic[WindowT]):
     def global_state(self) -> KeyedStateStore:
         """State of this key, shared by all its windows."""
         return self._context.keyed_state
-
-    def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
-        """Emit to a side output."""
-        if not isinstance(tag, OutputTag):
-            raise WrongTypeError(
-                "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('big')."
-            )
-        self._collector.collect_side(tag, value)
 
 
 class ProcessWindowFunction(Generic[KeyT, InT, OutT, WindowT]):

@@ -394,6 +394,8 @@ class WindowOperator(StatefulOperator):
         Flink, ``WindowOperator`` and ``EvictingWindowOperator``.
     """
 
+    _failures: WindowFailures
+
     def __init__(
         self,
         spec: WindowSpec,
@@ -494,11 +496,6 @@ class WindowOperator(StatefulOperator):
         keys = self._keys.read(run.values)
         advance = partial(self._advance, run, keys)
         return go_through(run, advance, self.interruption, self.emit_collected)
-
-    def emit_collected(self) -> Pending:
-        """Pass on what windows and side outputs got."""
-        pending = self._failures.report() if self._failures.waiting else None
-        return then(pending, self._collector.emit)
 
     def on_watermark(self, timestamp_ms: int) -> Pending:
         """Fire what is due, then pass the watermark on."""

@@ -39,7 +39,6 @@ from aiomailbox.operators.functions.base import (
     inherited_on_timer,
 )
 from aiomailbox.operators.functions.contexts import TimeDomain, TimerNames, timer_ms
-from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -226,7 +225,7 @@ class KeyedAsyncContext(Context, Generic[KeyT]):
     """
 
     __slots__ = (
-        "_changes",
+        "_collector",
         "_context",
         "current_key",
         "current_watermark",
@@ -245,7 +244,7 @@ class KeyedAsyncContext(Context, Generic[KeyT]):
         resource: Any,
         refusal: str,
     ) -> None:
-        self._changes = changes
+        self._collector = changes
         self._context = context
         self.timestamp: int | None = event.timestamp
         self.current_key: KeyT = event.key
@@ -265,18 +264,6 @@ class KeyedAsyncContext(Context, Generic[KeyT]):
     def current_processing_time(self) -> int:
         """Return wall-clock time, milliseconds since the epoch."""
         return self._context.processing_time.current_processing_time()
-
-    def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
-        """Emit to a side output, with the event time of the row.
-
-        Raises:
-            WrongTypeError: If ``tag`` is not an `OutputTag`.
-        """
-        if not isinstance(tag, OutputTag):
-            raise WrongTypeError(
-                "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('late')."
-            )
-        self._changes.collect_side(tag, value)
 
 
 class KeyedAsyncProcessFunction(Generic[KeyT, InT, OutT]):

@@ -29,6 +29,7 @@ from aiomailbox.operators.core.user_code import (
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import ListRun
 from aiomailbox.signatures import no_such_name
+from aiomailbox.typevars import ValueT
 
 # What happens to a record whose function raised: fail, skip, or dead letter.
 
@@ -374,6 +375,21 @@ class Context:
     __slots__ = ()
     # The names that are meant here, by what others call them.
     meant: ClassVar[Mapping[str, str]] = _MEANT
+
+    # Takes what goes to side outputs.
+    _collector: Any
+
+    def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
+        """Emit to a side output, with the event time of the record, timer or window.
+
+        Raises:
+            WrongTypeError: If ``tag`` is not an `OutputTag`.
+        """
+        if not isinstance(tag, OutputTag):
+            raise WrongTypeError(
+                "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('late')."
+            )
+        self._collector.collect_side(tag, value)
 
     if not TYPE_CHECKING:
 

@@ -12,7 +12,6 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     StateError,
     UsageError,
-    WrongTypeError,
 )
 from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.mailbox.executor import MailboxExecutor
@@ -21,7 +20,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.user_code import check_sync_function
-from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.signatures import no_such_name
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
@@ -58,18 +57,6 @@ class ProcessContext(Context):
         self.timestamp: int | None = None
         self.current_watermark: int = MIN_TIMESTAMP
         self.resource: Any = None
-
-    def output(self, tag: OutputTag[ValueT], value: ValueT) -> None:
-        """Emit to a side output, with the event time of the current record.
-
-        Raises:
-            WrongTypeError: If ``tag`` is not an `OutputTag`.
-        """
-        if not isinstance(tag, OutputTag):
-            raise WrongTypeError(
-                "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('late')."
-            )
-        self._collector.collect_side(tag, value)
 
     @property
     def metrics(self) -> MetricGroup:

@@ -240,10 +240,6 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
         """Return what makes the key of each record the current one."""
         return self._context.enter
 
-    def emit_collected(self) -> Pending:
-        """Pass on what the function emitted."""
-        return self._collector.emit()
-
     def on_event_time(self, timer: Timer) -> Pending:
         """Call the function with a timer in event time."""
         self._collector.timestamp = timer.timestamp

@@ -21,7 +21,6 @@ from aiomailbox.operators.core.operator import (
     Pending,
     TwoInputOperator,
     go_through,
-    then,
 )
 from aiomailbox.operators.core.user_code import (
     CallableKind,
@@ -336,11 +335,6 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
     def process_run2(self, run: Run) -> Pending:
         """Join each record of the right stream."""
         return self._process_side(self._right, run)
-
-    def emit_collected(self) -> Pending:
-        """Pass on results, late records, and pairs that failed."""
-        pending = self._failures.report() if self._failures.waiting else None
-        return then(pending, self._collector.emit)
 
     def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:
         """Take a record; the state's current key is its key."""

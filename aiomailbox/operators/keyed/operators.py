@@ -28,6 +28,7 @@ from aiomailbox.operators.aggregates.functions import (
     warn_of_text,
 )
 from aiomailbox.operators.aggregates.undoing import UndoableAggregate, undoable
+from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     ErrorAction,
@@ -291,6 +292,8 @@ class StatefulOperator(Operator):
     """
 
     conditions: Sequence[RunExpression] = ()
+    # Of those that may fail; what has a collector has them, too.
+    _failures: RecordFailures
 
     def __init__(self) -> None:
         super().__init__()
@@ -416,8 +419,12 @@ class StatefulOperator(Operator):
             self._settle_after(min(2 * delay_ms, _SETTLE_MAX_MS))
 
     def emit_collected(self) -> Pending:
-        """Pass on what was collected while timers fired; nothing by default."""
-        return None
+        """Pass on what was collected, and what failed; without a collector nothing."""
+        collector: Collector | None = getattr(self, "_collector", None)
+        if collector is None:
+            return None
+        failures = self._failures
+        return then(failures.report() if failures.waiting else None, collector.emit)
 
     def on_watermark(self, timestamp_ms: int) -> Pending:
         """Fire what is due, then pass the watermark on.
@@ -460,9 +467,12 @@ class StatefulOperator(Operator):
         return self.pass_watermark(timestamp_ms)
 
     def close(self) -> Pending:
-        """Disarm the timers."""
+        """Disarm the timers, and forget what could not be passed on."""
         for service in self._timer_services.values():
             service.close()
+        collector: Collector | None = getattr(self, "_collector", None)
+        if collector is not None:
+            collector.discard()
         return None
 
 

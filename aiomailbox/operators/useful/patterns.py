@@ -19,7 +19,7 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.fields import field_or_function
-from aiomailbox.operators.core.operator import Pending, then
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.slices import Grown, grown, values_of
 from aiomailbox.operators.core.user_code import check_sync_function
 from aiomailbox.operators.core.watched import collector_for
@@ -417,18 +417,6 @@ class MatchOperator(StatefulOperator):
     def on_processing_time(self, timer: Timer) -> Pending:
         """Do nothing: there are no timers in processing time."""
         return None
-
-    def close(self) -> Pending:
-        """Forget what could not be passed on, and disarm the timers."""
-        collector = getattr(self, "_collector", None)
-        if collector is not None:
-            collector.discard()
-        return super().close()
-
-    def emit_collected(self) -> Pending:
-        """Pass on the matches, and what failed."""
-        reported = self._failures.report() if self._failures.waiting else None
-        return then(reported, self._collector.emit)
 
     def _take(self, key: Any, stamp: int) -> tuple[Partial, ...]:
         """Match the records of one time; return what has begun then."""
