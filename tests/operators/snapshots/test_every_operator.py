@@ -39,8 +39,8 @@ KEYED = [case for case in CASES if case.keys]
 # What others derive from.
 BASES = {
     "AggregateWindowsOperator",
+    "CallsOperator",
     "CoFunctionOperator",
-    "CoInputsOperator",
     "ColumnarJoin",
     "ColumnarOperator",
     "ColumnarWindows",
