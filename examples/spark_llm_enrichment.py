@@ -260,10 +260,11 @@ async def embedded(place: Path, url: str, rows: int, tokens_per_minute: int) -> 
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(am.seconds(2.0), directory=place / "job")
     df = make_texts(spark, rows)
-    # By its name a program that was killed finds what it has staged.
-    source = am.SparkSource(
-        df, records=Text, order_by="id", stage=place / "texts", stage_name="texts"
-    )
+    try:
+        # What a program that was killed has staged.
+        source = am.SparkSource.from_stage(place / "texts", records=Text)
+    except am.InvalidArgumentError:
+        source = am.SparkSource(df, records=Text, order_by="id", stage=place / "texts")
     texts = env.from_source(source, name="texts").uid("texts")
     labels = texts.through(labelling(url, tokens_per_minute))
     table = am.SparkTableSink(spark, "labels", stage=place / "stage", ledger="added_by")

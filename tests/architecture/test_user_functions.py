@@ -31,7 +31,7 @@ METHODS = {"get", "values", "format", "__eq__", "__getitem__"}
 OURS = {
     ("aiomailbox/columnar/encode.py", "self.fit"),
     ("aiomailbox/columnar/forms.py", "new"),
-    ("aiomailbox/connectors/spark/reading.py", "make"),
+    ("aiomailbox/connectors/spark/frame_checks.py", "make"),
     ("aiomailbox/mailbox/task_mailbox.py", "waiter.wants"),
     # Looks at how many values came out, and goes on behind them.
     ("aiomailbox/records/run.py", "function"),

@@ -17,6 +17,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 import aiomailbox as am
+from aiomailbox.connectors.spark.reading import ReadWay
 from tests.benchmarks.measure import OURS, percentile
 
 PARTITIONS = 4
@@ -100,24 +101,63 @@ def job_named_tuples(df: Any) -> int:
     return am.run(env.from_source(am.SparkSource(df)).map(_value).count())
 
 
-def job_batches(df: Any) -> int:
+def job_batches(df: Any, read: ReadWay = "iterate") -> int:
     """Stream Arrow batches."""
+    return _batches_of(am.SparkSource(df, records="batch", read=read))
 
+
+def stage(df: Any, place: str) -> None:
+    """Let Spark write a DataFrame to files, and read it."""
+    _batches_of(am.SparkSource(df, records="batch", stage=place))
+
+
+def job_staged(place: str) -> int:
+    """Stream Arrow batches of what was staged before."""
+    return _batches_of(am.SparkSource.from_stage(place, records="batch"))
+
+
+def _batches_of(source: am.SparkSource[Any]) -> int:
     async def work() -> int:
         env = am.StreamExecutionEnvironment()
-        stream = env.from_source(am.SparkSource(df, records="batch"))
-        return sum([batch.num_rows async for batch in stream])
+        return sum([batch.num_rows async for batch in env.from_source(source)])
 
     return am.run(work())
 
 
-def job_staged(df: Any, stage: str) -> int:
-    """Stream Arrow batches of what was staged before."""
+def by_map_in_arrow(df: Any) -> int:
+    """Let Spark give all rows to Python, and bring nothing here but their number."""
 
-    async def work() -> int:
+    def count(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        rows = sum(batch.num_rows for batch in batches)
+        yield pa.RecordBatch.from_arrays([pa.array([rows])], names=["rows"])
+
+    return sum(row.rows for row in df.mapInArrow(count, "rows long").collect())
+
+
+def make_slow_df(spark: Any, seconds: float) -> Any:
+    """Return a DataFrame of one partition, whose ten batches take so long in all."""
+
+    def wait(batches: Iterator[Any]) -> Iterator[Any]:
+        import time
+
+        for batch in batches:
+            time.sleep(seconds / 10)
+            yield batch
+
+    return spark.range(0, 100_000, 1, 1).mapInArrow(wait, "id long")
+
+
+def first_batch(df: Any, read: ReadWay) -> float:
+    """Return how many seconds the first batch takes."""
+
+    async def work() -> float:
         env = am.StreamExecutionEnvironment()
-        source = am.SparkSource(df, records="batch", stage=stage, stage_name="rows")
-        return sum([batch.num_rows async for batch in env.from_source(source)])
+        source = am.SparkSource(df, records="batch", read=read)
+        started = time.perf_counter()
+        await env.from_source(source).take(1)
+        return time.perf_counter() - started
 
     return am.run(work())
 

@@ -46,6 +46,9 @@ from tests.benchmarks.records import RECORDS_PER_MS
 _CALLS = 5000
 _CONCURRENCY = 100
 _HOPS = 20_000
+_PUSHED = f"{OURS}, pushed"
+# Partitions of a DataFrame.
+_MANY = 1000
 # An event of Nexmark is some ten times as big as a record, and all are in a list.
 _EVENTS_SHARE = 5
 
@@ -173,6 +176,8 @@ def w6(options: Options) -> Iterator[Report]:
         yield _spark_rows(df, options)
         yield _spark_batches(df, options)
         yield _spark_staged(df, options)
+        yield _spark_partitions(spark, options)
+        yield _spark_first(spark, options)
         yield _latency(df, options)
     finally:
         spark.stop()
@@ -275,23 +280,61 @@ def _spark_batches(df: Any, options: Options) -> Report:
     systems = [
         System("bare Arrow batches", lambda _: spark_rows.by_batches(df)),
         System(OURS, lambda _: spark_rows.job_batches(df)),
+        System(_PUSHED, lambda _: spark_rows.job_batches(df, "push")),
     ]
     report.rows = compare("W6b", systems, options.records, options.rounds)
     report.at_least(0.9, "the bare loop")
+    report.at_least(1.0, "the bare loop", _PUSHED)
+    gain = report.ratio(_PUSHED) / report.ratio()
+    report.judge(
+        f"{_PUSHED}: {gain:.2f} x iterate, wanted at least 1.5", reached=gain >= 1.5
+    )
     return report
 
 
 def _spark_staged(df: Any, options: Options) -> Report:
     report = Report("W6d", "a Spark DataFrame of 5 columns, staged before, as batches")
     with tempfile.TemporaryDirectory() as stage:
-        # The first run lets Spark write it.
-        spark_rows.job_staged(df, stage)
+        spark_rows.stage(df, stage)
         systems = [
             System("toLocalIterator", lambda _: spark_rows.by_local_iterator(df)),
-            System(OURS, lambda _: spark_rows.job_staged(df, stage)),
+            System(OURS, lambda _: spark_rows.job_staged(stage)),
         ]
         report.rows = compare("W6d", systems, options.records, options.rounds)
     report.at_least(30, "toLocalIterator")
+    return report
+
+
+def _spark_partitions(spark: Any, options: Options) -> Report:
+    report = Report("W6e", "a Spark DataFrame of 1,000 partitions, as Arrow batches")
+    df = spark_rows.make_df(spark, options.records).repartition(_MANY).persist()
+    df.count()
+    systems = [
+        System("mapInArrow, nothing sent", lambda _: spark_rows.by_map_in_arrow(df)),
+        System(_PUSHED, lambda _: spark_rows.job_batches(df, "push")),
+    ]
+    report.rows = compare("W6e", systems, options.records, options.rounds)
+    df.unpersist()
+    times = 1 / report.ratio(_PUSHED)
+    report.judge(
+        f"{_PUSHED}: {times:.2f} x the time of mapInArrow, wanted at most 1.3",
+        reached=times <= 1.3,
+    )
+    return report
+
+
+def _spark_first(spark: Any, options: Options) -> Report:
+    report = Report("W6f", "the first batch of a partition that takes 10 s")
+    df = spark_rows.make_slow_df(spark, 10)
+    iterated = spark_rows.first_batch(df, "iterate")
+    pushed = statistics.median(
+        spark_rows.first_batch(df, "push") for _ in range(options.rounds)
+    )
+    report.rows = [
+        Row("W6f", OURS, 1, iterated, 1),
+        Row("W6f", _PUSHED, 1, pushed, iterated / pushed),
+    ]
+    report.judge(f"{_PUSHED}: {pushed:.1f} s, wanted at most 3", reached=pushed <= 3)
     return report
 
 

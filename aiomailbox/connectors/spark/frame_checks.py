@@ -1,9 +1,19 @@
-"""What is checked of a DataFrame, and of the records wanted of it, before anything runs."""
+"""What is checked of a DataFrame: before anything runs, and when it is read again.
+
+Theory of operation: a position in a DataFrame means something only if the DataFrame gives
+the same rows in the same partitions again. Its plan and schema are compared before it is
+read; while the rows before the position are passed over, their checks are added up and
+compared with those of the rows that were emitted. The sum does not depend on the order
+within what was emitted, which changes nothing for a job that resumes behind it.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import re
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -13,11 +23,17 @@ from aiomailbox.columnar.forms import (
     DictForm,
     NamedTupleForm,
     RecordForm,
+    StructBuilder,
+    check_unique,
     record_form,
 )
 from aiomailbox.connectors.spark.jobs import explaining_loss, is_connect
-from aiomailbox.connectors.spark.reading import RowForm
-from aiomailbox.connectors.spark.types import column_types, nested_types
+from aiomailbox.connectors.spark.types import (
+    column_types,
+    is_user_type,
+    nested_types,
+    parts_of_type,
+)
 from aiomailbox.errors import (
     InvalidArgumentError,
     UnsupportedColumnError,
@@ -25,6 +41,17 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.fields import RecordFields
+
+# The name of the column of checks.
+CHECK: Final = "__aiomailbox_check"
+
+_UNHASHED: Final = frozenset({
+    "CalendarIntervalType", "GeographyType", "GeometryType", "MapType", "NullType",
+    "VariantType",
+})  # fmt: skip
+# What differs between two plans of one program: numbers of expressions, plans and RDDs.
+_COUNTED: Final = re.compile(r"#\d+L?|plan_id=\d+|\[\d+\]|@[0-9a-f]+|\bid=\d+")
+_WRAP: Final = 2**64
 
 
 def checked_schema(df: Any, parameter: str = "df", *, may_stream: bool = False) -> Any:
@@ -88,6 +115,43 @@ def _examined(df: Any, parameter: str) -> tuple[bool, Any]:
         )
     with explaining_loss(df.sparkSession, "a DataFrame was examined"):
         return bool(df.isStreaming), df.schema
+
+
+# Records as Spark's own Row.
+
+
+class RowForm:
+    """Records as `pyspark.sql.Row`.
+
+    Attributes:
+        record_type: That class.
+    """
+
+    @property
+    def record_type(self) -> type:
+        """The class of the records."""
+        from pyspark.sql import Row
+
+        found: type = Row
+        return found
+
+    def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
+        """Return the function that makes Rows with these fields."""
+        from pyspark.sql import Row
+
+        check_unique(names, where)
+        make = Row(*names)
+
+        def build(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
+            if not columns:
+                return [Row() for _ in range(count)]
+            return list(map(make, *columns))
+
+        return build
+
+    def nested(self, name: str) -> RecordForm:
+        """Return this form."""
+        return self
 
 
 def form_of(records: Any) -> RecordForm | None:
@@ -223,3 +287,52 @@ def _has_stopped(session: Any) -> bool:
         return bool(session.is_stopped)
     context = getattr(session, "_sc", None)
     return context is not None and getattr(context, "_jsc", None) is None
+
+
+# What shows that a DataFrame is still the one that a position is of.
+
+
+def plan_digest(df: Any) -> str:
+    """Return what the plan and schema of a DataFrame come down to, 16 digits.
+
+    Equal for the same calls in another process.
+    """
+    text = _COUNTED.sub("", f"{_plan_text(df)}\n{df.schema.json()}")
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def row_check(schema: Any, columns: list[Any]) -> Any:
+    """Return a column with a number that follows from the row's values.
+
+    Values of maps, variants and types without a hash do not count.
+
+    Args:
+        schema: The DataFrame's schema.
+        columns: Its columns, shape ``(len(schema),)``.
+    """
+    from pyspark.sql import functions as sf
+
+    counted = [
+        column
+        for column, field in zip(columns, schema.fields, strict=True)
+        if _is_hashed(field.dataType)
+    ]
+    return sf.xxhash64(*counted) if counted else sf.lit(1).cast("long")
+
+
+def wrapped(check: int) -> int:
+    """Return a sum of checks as the signed 64-bit number that it is, modulo 2**64."""
+    return (check + _WRAP // 2) % _WRAP - _WRAP // 2
+
+
+def _plan_text(df: Any) -> str:
+    if is_connect(df):
+        return str(df._explain_string(extended=True)).partition("== Optimized")[0]
+    return str(df._jdf.queryExecution().analyzed().toString())
+
+
+def _is_hashed(kind: Any) -> bool:
+    return not any(
+        type(part).__name__ in _UNHASHED or is_user_type(part)
+        for part in parts_of_type(kind)
+    )

@@ -1,4 +1,4 @@
-"""What the two sources inside Spark share: rows that Spark gives to a worker."""
+"""What all sources of Spark's rows share: what a record is, and runs of batches."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.decode import SpecialColumns
 from aiomailbox.columnar.forms import ClassForm, RecordForm
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.connectors.spark.fingerprint import CHECK
 from aiomailbox.connectors.spark.frame_checks import (
+    CHECK,
+    RowForm,
     check_names,
     checked_schema,
     fields_of,
     form_of,
 )
-from aiomailbox.connectors.spark.reading import RowForm
-from aiomailbox.connectors.spark.types import check_path, special_columns
+from aiomailbox.connectors.spark.types import check_types, special_columns
 from aiomailbox.graph.job_graph import JobVertex
 from aiomailbox.graph.transformation import OperatorFactory, Transformation
 from aiomailbox.operators.core.fields import RecordFields
@@ -71,25 +71,36 @@ def frame_rows(
         InvalidArgumentError: If the DataFrame cannot be read.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    schema = checked_schema(df, name, may_stream=may_stream)
-    form = form_of(records)
-    check_path(schema, "arrow")
-    check_names(schema, form)
     # Of a column its expression is all that is known.
     first = re.sub(r"^Column<'(.*)'>$", r"\1", str(order[0])) if order else ""
-    names = schema.fieldNames()
+    schema = checked_schema(df, name, may_stream=may_stream)
+    return rows_of(schema, records)._replace(order=first)
+
+
+def rows_of(schema: Any, records: Any) -> FrameRows:
+    """Return what rows of a schema become.
+
+    Args:
+        schema: Spark's.
+        records: What a record is; see `SparkSource`.
+
+    Raises:
+        InvalidArgumentError: If ``records`` is nothing that rows can become.
+        UnsupportedColumnError: If a column cannot be carried; names it.
+    """
+    form = form_of(records)
+    check_types(schema)
+    check_names(schema, form)
     special, fields = partial(special_columns, schema), fields_of(form, schema)
-    return FrameRows(form, special, names, fields, first)
+    return FrameRows(form, special, schema.fieldNames(), fields)
 
 
-class FrameSource:
-    """A DataFrame as a source where Spark gives its rows; makes its operator.
+class RowsAsRecords:
+    """What a source says of its records, where these are rows of a DataFrame.
 
     Args:
         rows: What its rows become.
     """
-
-    boundedness = Boundedness.BOUNDED
 
     def __init__(self, rows: FrameRows) -> None:
         self._form, self._special, self._names, self._fields, self._order = rows
@@ -110,6 +121,16 @@ class FrameSource:
         """Whether its runs have columns."""
         return self._form is not None
 
+    def runs(self) -> BatchRuns:
+        """Return what makes runs of the batches that Spark gives."""
+        return BatchRuns(self._form, self._special, len(self._names))
+
+
+class FrameSource(RowsAsRecords):
+    """A DataFrame as a source where Spark gives its rows; makes its operator."""
+
+    boundedness = Boundedness.BOUNDED
+
     def is_in_order_of(self, assigner: object) -> bool:
         """Say whether partitions are sorted by what event times are taken from.
 
@@ -125,10 +146,6 @@ class FrameSource:
     def __call__(self) -> SourceOperator:
         """Make the operator."""
         return SourceOperator(self)  # type: ignore[arg-type]
-
-    def runs(self) -> BatchRuns:
-        """Return what makes runs of the batches that Spark gives to one worker."""
-        return BatchRuns(self._form, self._special, len(self._names))
 
 
 def with_column(df: Any) -> Any:

@@ -33,9 +33,10 @@ _REMEDY: Final = "The session cannot be used any more: stop it, and make a new o
 
 
 MEMORY_REMEDY: Final = (
-    "Make partitions smaller (SparkSource(df, partitions=N), or df.repartition(N)), "
-    "let Spark write the rows to files (SparkSource(df, stage=directory)), or give the "
-    "driver more memory (spark.driver.memory, set before the session is made)."
+    'Let Spark\'s tasks send their rows (SparkSource(df, read="push")), or write them to '
+    "files (SparkSource(df, stage=directory)), make partitions smaller "
+    "(SparkSource(df, partitions=N), or df.repartition(N)), or give the driver more "
+    "memory (spark.driver.memory, set before the session is made)."
 )
 
 
@@ -379,6 +380,8 @@ def _remedy(text: str) -> str:
             f"{sys.executable}, or use aiomailbox.connectors.spark.local_session, which "
             "does so; executors on other machines need pyarrow."
         )
+    if "spark.driver.maxResultSize" in text:
+        return f"\n{MEMORY_REMEDY}"
     if "decommission" in text.lower():
         return (
             "\nAn executor was taken away while it had a task. Run again: a journal, or "

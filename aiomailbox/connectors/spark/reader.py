@@ -1,20 +1,25 @@
-"""The reader of a DataFrame: takes from the pump, emits runs, knows its position."""
+"""Takes what comes from Spark, whoever feeds it: emits runs, knows its position.
+
+Theory of operation: a feeder's thread gives chunks of partitions, a bounded way ahead; see
+`reading`. The position is behind the last row that was emitted. Rows before it come again
+after a restart, are passed over, and their checks are compared with those of the rows that
+were emitted then.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final, Generic, Never, TypeVar
 
 import numpy as np
 
+from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
-from aiomailbox.connectors.spark.fingerprint import wrapped
-from aiomailbox.connectors.spark.jobs import (
-    JobTag,
-    ReadProgress,
-)
-from aiomailbox.connectors.spark.pumped import PumpedReader, check_after
+from aiomailbox.connectors.spark.frame_checks import wrapped
+from aiomailbox.connectors.spark.frame_source import BatchRuns
+from aiomailbox.connectors.spark.jobs import ReadProgress
 from aiomailbox.connectors.spark.reading import (
     Beginning,
     Chunk,
@@ -22,14 +27,215 @@ from aiomailbox.connectors.spark.reading import (
     ReadItem,
     ReadPlan,
     Skipped,
-    read,
+    new_feeder,
 )
-from aiomailbox.errors import (
-    SourceChangedError,
-)
-from aiomailbox.operators.sources.source import ReaderContext, ReaderOutput
-from aiomailbox.records.run import ListRun
+from aiomailbox.errors import SourceChangedError
+from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.sources.source import InputStatus, ReaderContext, ReaderOutput
 from aiomailbox.state.serializers import kept_in_state
+
+# A position in partitions: it has the fields part, row and check.
+SplitT = TypeVar("SplitT", bound=Any)
+ItemT = TypeVar("ItemT")
+
+_STUCK: Final = "the thread that reads from Spark does not end"
+
+
+class Receiver(ABC, Generic[SplitT, ItemT]):
+    """Emits the chunks that a thread reads, a run at a time, for one split.
+
+    Args:
+        context: What the task gives.
+        runs: Makes runs of batches.
+        depth: How many chunks may wait to be taken.
+    """
+
+    def __init__(self, context: ReaderContext, runs: BatchRuns, depth: int) -> None:
+        self.availability: Availability = Availability()
+        self._context = context
+        self._runs = runs
+        self._depth = depth
+        self._started = False
+        self._no_more_splits = False
+        self._split: SplitT | None = None
+        self._pump: Pump[ReadItem | ItemT] | None = None
+        self._chunk: Chunk | None = None
+        # Of the chunk, how many rows were emitted, or are not to be.
+        self._offset = 0
+        # Sum of the checks of rows that were passed over; None once it was compared.
+        self._replayed: int | None = 0
+        # Rows that come again and are to be dropped here, not in Spark.
+        self._to_drop = 0
+
+    def start(self) -> None:
+        """Begin to read, if there is a split already."""
+        self._started = True
+        self._start()
+
+    def add_splits(self, splits: list[SplitT]) -> None:
+        """Take the split over, at its position."""
+        for split in splits:
+            self._split = split
+        self._start()
+
+    def notify_no_more_splits(self) -> None:
+        """Be notified that a reader without the split has nothing to do."""
+        self._no_more_splits = True
+        self.availability.set_available()
+
+    def poll_next(self, output: ReaderOutput) -> InputStatus:
+        """Emit at most one run."""
+        if self._split is None:
+            if self._no_more_splits:
+                return InputStatus.END_OF_INPUT
+            return self._nothing()
+        if self._chunk is None and not self._next_chunk(output):
+            if self._pump is None or not self._pump.ended:
+                return self._nothing()
+            # Where rows are to be dropped, there are none left.
+            self._to_drop = 0
+            self._compare()
+            self._on_end(output, self._split)
+            return InputStatus.END_OF_INPUT
+        self._emit(output)
+        return InputStatus.MORE_AVAILABLE
+
+    def snapshot(self) -> list[SplitT]:
+        """Return the split at the position after the last emitted run."""
+        return [] if self._split is None else [self._split]
+
+    def close(self) -> Pending:
+        """End what runs in Spark, and wait for the thread."""
+        pump, self._pump = self._pump, None
+        self._chunk = None
+        return None if pump is None else self._stop(pump)
+
+    @abstractmethod
+    def _feeder(
+        self, split: SplitT
+    ) -> tuple[
+        Callable[[], Iterator[ReadItem | ItemT]],
+        Callable[[], bool],
+        Callable[[BaseException], Exception],
+    ]:
+        """Return what reads from the split's position on, cancels it, and explains it."""
+
+    @abstractmethod
+    def _on_item(self, output: ReaderOutput, item: ReadItem | ItemT) -> None:
+        """Take what is neither rows nor an end of them."""
+
+    @abstractmethod
+    def _on_end(self, output: ReaderOutput, split: SplitT) -> None:
+        """Release what event time is held for: all is read."""
+
+    @abstractmethod
+    def _moved(self, part: int, row: int, rows: int, check: int) -> SplitT:
+        """Return the split at a position, so many rows and their checks further."""
+
+    @abstractmethod
+    def _changed(self, split: SplitT) -> str:
+        """Say that the rows before a position are not those that were emitted."""
+
+    def _output_id(self, split: SplitT, part: int) -> str:
+        """Return whose event time the rows of a partition have."""
+        split_id: str = split.split_id
+        return split_id
+
+    def _on_part(self, output: ReaderOutput, part: int, *, ended: bool) -> None:
+        """Be told of a partition behind the position that rows came of, or its end."""
+
+    def _next_chunk(self, output: ReaderOutput) -> bool:
+        """Take from the pump up to the next chunk; say whether there is one."""
+        if self._pump is None:
+            return False
+        while (item := self._pump.take()) is not None:
+            match item:
+                case Chunk():
+                    self._on_part(output, item.part, ended=False)
+                    if self._has_new_rows(item):
+                        return True
+                case Skipped():
+                    self._replay(item.check)
+                case PartEnd():
+                    self._end_part(output, item)
+                case _:
+                    self._on_item(output, item)
+        return False
+
+    def _has_new_rows(self, chunk: Chunk) -> bool:
+        """Begin with a chunk, behind what of it is to be dropped."""
+        rows = chunk.batch.num_rows
+        dropped = min(self._to_drop, rows)
+        if dropped:
+            self._to_drop -= dropped
+            self._replay(_sum(chunk, 0, dropped))
+            if dropped == rows:
+                return False
+        self._compare()
+        self._chunk, self._offset = chunk, dropped
+        return True
+
+    def _end_part(self, output: ReaderOutput, end: PartEnd) -> None:
+        split = self._split
+        assert split is not None
+        if end.part < split.part:
+            self._replay(end.check)
+            return
+        if end.part == split.part and end.rows is not None and end.rows < split.row:
+            # Of a partition that became shorter nothing was passed over as a whole.
+            self._replay(end.check)
+        self._compare()
+        self._on_part(output, end.part, ended=True)
+        self._split = self._moved(end.part + 1, 0, 0, 0)
+
+    def _replay(self, check: int) -> None:
+        if self._replayed is not None:
+            self._replayed += check
+
+    def _compare(self) -> None:
+        """Compare the rows that were passed over with those that were emitted, once."""
+        if self._to_drop:
+            return
+        replayed, self._replayed = self._replayed, None
+        split = self._split
+        if replayed is None or split is None or wrapped(replayed) == split.check:
+            return
+        raise SourceChangedError(self._changed(split))
+
+    def _emit(self, output: ReaderOutput) -> None:
+        chunk, split = self._chunk, self._split
+        assert chunk is not None
+        assert split is not None
+        start = self._offset
+        run, stop = self._runs.cut(chunk.batch, start, output.records_max)
+        output.for_split(self._output_id(split, chunk.part)).emit_run(run)
+        check = _sum(chunk, start, stop)
+        self._split = self._moved(chunk.part, chunk.first + stop, stop - start, check)
+        self._offset = stop
+        if stop == chunk.batch.num_rows:
+            self._chunk = None
+
+    def _start(self) -> None:
+        if self._started and self._split is not None and self._pump is None:
+            self._pump = Pump(
+                *self._feeder(self._split),
+                self.availability.set_available,
+                depth=self._depth,
+                name=f"spark-source-{self._context.subtask_index}",
+            )
+            self._pump.start()
+
+    def _nothing(self) -> InputStatus:
+        self.availability.reset()
+        return InputStatus.NOTHING_AVAILABLE
+
+    async def _stop(self, pump: Pump[ReadItem | ItemT]) -> None:
+        if not await pump.stop():
+            self._context.log.warning(_STUCK)
+
+
+# The partitions of a DataFrame.
+
 
 _REMEDY: Final = (
     "Start anew, or let Spark write the rows once: SparkSource(df, stage=directory)."
@@ -58,7 +264,7 @@ class SparkSplit:
     rows: int = 0
 
 
-class SparkReader(PumpedReader[SparkSplit, ReadItem]):
+class SparkReader(Receiver[SparkSplit, Never]):
     """Reads the partitions of a DataFrame in the order of their indexes.
 
     With ``independent`` every partition has an output of its own: all of them hold
@@ -69,28 +275,30 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
     Args:
         context: What the task gives.
         plan: What to read and how.
+        runs: Makes runs of batches.
         independent: Whether partitions have event times of their own.
         depth: How many chunks may wait to be taken.
     """
 
     def __init__(
-        self, context: ReaderContext, plan: ReadPlan, *, independent: bool, depth: int
+        self,
+        context: ReaderContext,
+        plan: ReadPlan,
+        runs: BatchRuns,
+        *,
+        independent: bool,
+        depth: int,
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, runs, depth)
         self._plan = plan
         self._independent = independent
-        self._depth = depth
         self._released = False
         # Invariant: every partition before it was seen, or counted, and has an output.
         self._known_parts = 0
-        # Of rows that were passed over; None once they were compared.
-        self._replayed: int | None = 0
-        # Rows that come again and are to be dropped here, not in Spark.
-        self._to_drop = 0
         self._progress = ReadProgress()
         self._tell_progress()
 
-    def _new_pump(self, split: SparkSplit) -> Pump[ReadItem]:
+    def _feeder(self, split: SparkSplit) -> Any:
         # A job without checkpoints never comes back to a position.
         is_compared = self._context.takes_checkpoints or bool(split.fingerprint)
         plan = replace(self._plan, checks=is_compared)
@@ -101,24 +309,13 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
             self._to_drop, part, row = split.rows, 0, 0
             self._split = replace(split, part=0, row=0)
             self._known_parts = 0
-        # What was staged before is read without Spark.
-        tag = None if plan.df is None else JobTag(plan.df)
+        feeder = new_feeder(plan, part, row, split.fingerprint, self._on_stranger)
+        return feeder.items, feeder.cancel, feeder.explain
 
-        def produce() -> Iterator[ReadItem]:
-            if tag is None:
-                yield from read(plan, part, row, split.fingerprint)
-                return
-            tag.tag_thread()
-            with tag.watching():
-                yield from read(plan, part, row, split.fingerprint)
-
-        return Pump(
-            produce,
-            _nothing_to_cancel if tag is None else tag.cancel_jobs,
-            _as_it_is if tag is None else tag.explain,
-            self.availability.set_available,
-            depth=self._depth,
-            name=f"spark-source-{self._context.subtask_index}",
+    def _on_stranger(self, what: str) -> None:
+        # From the thread that listens.
+        self._context.log.warning(
+            "a connection was refused where Spark's tasks send rows", why=what
         )
 
     def _tell_progress(self) -> None:
@@ -129,15 +326,10 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
         metrics.gauge("partitions_done", lambda: progress.parts_done)
         metrics.gauge("eta_s", lambda: progress.eta_s(clock.monotonic()))
 
-    def _end(self, output: ReaderOutput) -> None:
-        split, self._split = self._split, None
+    def _on_end(self, output: ReaderOutput, split: SparkSplit) -> None:
+        self._split = None
         self._no_more_splits = True
-        assert split is not None
         self._progress.end(self._known_parts)
-        if self._independent:
-            # The row path has no end markers.
-            for part in range(split.part, self._known_parts):
-                output.release_split(_part_id(part))
         self._release(output, split)
 
     def _release(self, output: ReaderOutput, split: SparkSplit) -> None:
@@ -145,94 +337,41 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
             self._released = True
             output.release_split(split.split_id)
 
-    def _next_chunk(self, output: ReaderOutput) -> bool:
-        if super()._next_chunk(output):
-            return True
-        if self._pump is not None and self._pump.ended:
-            self._to_drop = 0
-            self._compare()
-        return False
-
-    def _take(self, output: ReaderOutput, item: ReadItem) -> Chunk | None:
-        match item:
-            case Chunk():
-                self._know_parts(output, item.part + 1)
-                chunk = self._not_dropped(item)
-                if chunk is not None:
-                    self._compare()
-                return chunk
-            case Beginning():
-                self._begin(output, item)
-            case Skipped():
-                self._replay(item.check)
-            case PartEnd():
-                self._end_part(output, item)
-        return None
-
-    def _not_dropped(self, chunk: Chunk) -> Chunk | None:
-        """Return what of a chunk was not emitted before the restart."""
-        dropped = min(self._to_drop, chunk.rows)
-        if not dropped:
-            return chunk
-        self._to_drop -= dropped
-        # By numpy: Python's `sum` over a million checks would hold the loop.
-        self._replay(int(np.add.reduce(chunk.checks[:dropped])))
-        if dropped == chunk.rows:
-            return None
-        if len(chunk.run) == chunk.rows:
-            run = chunk.run.slice(dropped, chunk.rows)
-        else:
-            run = ListRun([batch.slice(dropped) for batch in chunk.run.values])
-        return replace(
-            chunk,
-            first=chunk.first + dropped,
-            rows=chunk.rows - dropped,
-            run=run,
-            checks=chunk.checks[dropped:],
-        )
-
-    def _begin(self, output: ReaderOutput, beginning: Beginning) -> None:
-        split, fingerprint = self._split, beginning.fingerprint
+    def _on_item(self, output: ReaderOutput, item: ReadItem) -> None:
+        split = self._split
         assert split is not None
+        assert isinstance(item, Beginning)
+        fingerprint = item.fingerprint
         if split.fingerprint not in {"", fingerprint}:
             raise SourceChangedError(
                 "the DataFrame is not the one that the position was taken of: its plan, "
                 f"its schema or its partitions changed ({split.fingerprint} became "
                 f"{fingerprint}). {_REMEDY}"
             )
+        if self._plan.stage is not None:
+            # Rows of files do not change.
+            self._replayed = None
         self._split = replace(split, fingerprint=fingerprint)
-        rows = beginning.rows
+        rows = item.rows
         self._progress.begin(
             self._context.clock.monotonic(),
             part=split.part,
-            parts=self._plan.parts if beginning.parts is None else beginning.parts,
+            parts=self._plan.parts if item.parts is None else item.parts,
             # Files are read from the position on.
             skipped=0 if rows is not None else self._to_drop or split.row,
             rows_left=None if rows is None else rows - split.rows,
         )
-        if beginning.parts is not None:
-            self._know_parts(output, beginning.parts)
+        if item.parts is not None:
+            self._know_parts(output, item.parts)
             if self._independent:
                 self._release(output, split)
 
-    def _replay(self, check: int) -> None:
-        if self._replayed is not None:
-            self._replayed += check
-
-    def _compare(self) -> None:
-        """Compare the rows that were passed over with those that were emitted."""
-        if self._to_drop:
-            return
-        replayed, self._replayed = self._replayed, None
-        split = self._split
-        if replayed is None or split is None or self._plan.stage is not None:
-            return
-        if wrapped(replayed) != split.check:
-            raise SourceChangedError(
-                f"the rows before partition {split.part}, row {split.row}, are not the "
-                f"ones that were emitted: the DataFrame's data changed, or comes in "
-                f"another order each time. {_REMEDY}"
-            )
+    def _changed(self, split: SparkSplit) -> str:
+        return (
+            f"the rows before partition {split.part}, row {split.row}, are not the "
+            f"ones that were emitted: the DataFrame's data changed, or comes in "
+            f"another order each time. {_REMEDY}"
+        )
 
     def _know_parts(self, output: ReaderOutput, count: int) -> None:
         if self._independent:
@@ -241,47 +380,36 @@ class SparkReader(PumpedReader[SparkSplit, ReadItem]):
                 output.for_split(_part_id(part))
         self._known_parts = max(self._known_parts, count)
 
-    def _end_part(self, output: ReaderOutput, end: PartEnd) -> None:
+    def _on_part(self, output: ReaderOutput, part: int, *, ended: bool) -> None:
+        self._know_parts(output, part + 1)
+        if ended:
+            self._progress.end_part(part)
+            if self._independent:
+                output.release_split(_part_id(part))
+
+    def _output_id(self, split: SparkSplit, part: int) -> str:
+        return _part_id(part) if self._independent else split.split_id
+
+    def _moved(self, part: int, row: int, rows: int, check: int) -> SparkSplit:
         split = self._split
         assert split is not None
-        if end.part < split.part:
-            self._replay(end.check)
-            return
-        if end.part == split.part and end.rows is not None and end.rows < split.row:
-            # Of a partition that became shorter nothing was passed over as a whole.
-            self._replayed = (self._replayed or 0) + end.check
-        self._compare()
-        self._progress.end_part(end.part)
-        self._know_parts(output, end.part + 1)
-        if self._independent:
-            output.release_split(_part_id(end.part))
-        self._split = replace(split, part=end.part + 1, row=0)
-
-    def _output_id(self, chunk: Chunk) -> str:
-        assert self._split is not None
-        return _part_id(chunk.part) if self._independent else self._split.split_id
-
-    def _moved(self, chunk: Chunk, first: int, stop: int) -> SparkSplit:
-        split, count = self._split, stop - first
-        assert split is not None
-        self._progress.rows += count
+        self._progress.rows += rows
         return replace(
             split,
-            part=chunk.part,
-            row=chunk.first + stop,
-            check=check_after(split.check, chunk, first, stop),
-            rows=split.rows + count,
+            part=part,
+            row=row,
+            check=wrapped(split.check + check),
+            rows=split.rows + rows,
         )
-
-
-def _nothing_to_cancel() -> bool:
-    """Say that a read of a file ends by itself."""
-    return True
-
-
-def _as_it_is(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else SourceChangedError(repr(error))
 
 
 def _part_id(part: int) -> str:
     return f"partition-{part}"
+
+
+def _sum(chunk: Chunk, start: int, stop: int) -> int:
+    """Return the sum of the checks of rows; 0 where rows cannot change."""
+    if chunk.checks is None:
+        return 0
+    # By numpy: Python's `sum` over a million checks would hold the loop.
+    return int(np.add.reduce(chunk.checks[start:stop]))

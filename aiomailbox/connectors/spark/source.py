@@ -4,43 +4,42 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import Any, ClassVar, Generic, Literal, NoReturn, overload
+from typing import Any, ClassVar, Final, Generic, Literal, NoReturn, overload
 
-from aiomailbox.columnar.forms import ClassForm
-from aiomailbox.connectors.spark.frame_checks import (
-    check_names,
-    checked_schema,
-    fields_of,
-    form_of,
-)
+from aiomailbox.connectors.spark.frame_checks import checked_schema
+from aiomailbox.connectors.spark.frame_source import RowsAsRecords, rows_of
+from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
-from aiomailbox.connectors.spark.reading import ReadPlan, RowForm, quoted
-from aiomailbox.connectors.spark.staged import Stage, check_stageable
-from aiomailbox.connectors.spark.types import ReadPath, check_path
-from aiomailbox.errors import (
-    AioMailboxError,
-    InvalidArgumentError,
-    UsageError,
-    WrongTypeError,
+from aiomailbox.connectors.spark.reading import ReadPlan, ReadWay, quoted
+from aiomailbox.connectors.spark.staged import (
+    Stage,
+    check_stageable,
+    nothing_staged,
 )
-from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.errors import AioMailboxError, InvalidArgumentError, UsageError
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
     ReaderContext,
     StaticEnumerator,
 )
-from aiomailbox.policies.arguments import local_path
+from aiomailbox.policies.arguments import check_count, local_path
+from aiomailbox.signatures import renamed
 from aiomailbox.typevars import OutT
 
+_LOOPBACK: Final = "127.0.0.1"
 
-class SparkSource(Generic[OutT]):
-    """Reads the partitions of a Spark DataFrame, one after another.
 
-    Spark computes a partition when the pipeline requests it; memory is bounded by the
-    largest partition (on Spark's side) and a few batches (on ours), never by the whole
-    DataFrame. Stopping early, cancelling or failing cancels the Spark jobs of this
-    source, and only those; the session is left unchanged.
+@renamed(
+    path=" Leave it out: all columns come as Arrow batches, user-defined types too.",
+    stage_name=' To read what is staged, write SparkSource.from_stage("directory").',
+)
+class SparkSource(RowsAsRecords, Generic[OutT]):
+    """Reads the partitions of a Spark DataFrame, in their order.
+
+    Spark computes a partition when the pipeline requests it; memory is bounded, never by
+    the size of the DataFrame. Stopping early, cancelling or failing cancels the Spark
+    jobs of this source, and only those; the session is left unchanged.
 
     A TIMESTAMP becomes an aware datetime in UTC, a TIMESTAMP_NTZ a naive one, a map a
     dict, a struct a record of the same kind, a variant a ``VariantVal``; all others are
@@ -54,10 +53,14 @@ class SparkSource(Generic[OutT]):
 
     Args:
         df: The DataFrame, of a classic session or of Spark Connect; not a streaming one.
-            None to read what was staged before.
         splits: ``"ordered"``: partitions follow each other in time, and one watermark
             continues from one to the next. ``"independent"``: each partition has a
             watermark of its own and holds event time back until it has been read.
+        read: ``"iterate"``: a Spark job per partition, through the driver's heap, which
+            has to hold the largest one; needs nothing but the session. ``"push"``: one
+            Spark job, whose tasks connect to this process and send their rows; faster,
+            for partitions of any size, but slots of executors are held for as long as
+            the pipeline takes: use ``stage=`` where it calls slow services.
         records: The form of a record: ``"namedtuple"``, ``dict``, `pyspark.sql.Row`, a
             dataclass, a `msgspec.Struct`, a NamedTuple class; or ``"batch"``: each
             Arrow batch is one record.
@@ -67,18 +70,15 @@ class SparkSource(Generic[OutT]):
         partitions: How many partitions (or staged files) there are; None for Spark's.
         stage: A directory, in storage that Spark's executors and this process share, to
             which Spark writes the rows as Parquet before the first one is read. Rows that
-            it holds already are read by a job that resumes from them, with
-            ``stage_name``, or with ``df=None``; else they are refused. The caller
-            deletes it.
-        stage_name: What the caller calls the rows, for example the day that they are of.
-            A stage that holds rows of this name is read, and not written again; one that
-            holds others is refused.
-        path: ``"arrow"``: batches packed by Spark's Python workers. ``"rows"``: rows
-            pickled by the JVM, which is slower but carries user-defined types. None
-            uses Arrow where possible.
-        prefetch: Whether Spark computes one partition ahead (not on Spark Connect,
-            which computes all of them at once anyway).
-        batch_rows: The maximum number of rows per Arrow batch; Spark's own limit is
+            it holds already are read by a job that resumes from them, or with
+            `from_stage`; else they are refused. The caller deletes it.
+        listen: With ``read="push"``, the address of this machine on which tasks connect,
+            as executors know it; None for 127.0.0.1, where executors are on this
+            machine. Tasks prove that they know a secret, and nothing is encrypted.
+        prefetch: With ``read="iterate"``, whether Spark computes one partition ahead
+            (not on Spark Connect, which computes all of them at once anyway).
+        batch_rows: The maximum number of rows per Arrow batch; it has at most 4 MiB, or
+            one row. Spark's own limit is
             ``spark.sql.execution.arrow.maxRecordsPerBatch``, by default 10,000 too.
         handover_batches: How many batches may wait for the pipeline.
 
@@ -87,8 +87,10 @@ class SparkSource(Generic[OutT]):
         WrongTypeError: If ``df`` is not a DataFrame.
         UnsupportedColumnError: If a column cannot be carried, or does not fit
             ``records``; names it.
-        SparkJobError: If Spark's Java process has ended.
-        SourceChangedError: In the job, if the stage holds rows that are not asked for.
+        SparkJobError: If Spark's Java process has ended. In the job: if Spark's job
+            fails, or a partition is too large for ``read="iterate"``.
+        SourceChangedError: In the job, if the stage holds rows that are not asked for,
+            or a repeated task has other rows than before.
 
     Concept:
         Flink, FLIP-27 ``Source``, bounded.
@@ -111,11 +113,11 @@ class SparkSource(Generic[OutT]):
         splits: Literal["ordered", "independent"] = "ordered",
         *,
         records: type[dict[str, Any]],
+        read: ReadWay = "iterate",
         order_by: Any = None,
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
-        stage_name: str | None = None,
-        path: ReadPath | None = None,
+        listen: str | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
         handover_batches: int = 2,
@@ -128,11 +130,11 @@ class SparkSource(Generic[OutT]):
         splits: Literal["ordered", "independent"] = "ordered",
         *,
         records: type[OutT] | Literal["namedtuple", "batch"] = "namedtuple",
+        read: ReadWay = "iterate",
         order_by: Any = None,
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
-        stage_name: str | None = None,
-        path: ReadPath | None = None,
+        listen: str | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
         handover_batches: int = 2,
@@ -144,65 +146,101 @@ class SparkSource(Generic[OutT]):
         splits: Literal["ordered", "independent"] = "ordered",
         *,
         records: Any = "namedtuple",
+        read: ReadWay = "iterate",
         order_by: Any = None,
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
-        stage_name: str | None = None,
-        path: ReadPath | None = None,
+        listen: str | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
         handover_batches: int = 2,
+    ) -> None:
+        if df is None and stage is not None:
+            raise InvalidArgumentError(
+                "df",
+                "there is no DataFrame to stage",
+                f"To read what is staged, write SparkSource.from_stage({stage!r}).",
+            )
+        schema = checked_schema(df)
+        if partitions is not None:
+            check_count(partitions, "partitions")
+        place = None
+        if stage is not None:
+            place = Stage(local_path(stage, "stage").absolute())
+            check_stageable(schema)
+        _check_read(read, place, listen, df)
+        order = _columns(order_by, schema)
+        arranged = _arranged(df, order, partitions, splits == "ordered")
+        # Where ranges are cut is drawn by lot, in each run of a plan anew.
+        by_count = bool(order) and splits == "ordered" and place is None
+        plan = ReadPlan(
+            arranged,
+            batch_rows,
+            read,
+            listen or _LOOPBACK,
+            prefetch,
+            place,
+            by_count,
+            parts=partitions,
+        )
+        self._set_up(plan, schema, splits, records, handover_batches, order)
+
+    @classmethod
+    def from_stage(
+        cls,
+        path: str | os.PathLike[str],
+        splits: Literal["ordered", "independent"] = "ordered",
+        *,
+        records: type[OutT] | Literal["namedtuple", "batch"] = "namedtuple",
+        batch_rows: int = 10_000,
+        handover_batches: int = 2,
+    ) -> SparkSource[OutT]:
+        """Read what ``SparkSource(df, stage=path)`` has staged, without Spark.
+
+        Args:
+            path: The directory.
+            splits: As for `SparkSource`, with files for partitions.
+            records: As for `SparkSource`.
+            batch_rows: As for `SparkSource`.
+            handover_batches: As for `SparkSource`.
+
+        Raises:
+            InvalidArgumentError: If nothing is staged there, or an argument has an
+                invalid value.
+            DamagedFileError: If what says what is staged cannot be read.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> am.SparkSource.from_stage("stage/monday")  # doctest: +SKIP
+        """
+        place = Stage(local_path(path, "path").absolute())
+        staged = place.find()
+        if staged is None:
+            raise nothing_staged(place.directory)
+        source: SparkSource[OutT] = cls.__new__(cls)
+        plan = ReadPlan(None, batch_rows, stage=place)
+        source._set_up(plan, staged.schema, splits, records, handover_batches, [])
+        return source
+
+    def _set_up(
+        self,
+        plan: ReadPlan,
+        schema: Any,
+        splits: str,
+        records: Any,
+        depth: int,
+        order: list[str],
     ) -> None:
         if splits not in {"ordered", "independent"}:
             raise InvalidArgumentError(
                 "splits", f"{splits!r} is unknown", 'Use "ordered" or "independent".'
             )
-        _check_positive("batch_rows", batch_rows)
-        _check_positive("handover_batches", handover_batches)
-        if partitions is not None:
-            _check_positive("partitions", partitions)
-        form = form_of(records)
-        place = _stage(stage, stage_name)
-        schema = _schema(df, place)
-        if place is None:
-            chosen = check_path(schema, path)
-        else:
-            check_stageable(schema)
-            chosen = check_path(schema, "arrow")
-        if form is None and chosen == "rows":
-            raise InvalidArgumentError(
-                "records", '"batch" needs the Arrow path', 'Use path="arrow".'
-            )
-        check_names(schema, form)
-        self._splits = splits
-        self._order = _columns(order_by, schema)
-        self._depth = handover_batches
-        if df is not None:
-            df = _arranged(df, self._order, partitions, splits == "ordered")
-        # Where ranges are cut is drawn by lot, in each run of a plan anew.
-        by_count = bool(self._order) and splits == "ordered" and place is None
-        self._plan = ReadPlan(
-            df, chosen, form, prefetch, batch_rows, place, by_count, parts=partitions
-        )
+        check_count(plan.batch_rows, "batch_rows")
+        check_count(depth, "handover_batches")
+        RowsAsRecords.__init__(self, rows_of(schema, records))
+        self._splits, self._plan, self._depth = splits, plan, depth
+        self._sorted_by = order
         self._row_count: int | None = None
-        self._names = [field.name for field in schema.fields]
-        self._fields = fields_of(form, schema)
-
-    @property
-    def record_types(self) -> tuple[type, ...]:
-        """The class of the records, if it is the user's or Spark's."""
-        form = self._plan.form
-        return (form.record_type,) if isinstance(form, ClassForm | RowForm) else ()
-
-    @property
-    def record_fields(self) -> RecordFields | None:
-        """The fields of the records: the columns, or those of the user's class."""
-        return self._fields
-
-    @property
-    def gives_columns(self) -> bool:
-        """Whether its runs have columns."""
-        return self._plan.form is not None and self.path == "arrow"
 
     @property
     def record_count(self) -> int | None:
@@ -214,11 +252,6 @@ class SparkSource(Generic[OutT]):
                 staged = stage.find()
                 self._row_count = None if staged is None else staged.rows
         return self._row_count
-
-    @property
-    def path(self) -> ReadPath:
-        """The path that is taken."""
-        return self._plan.path
 
     @property
     def replays(self) -> str:
@@ -243,27 +276,38 @@ class SparkSource(Generic[OutT]):
         return SparkReader(
             context,
             self._plan,
+            self.runs(),
             independent=self._splits == "independent",
             depth=self._depth,
         )
 
     def explain(self) -> str:
         """Return how the DataFrame is read, and which guarantee holds for a restart."""
-        order = ", ".join(self._order) or "nothing: as Spark gives them"
+        plan = self._plan
+        order = ", ".join(self._sorted_by) or "nothing: as Spark gives them"
         lines = [f"{self!r}: {self._splits} partitions, sorted by {order}"]
-        stage = self._plan.stage
-        if stage is not None:
+        if plan.stage is not None:
             lines.append(
-                f"  staged in {str(stage.directory)!r}: exactly once, also if the session "
-                "and the data are gone; a position is (file, row)"
+                f"  staged in {str(plan.stage.directory)!r}: exactly once, also if the "
+                "session and the data are gone; a position is (file, row)"
             )
             return "\n".join(lines)
-        position = "a row" if self._plan.by_count else "(partition, row)"
+        if plan.way == "push":
+            lines.append(
+                "  pushed by one Spark job, in order: slots of executors are held until "
+                "the last row is taken; for slow calls, use stage="
+            )
+        else:
+            lines.append(
+                "  a Spark job for each partition, through the driver's heap; push is "
+                "faster, and for partitions of any size"
+            )
+        position = "a row" if plan.by_count else "(partition, row)"
         lines.append(
-            f"  live, by {self._plan.path}: exactly once if the DataFrame gives the same "
-            f"rows again, which is checked; a position is {position}"
+            "  live: exactly once if the DataFrame gives the same rows again, which is "
+            f"checked; a position is {position}"
         )
-        if not self._order:
+        if not self._sorted_by:
             lines.append(
                 "  without order_by= a shuffle may give rows in another order each time: "
                 "a restart would be refused"
@@ -281,31 +325,30 @@ class SparkSource(Generic[OutT]):
         )
 
 
-def _schema(df: Any, place: Stage | None) -> Any:
-    if df is not None:
-        return checked_schema(df)
-    if place is None:
-        raise WrongTypeError("df", "there is no DataFrame", "Give one, or stage=.")
-    staged = place.find()
-    if staged is None:
+def _check_read(read: str, stage: Stage | None, listen: str | None, df: Any) -> None:
+    """Check that Spark's tasks can come here, if they are to."""
+    if read not in {"iterate", "push"}:
         raise InvalidArgumentError(
-            "stage", f"nothing is staged in {str(place.directory)!r}", "Give df too."
+            "read", f"{read!r} is unknown", 'Use "iterate" or "push".'
         )
-    return staged.schema
-
-
-def _stage(directory: str | os.PathLike[str] | None, name: str | None) -> Stage | None:
-    if name is not None and not (isinstance(name, str) and name):
+    if read == "push" and stage is not None:
         raise InvalidArgumentError(
-            "stage_name", f"{name!r} is no name", 'Use a text, e.g. "2026-11-23".'
+            "read", "what is staged is read from files", "Leave read= or stage= out."
         )
-    if directory is not None:
-        return Stage(local_path(directory, "stage").absolute(), name)
-    if name is not None:
+    if listen is not None and read != "push":
         raise InvalidArgumentError(
-            "stage_name", "there is no stage", "Give stage=, a directory, too."
+            "listen", 'nothing listens without read="push"', "Leave it out."
         )
-    return None
+    if read != "push" or listen is not None or is_connect(df):
+        return
+    master = str(df.sparkSession.sparkContext.master)
+    if not master.startswith("local"):
+        raise InvalidArgumentError(
+            "listen",
+            f"the executors of {master} do not reach {_LOOPBACK} of this machine",
+            'Give an address that they reach, as spark.conf.get("spark.driver.host") '
+            "is, or read with stage=.",
+        )
 
 
 def _columns(order_by: Any, schema: Any) -> list[str]:
@@ -331,8 +374,3 @@ def _arranged(df: Any, order: list[str], partitions: int | None, total: bool) ->
     elif partitions:
         df = df.repartition(partitions)
     return df.sortWithinPartitions(*columns) if order else df
-
-
-def _check_positive(parameter: str, value: int) -> None:
-    if value < 1:
-        raise InvalidArgumentError(parameter, f"{value!r} is too few", "Use 1 or more.")

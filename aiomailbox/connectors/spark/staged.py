@@ -5,9 +5,9 @@ then a manifest that names the files appears beside it, in one step. Rows withou
 manifest were left by a crash, and the next write removes them. What was staged never
 changes, so a position is a file and a row of it, and reading again needs no Spark.
 
-Rows that are there already are read only if something names them: a position, the caller's
-name for them, or the directory alone. A DataFrame does not: the same plan over files that
-were replaced, or over other local rows, has other rows.
+Rows that are there already are read only if something names them: a position, or the
+directory alone. A DataFrame does not: the same plan over files that were replaced, or over
+other local rows, has other rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import parquet
 
-from aiomailbox.connectors.spark.fingerprint import plan_digest
+from aiomailbox.connectors.spark.frame_checks import plan_digest
 from aiomailbox.connectors.spark.jobs import url_for_spark
 from aiomailbox.errors import (
     DamagedFileError,
@@ -50,8 +50,6 @@ class _Manifest(msgspec.Struct):
     plan: str
     schema: str
     files: list[_File]
-    # What the caller calls the rows; None if nothing.
-    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +62,6 @@ class StagedRows:
         files: The files, in the order of Spark's partitions.
         rows: How many rows there are.
         plan: The digest of the DataFrame's plan; see `plan_digest`.
-        name: What the caller calls the rows; None if nothing.
     """
 
     identity: str
@@ -72,7 +69,6 @@ class StagedRows:
     files: tuple[Path, ...]
     rows: int
     plan: str
-    name: str | None
 
     def batches(
         self, index: int, row: int, batch_rows: int
@@ -100,12 +96,10 @@ class Stage:
 
     Args:
         directory: The directory, in storage that Spark's executors and this process see.
-        name: What the caller calls the rows; None if nothing.
     """
 
-    def __init__(self, directory: Path, name: str | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.name = name
         # The identity of what was written here through this object.
         self._written = ""
 
@@ -133,7 +127,6 @@ class Stage:
             tuple(folder / file.name for file in manifest.files),
             sum(file.rows for file in manifest.files),
             manifest.plan,
-            manifest.name,
         )
 
     def rows(self, df: Any, identity: str) -> StagedRows:
@@ -162,9 +155,7 @@ class Stage:
                 "the position was taken of. Bring them back, or start anew."
             )
         if df is None:
-            raise InvalidArgumentError(
-                "df", f"nothing is staged in {str(self.directory)!r}", "Give one."
-            )
+            raise nothing_staged(self.directory)
         return self._write(df)
 
     def _check(self, staged: StagedRows, df: Any, identity: str) -> None:
@@ -181,20 +172,12 @@ class Stage:
             )
         if staged.identity in {identity, self._written}:
             return
-        if self.name is None:
-            raise SourceChangedError(
-                f"{place!r} holds rows that were staged before. Whether they are still "
-                "those of the DataFrame, its plan does not say. To read them, write "
-                f"SparkSource(None, stage={place!r}); to stage others, give another "
-                "directory, or delete this one. A job that is to find its own rows "
-                "again names them: SparkSource(df, stage=..., stage_name=...)."
-            )
-        if staged.name != self.name:
-            held = "no name" if staged.name is None else f"the name {staged.name!r}"
-            raise SourceChangedError(
-                f"{place!r} holds rows that have {held}, and those named {self.name!r} "
-                "are asked for. Give another directory, or delete this one."
-            )
+        raise SourceChangedError(
+            f"{place!r} holds rows that were staged before. Whether they are still "
+            "those of the DataFrame, its plan does not say. To read them, write "
+            f"SparkSource.from_stage({place!r}); to stage others, give another "
+            "directory, or delete this one."
+        )
 
     def _write(self, df: Any) -> StagedRows:
         self.directory.mkdir(parents=True, exist_ok=True)
@@ -216,7 +199,7 @@ class Stage:
                 "executors do not see the same storage as this process"
             )
         manifest = _Manifest(
-            _VERSION, identity, plan_digest(df), df.schema.json(), files, self.name
+            _VERSION, identity, plan_digest(df), df.schema.json(), files
         )
         self._publish(msgspec.json.encode(manifest))
         self._written = identity
@@ -233,6 +216,15 @@ class Stage:
         # It appears with its content, or not at all.
         draft.replace(self.directory / _MANIFEST)
         sync_directory(self.directory)
+
+
+def nothing_staged(directory: Path) -> InvalidArgumentError:
+    """Return the error that says so."""
+    return InvalidArgumentError(
+        "path",
+        f"nothing is staged in {str(directory)!r}",
+        "Stage it first, with SparkSource(df, stage=path).",
+    )
 
 
 def check_stageable(schema: Any) -> None:

@@ -15,38 +15,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NoReturn
 
-from aiomailbox.columnar.forms import ClassForm
-from aiomailbox.connectors.pump import Pump
-from aiomailbox.connectors.spark.fingerprint import wrapped
-from aiomailbox.connectors.spark.frame_checks import (
-    check_names,
-    checked_stream,
-    fields_of,
-    form_of,
-)
+from aiomailbox.connectors.spark.frame_checks import checked_stream, wrapped
+from aiomailbox.connectors.spark.frame_source import BatchRuns, RowsAsRecords, rows_of
 from aiomailbox.connectors.spark.jobs import (
     lost_session_error,
     spark_job_error,
     watching_driver,
 )
-from aiomailbox.connectors.spark.pumped import PumpedReader, check_after
+from aiomailbox.connectors.spark.reader import Receiver
 from aiomailbox.connectors.spark.reading import (
     Beginning,
-    Chunk,
-    PartEnd,
+    Iterated,
+    ReadItem,
     ReadPlan,
-    RowForm,
-    Skipped,
-    read,
 )
-from aiomailbox.connectors.spark.types import check_path
 from aiomailbox.errors import (
     AioMailboxError,
     SourceChangedError,
     SparkJobError,
     UsageError,
 )
-from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -83,7 +71,7 @@ class StreamSplit:
     check: int = 0
 
 
-class SparkStreamSource:
+class SparkStreamSource(RowsAsRecords):
     """Streams the micro-batches of a streaming DataFrame in.
 
     A batch is done, for Spark, when the pipeline has taken its rows and, in a job with
@@ -136,35 +124,19 @@ class SparkStreamSource:
         batch_rows: int = 10_000,
         handover_batches: int = 2,
     ) -> None:
-        schema = checked_stream(df)
-        form = form_of(records)
-        check_path(schema, "arrow")
-        check_names(schema, form)
+        super().__init__(rows_of(checked_stream(df), records))
         check_count(batch_rows, "batch_rows")
         check_count(handover_batches, "handover_batches")
         self._trigger = dict(trigger or {})
         self._checkpoint = str(checkpoint)
         self._depth = handover_batches
-        self._plan = ReadPlan(df, "arrow", form, False, batch_rows)
-        self._names = [field.name for field in schema.fields]
-        self._fields = fields_of(form, schema)
+        self._plan = ReadPlan(df, batch_rows)
 
     @property
     def boundedness(self) -> Boundedness:
         """Bounded if the trigger ends with what is there."""
         ends = self._trigger.get("availableNow") or self._trigger.get("once")
         return Boundedness.BOUNDED if ends else Boundedness.UNBOUNDED
-
-    @property
-    def record_types(self) -> tuple[type, ...]:
-        """The class of the records, if it is the user's or Spark's."""
-        form = self._plan.form
-        return (form.record_type,) if isinstance(form, ClassForm | RowForm) else ()
-
-    @property
-    def record_fields(self) -> RecordFields | None:
-        """The fields of the records: the columns, or those of the user's class."""
-        return self._fields
 
     def create_enumerator(
         self, context: EnumeratorContext[StreamSplit], state: list[Any] | None = None
@@ -179,7 +151,7 @@ class SparkStreamSource:
         )
         if self._trigger:
             writer = writer.trigger(**self._trigger)
-        return _StreamReader(context, self._plan, writer, self._depth)
+        return _StreamReader(context, self._plan, writer, self.runs(), self._depth)
 
     def __repr__(self) -> str:
         return f"<SparkStreamSource of {', '.join(self._names)}>"
@@ -203,7 +175,7 @@ class _BatchEnd:
     done: threading.Event
 
 
-_Item = _BatchBegin | _BatchEnd | Chunk | PartEnd | Skipped
+_Item = _BatchBegin | _BatchEnd | ReadItem
 
 
 class _Query:
@@ -284,7 +256,7 @@ class _Query:
         is_first = batch == start.batch
         part, row = (start.part, start.row) if is_first else (0, 0)
         self._put(_BatchBegin(query_id, batch))
-        for item in read(replace(self._plan, df=df), part, row):
+        for item in Iterated(replace(self._plan, df=df), part, row).read():
             if not isinstance(item, Beginning):
                 self._put(item)
         done = threading.Event()
@@ -312,17 +284,20 @@ class _Query:
             raise RuntimeError("the job that reads the query has ended")
 
 
-class _StreamReader(PumpedReader[StreamSplit, _Item]):
+class _StreamReader(Receiver[StreamSplit, _BatchBegin | _BatchEnd]):
     """Emits the rows of micro-batches, and lets each be done in its time."""
 
     def __init__(
-        self, context: ReaderContext, plan: ReadPlan, writer: Any, depth: int
+        self,
+        context: ReaderContext,
+        plan: ReadPlan,
+        writer: Any,
+        runs: BatchRuns,
+        depth: int,
     ) -> None:
-        super().__init__(context)
+        super().__init__(context, runs, depth)
         self._plan = plan
         self._writer = writer
-        self._depth = depth
-        self._replayed: int | None = 0
         # Batches that are taken, by the checkpoint that will hold them; 0 for the next.
         self._taken: dict[int, list[threading.Event]] = {}
 
@@ -340,51 +315,33 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
                 for done in self._taken.pop(held):
                     done.set()
 
-    def _new_pump(self, split: StreamSplit) -> Pump[_Item]:
+    def _feeder(self, split: StreamSplit) -> Any:
         query = _Query(self._plan, self._writer, split, self._depth)
-        return Pump(
-            query.items,
-            query.cancel,
-            query.explain,
-            self.availability.set_available,
-            depth=self._depth,
-            name="spark-stream-source",
+        return query.items, query.cancel, query.explain
+
+    def _on_item(self, output: ReaderOutput, item: _Item) -> None:
+        split = self._split
+        assert split is not None
+        if isinstance(item, _BatchBegin):
+            self._begin(split, item)
+        elif isinstance(item, _BatchEnd):
+            self._end_batch(split, item)
+
+    def _on_end(self, output: ReaderOutput, split: StreamSplit) -> None:
+        output.release_split(split.split_id)
+
+    def _moved(self, part: int, row: int, rows: int, check: int) -> StreamSplit:
+        split = self._split
+        assert split is not None
+        return replace(split, part=part, row=row, check=wrapped(split.check + check))
+
+    def _changed(self, split: StreamSplit) -> str:
+        return (
+            f"batch {split.batch} of the query has other rows, or another "
+            "order, than before the restart. Give a streaming DataFrame whose "
+            "batches are in order: df.sortWithinPartitions is not for streams, "
+            "so keep shuffles out of it."
         )
-
-    def _take(self, output: ReaderOutput, item: _Item) -> Chunk | None:
-        split = self._split
-        assert split is not None
-        match item:
-            case _BatchBegin():
-                self._begin(split, item)
-            case Skipped():
-                self._replay(item.check)
-            case Chunk():
-                self._compare(split)
-                return item
-            case PartEnd():
-                if item.part < split.part:
-                    self._replay(item.check)
-                else:
-                    self._compare(split)
-                    self._split = replace(split, part=item.part + 1, row=0)
-            case _BatchEnd():
-                self._end_batch(split, item)
-        return None
-
-    def _end(self, output: ReaderOutput) -> None:
-        assert self._split is not None
-        output.release_split(self._split.split_id)
-
-    def _output_id(self, chunk: Chunk) -> str:
-        assert self._split is not None
-        return self._split.split_id
-
-    def _moved(self, chunk: Chunk, first: int, stop: int) -> StreamSplit:
-        split = self._split
-        assert split is not None
-        check = check_after(split.check, chunk, first, stop)
-        return replace(split, part=chunk.part, row=chunk.first + stop, check=check)
 
     def _begin(self, split: StreamSplit, item: _BatchBegin) -> None:
         # Spark keeps its own position, and resumes from there whatever this job knows.
@@ -401,24 +358,9 @@ class _StreamReader(PumpedReader[StreamSplit, _Item]):
         self._split = replace(split, query_id=item.query_id)
 
     def _end_batch(self, split: StreamSplit, item: _BatchEnd) -> None:
-        self._compare(split)
+        self._compare()
         self._split = StreamSplit(query_id=split.query_id, batch=item.batch + 1)
         if self._context.takes_checkpoints:
             self._taken.setdefault(0, []).append(item.done)
         else:
             item.done.set()
-
-    def _replay(self, check: int) -> None:
-        if self._replayed is not None:
-            self._replayed += check
-
-    def _compare(self, split: StreamSplit) -> None:
-        # Once: at the first row that was not emitted before.
-        replayed, self._replayed = self._replayed, None
-        if replayed is not None and wrapped(replayed) != split.check:
-            raise SourceChangedError(
-                f"batch {split.batch} of the query has other rows, or another "
-                "order, than before the restart. Give a streaming DataFrame whose "
-                "batches are in order: df.sortWithinPartitions is not for streams, "
-                "so keep shuffles out of it."
-            )

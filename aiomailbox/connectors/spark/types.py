@@ -1,4 +1,4 @@
-"""Spark's types: which can be carried, by which path, and what they are in Arrow."""
+"""Spark's types: which can be carried, and what they are in Arrow."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import contextlib
 import functools
 import importlib.util
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Literal, NoReturn
+from typing import Any, Final, NoReturn
 
 import pyarrow as pa
 
@@ -29,11 +29,10 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.transformation import Origin, known_fields
 
-ReadPath = Literal["arrow", "rows"]
-
-# Types whose values need nothing but what Arrow or Spark's rows give by themselves.
-_PLAIN = frozenset({
-    "ArrayType", "BinaryType", "BooleanType", "ByteType", "CharType", "DateType",
+# Types that Arrow has batches of; those that users define are made of these.
+_CARRIED = frozenset({
+    "ArrayType", "BinaryType", "BooleanType", "ByteType", "CalendarIntervalType",
+    "CharType", "DateType",
     "DayTimeIntervalType", "DecimalType", "DoubleType", "FloatType", "IntegerType",
     "LongType", "MapType", "NullType", "ShortType", "StringType", "StructType",
     "TimeType", "TimestampNTZType", "TimestampType", "VarcharType", "VariantType",
@@ -41,29 +40,27 @@ _PLAIN = frozenset({
 })  # fmt: skip
 
 
-def check_path(schema: Any, path: ReadPath | None) -> ReadPath:
-    """Return the path to read a DataFrame by: Arrow, unless something prevents it.
+def check_types(schema: Any) -> None:
+    """Check that Spark can give the columns of a DataFrame to Python as Arrow batches.
 
     Args:
         schema: The DataFrame's schema.
-        path: The path that the user insists on, or None.
 
     Raises:
         UnsupportedColumnError: If a column cannot be carried; names it.
-        MissingExtraError: If the user insists on Arrow, and pandas, which Spark needs
-            for it, is missing.
+        MissingExtraError: If pandas is missing, which Spark needs for it.
     """
-    if path not in {None, "arrow", "rows"}:
-        raise InvalidArgumentError(
-            "path", f"{path!r} is not a path", 'Use "arrow", "rows" or None.'
-        )
-    can_pack = importlib.util.find_spec("pandas") is not None
-    if path == "arrow" and not can_pack:
-        raise MissingExtraError('SparkSource(path="arrow")', "spark")
-    chosen = path or ("arrow" if can_pack and not _has_user_types(schema) else "rows")
+    if importlib.util.find_spec("pandas") is None:
+        raise MissingExtraError("SparkSource", "spark")
     for where, kind in nested_types(schema):
-        _check_type(".".join(where), kind, chosen)
-    return chosen
+        if type(kind).__name__ not in _CARRIED and not is_user_type(kind):
+            remedy = "Cast it to string, or drop it."
+            if type(kind).__name__ == "YearMonthIntervalType":
+                remedy = "Spark cannot give it to Python. " + remedy
+            raise UnsupportedColumnError(
+                f"column {'.'.join(where)!r} of type {kind.simpleString()} cannot be "
+                f"carried. {remedy}"
+            )
 
 
 def nested_types(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -80,9 +77,10 @@ def parts_of_type(kind: Any) -> Iterator[Any]:
 def special_columns(
     schema: Any,
 ) -> dict[tuple[str, ...], Callable[[list[Any]], list[Any]]]:
-    """Return what to make of the columns that Arrow carries as structs of their parts.
+    """Return what to make of the columns that Arrow carries as their parts.
 
-    Variants become `VariantVal`, geometries and geographies what ``collect()`` gives.
+    Variants become `VariantVal`, geometries, geographies and types of users what
+    ``collect()`` gives.
     """
     from pyspark.sql import types
 
@@ -94,6 +92,8 @@ def special_columns(
         elif name in {"GeometryType", "GeographyType"}:
             value_type = getattr(types, name.removesuffix("Type"))
             special[where] = _rebuild(value_type, ("wkb", "srid"))
+        elif is_user_type(kind):
+            special[where] = _as_user_type(kind)
     return special
 
 
@@ -110,10 +110,6 @@ def _parts(where: tuple[str, ...], kind: Any) -> Iterator[tuple[tuple[str, ...],
             yield from _parts((*where, field.name), field.dataType)
 
 
-def _has_user_types(schema: Any) -> bool:
-    return any(is_user_type(kind) for _, kind in nested_types(schema))
-
-
 def is_user_type(kind: Any) -> bool:
     """Say whether a type is a user-defined one."""
     from pyspark.sql.types import UserDefinedType
@@ -121,24 +117,21 @@ def is_user_type(kind: Any) -> bool:
     return isinstance(kind, UserDefinedType)
 
 
-def _check_type(where: str, kind: Any, path: ReadPath) -> None:
-    name = type(kind).__name__
-    if name in _PLAIN:
-        return
-    remedy = "Cast it to string, or drop it."
-    if name == "YearMonthIntervalType":
-        remedy = "Spark cannot give it to Python. " + remedy
-    elif name == "CalendarIntervalType":
-        if path == "arrow":
-            return
-        remedy = 'Only path="arrow" can carry it.'
-    elif is_user_type(kind):
-        if path == "rows":
-            return
-        remedy = 'Only path="rows" can carry a user-defined type.'
-    raise UnsupportedColumnError(
-        f"column {where!r} of type {kind.simpleString()} cannot be carried. {remedy}"
-    )
+def _as_user_type(kind: Any) -> Callable[[list[Any]], list[Any]]:
+    names = getattr(kind.sqlType(), "names", None)
+
+    def rebuild(values: list[Any]) -> list[Any]:
+        # Spark gives the parts of one as a row.
+        return [
+            None
+            if value is None
+            else kind.deserialize(
+                value if names is None else tuple(value[name] for name in names)
+            )
+            for value in values
+        ]
+
+    return rebuild
 
 
 def _rebuild(

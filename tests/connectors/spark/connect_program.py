@@ -27,6 +27,9 @@ with socket.socket() as free:
 FOLD = [datetime(2013, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)]
 
 
+WAYS: list[Any] = ["iterate", "push"]
+
+
 class Doubled(NamedTuple):
     id: int
     twice: int
@@ -40,9 +43,9 @@ async def collected(source: SparkSource) -> list[Any]:
 
 async def rows_come_in_the_order_of_partitions(spark: Any, place: Path) -> None:
     df = spark.range(0, 5000, 1, 3).selectExpr("id", "cast(id as string) text")
-    for path in ("arrow", "rows"):
-        values = await collected(SparkSource(df, path=path))
-        assert [value.id for value in values] == list(range(5000)), path
+    for way in WAYS:
+        values = await collected(SparkSource(df, read=way))
+        assert [value.id for value in values] == list(range(5000)), way
         assert values[7] == (7, "7")
     independent = await collected(SparkSource(df, "independent"))
     assert sorted(value.id for value in independent) == list(range(5000))
@@ -50,9 +53,9 @@ async def rows_come_in_the_order_of_partitions(spark: Any, place: Path) -> None:
 
 async def moments_are_instants(spark: Any, place: Path) -> None:
     df = spark.createDataFrame([(FOLD[0],), (FOLD[1],)], "t timestamp").coalesce(1)
-    for path in ("arrow", "rows"):
-        values = await collected(SparkSource(df, path=path))
-        assert [value.t for value in values] == FOLD, path
+    for way in WAYS:
+        values = await collected(SparkSource(df, read=way))
+        assert [value.t for value in values] == FOLD, way
 
 
 async def a_staged_dataframe_is_read_without_spark(spark: Any, place: Path) -> None:
@@ -60,7 +63,7 @@ async def a_staged_dataframe_is_read_without_spark(spark: Any, place: Path) -> N
     source = SparkSource(df, order_by="id", partitions=3, stage=place / "stage")
     values = await collected(source)
     assert [value.id for value in values] == list(range(100))
-    assert await collected(SparkSource(None, stage=place / "stage")) == values
+    assert await collected(SparkSource.from_stage(place / "stage")) == values
     with pytest.raises(am.JobFailedError) as failure:
         await collected(SparkSource(spark.range(7), stage=place / "stage"))
     assert isinstance(failure.value.__cause__, SourceChangedError)
@@ -124,22 +127,25 @@ async def cancelling_interrupts_the_query(spark: Any, place: Path) -> None:
             yield batch
 
     slow = spark.range(0, 10, 1, 1).mapInArrow(wait, "id long")
-    env = am.StreamExecutionEnvironment()
-    env.from_source(SparkSource(slow)).sink_to(print)
-    async with env.start() as job:
-        await until(lambda: running_jobs() == 1)
-        await job.cancel()
-    assert threads() == []
-    # Long before its tasks would have ended.
-    await until(lambda: running_jobs() == 0)
-    # Only what still runs can be interrupted.
-    assert await asyncio.to_thread(spark.interruptAll) == []
+    for way in WAYS:
+        env = am.StreamExecutionEnvironment()
+        env.from_source(SparkSource(slow, read=way)).sink_to(print)
+        async with env.start() as job:
+            await until(lambda: running_jobs() == 1)
+            await job.cancel()
+        assert threads() == []
+        # Long before its tasks would have ended.
+        await until(lambda: running_jobs() == 0)
+        # Only what still runs can be interrupted.
+        assert await asyncio.to_thread(spark.interruptAll) == []
 
 
 async def stopping_early_leaves_nothing(spark: Any, place: Path) -> None:
-    env = am.StreamExecutionEnvironment()
-    stream = env.from_source(SparkSource(spark.range(0, 1_000_000, 1, 4)))
-    assert len(await stream.take(5)) == 5
+    df = spark.range(0, 1_000_000, 1, 4)
+    for way in WAYS:
+        env = am.StreamExecutionEnvironment()
+        stream = env.from_source(SparkSource(df, read=way))
+        assert len(await stream.take(5)) == 5
     assert threads() == []
     assert await asyncio.to_thread(spark.interruptAll) == []
     await until(lambda: running_jobs() == 0)

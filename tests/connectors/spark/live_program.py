@@ -1,6 +1,6 @@
 """Run by test_restart.py, which kills it: reads rows, and stops behind a checkpoint.
 
-Arguments: the place, and "live" or "staged". The test itself goes on with the same job.
+Arguments: the place, and "iterate", "push" or "staged". The test itself goes on with the same job.
 """
 
 from __future__ import annotations
@@ -78,13 +78,13 @@ def build(
     return env
 
 
-async def main(place: Path, way: str) -> None:
+async def main(place: Path, way: Any) -> None:
     """Take a checkpoint on the way, and wait behind it to be killed."""
-    if way == "live":
-        df = local_session("live").range(0, ROWS, 1, 3)
-        source = am.SparkSource(df, batch_rows=BATCH_ROWS)
+    if way == "staged":
+        source = am.SparkSource.from_stage(place / "stage", batch_rows=BATCH_ROWS)
     else:
-        source = am.SparkSource(None, stage=place / "stage", batch_rows=BATCH_ROWS)
+        df = local_session("live").range(0, ROWS, 1, 3)
+        source = am.SparkSource(df, read=way, batch_rows=BATCH_ROWS)
     function = Stops(place)
     async with build(source, place, function).start(way) as job:
         await function.checkpoint(job)

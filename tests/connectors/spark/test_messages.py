@@ -47,7 +47,7 @@ def check_says_killed(text: str) -> None:
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize("way", ["arrow", "rows", "stage"])
+@pytest.mark.parametrize("way", ["iterate", "push", "stage"])
 async def test_a_killed_worker_of_a_user_defined_function_is_said(
     spark: Any, way: str, tmp_path: Path
 ) -> None:
@@ -59,7 +59,7 @@ async def test_a_killed_worker_of_a_user_defined_function_is_said(
     if way == "stage":
         source = am.SparkSource(df, stage=tmp_path / "stage")
     else:
-        source = am.SparkSource(df, path=way)  # type: ignore[arg-type]
+        source = am.SparkSource(df, read=way)  # type: ignore[arg-type]
     text = await failure_of(source)
     assert "the Spark job that reads the DataFrame failed" in text
     check_says_killed(text)
@@ -130,7 +130,7 @@ class FromJavaError(Exception):
         ),
         (
             Java("A", "out", Java("java.lang.OutOfMemoryError", "Java heap space")),
-            "failed: Java ran out of memory (java.lang.OutOfMemoryError). Make part",
+            "failed: Java ran out of memory (java.lang.OutOfMemoryError). Let Spark",
         ),
         (
             Java("A", "Lost task 0.0 in stage 3.0 (TID 0) (host): TaskResultLost (x)"),
@@ -209,13 +209,12 @@ MAPS = {
         ("struct", dict, "m", "a dict (of a STRUCT)"),
     ],
 )
-@pytest.mark.parametrize("path", ["arrow", "rows"])
 def test_keys_that_no_dict_can_have_are_refused_where_the_source_is_written(
-    spark: Any, path: Any, what: str, records: Any, where: str, key: str
+    spark: Any, what: str, records: Any, where: str, key: str
 ) -> None:
     df = spark.sql(f"SELECT 1 AS id, {MAPS[what]} AS m")
     with pytest.raises(am.UnsupportedColumnError) as caught:
-        am.SparkSource(df, records=records, path=path)
+        am.SparkSource(df, records=records)
     text = str(caught.value)
     assert f"column '{where}' of type map<" in text
     assert key in text

@@ -59,14 +59,14 @@ def test_without_the_number_of_partitions_nothing_is_promised() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("way", ["arrow", "rows", "staged"])
+@pytest.mark.parametrize("way", ["iterate", "push", "staged"])
 async def test_a_job_tells_its_rows_partitions_and_end(
     spark: Any, tmp_path: Path, way: str
 ) -> None:
     """While it runs, and when it has ended."""
     ways: dict[str, dict[str, Any]] = {
-        "arrow": {"path": "arrow"},
-        "rows": {"path": "rows"},
+        "iterate": {},
+        "push": {"read": "push"},
         "staged": {"stage": tmp_path},
     }
     reached, released = asyncio.Event(), asyncio.Event()

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 import aiomailbox as am
 from aiomailbox.connectors.spark.result import spark_schema
 from aiomailbox.connectors.spark.source import SparkSource
+from aiomailbox.connectors.spark.streaming import SparkStreamSource
 
 pytestmark = pytest.mark.spark
 
@@ -174,7 +175,7 @@ def has_time(kind: Any) -> bool:
     return "time64" in str(kind)
 
 
-async def read(source: SparkSource) -> list[Any]:
+async def read(source: SparkSource | SparkStreamSource) -> list[Any]:
     env = am.StreamExecutionEnvironment()
     values: list[Any] = await env.from_source(source).collect()
     return values
@@ -196,21 +197,30 @@ def test_random_rows_come_through_as_what_they_are(new_york: Any, table: Any) ->
     place = tempfile.mkdtemp()
     try:
         ways = {
-            "arrow": SparkSource(df, records=dict),
-            "rows": SparkSource(df, records=dict, path="rows"),
+            "iterate": SparkSource(df, records=dict),
+            "push": SparkSource(df, records=dict, read="push"),
         }
         if not has_time(schema):
             ways["staged"] = SparkSource(df, records=dict, stage=place)
-        for way, source in ways.items():
-            found = am.run(read(source))
+        for way, source in [*ways.items(), ("foreachBatch", None)]:
+            if source is not None:
+                found = am.run(read(source))
+            elif "staged" in ways:
+                # What was staged just now, as a stream of files.
+                files = new_york.readStream.schema(df.schema).parquet(f"{place}/rows-*")
+                once = {"availableNow": True}
+                streamed = SparkStreamSource(
+                    files, f"{place}/query", trigger=once, records=dict
+                )
+                found = am.run(read(streamed))
             assert found == rows, way
             for record, expected in zip(found, rows, strict=True):
                 for name, value in record.items():
                     kind = type(expected[name])
                     assert type(value) is (dict if kind is Entries else kind), way
-        forms: dict[str, Any] = {"namedtuple": "arrow", "row": "rows"}
-        for form, path in forms.items():
-            found = am.run(read(SparkSource(df, records=form, path=path)))
+        forms: list[Any] = ["namedtuple", "row"]
+        for form in forms:
+            found = am.run(read(SparkSource(df, records=form)))
             assert [as_dict(record) for record in found] == rows, form
         batches = am.run(read(SparkSource(df, records="batch")))
         found = [row for batch in batches for row in batch.to_pylist()]

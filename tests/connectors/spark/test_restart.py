@@ -9,7 +9,6 @@ import pyarrow.parquet as pq
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import reading
 from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.errors import SourceChangedError
 from tests.connectors.spark.killing import run_until_killed
@@ -45,16 +44,14 @@ def shown(place: Path) -> list[int]:
     return sorted(n for part in parts for n in part.column("id").to_pylist())
 
 
-@pytest.mark.parametrize("way", ["live", "live rows", "independent", "staged"])
+@pytest.mark.parametrize("way", ["live", "push", "independent", "staged"])
 async def test_each_row_counts_once_after_a_failure(
-    spark: Any, tmp_path: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any, tmp_path: Path, way: str
 ) -> None:
-    # Rows that the JVM pickles have no batches.
-    monkeypatch.setattr(reading, "RUN_LENGTH_MAX", BATCH_ROWS)
     df = spark.range(0, ROWS, 1, 3)
     options: dict[str, Any] = {
         "live": {"order_by": "id", "partitions": 3},
-        "live rows": {"order_by": "id", "partitions": 3, "path": "rows"},
+        "push": {"read": "push"},
         "independent": {"splits": "independent"},
         "staged": {"order_by": "id", "stage": tmp_path / "stage"},
     }[way]
@@ -105,23 +102,24 @@ async def test_a_program_that_was_killed_goes_on_from_its_stage_without_spark(
     staged = SparkSource(df, stage=tmp_path / "stage", order_by="id")
     assert len(await env.from_source(staged).collect()) == ROWS
     held = await killed_behind_a_checkpoint(tmp_path, "staged")
-    source = SparkSource(None, stage=tmp_path / "stage", batch_rows=BATCH_ROWS)
+    source = SparkSource.from_stage(tmp_path / "stage", batch_rows=BATCH_ROWS)
     function = await go_on(tmp_path, source, "staged")
     assert shown(tmp_path) == list(range(ROWS))
     assert function.seen <= ROWS - len(held)
 
 
+@pytest.mark.parametrize("way", ["iterate", "push"])
 async def test_a_program_that_was_killed_goes_on_with_the_same_dataframe(
-    spark: Any, tmp_path: Path
+    spark: Any, tmp_path: Path, way: Any
 ) -> None:
     """Python and Java die in mid-partition; another Spark computes the rows again."""
-    held = await killed_behind_a_checkpoint(tmp_path, "live")
+    held = await killed_behind_a_checkpoint(tmp_path, way)
     other = SparkSource(spark.range(0, ROWS + 1, 1, 3), batch_rows=BATCH_ROWS)
     with pytest.raises(am.JobFailedError) as failure:
-        await go_on(tmp_path, other, "live")
+        await go_on(tmp_path, other, way)
     assert isinstance(failure.value.__cause__, SourceChangedError)
     assert shown(tmp_path) == held
-    same = SparkSource(spark.range(0, ROWS, 1, 3), batch_rows=BATCH_ROWS)
-    function = await go_on(tmp_path, same, "live")
+    same = SparkSource(spark.range(0, ROWS, 1, 3), read=way, batch_rows=BATCH_ROWS)
+    function = await go_on(tmp_path, same, way)
     assert shown(tmp_path) == list(range(ROWS))
     assert function.seen <= ROWS - len(held)

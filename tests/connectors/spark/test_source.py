@@ -32,7 +32,7 @@ from tests.connectors.conftest import FakeReaderContext
 
 pytestmark = pytest.mark.spark
 
-PATHS = ["arrow", "rows"]
+WAYS: list[Any] = ["iterate", "push"]
 
 
 def reading_threads() -> list[str]:
@@ -71,19 +71,19 @@ def read(drive: Any) -> Callable[..., Any]:
 
 
 class TestRecords:
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     async def test_rows_are_named_tuples_in_the_order_of_partitions(
-        self, spark: Any, read: Any, path: Any
+        self, spark: Any, read: Any, way: Any
     ) -> None:
         df = spark.range(0, 5000, 1, 3).selectExpr("id", "cast(id as string) text")
-        values = await read(SparkSource(df, path=path))
+        values = await read(SparkSource(df, read=way))
         assert [value.id for value in values] == list(range(5000))
         assert values[7] == (7, "7")
         assert pickle.loads(pickle.dumps(values[7])) == values[7]
 
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     async def test_records_are_of_the_users_kind(
-        self, spark: Any, read: Any, path: Any
+        self, spark: Any, read: Any, way: Any
     ) -> None:
         from pyspark.sql import Row
 
@@ -105,7 +105,7 @@ class TestRecords:
             Row: Row(count=3, city="Oslo"),
         }
         for records, value in expected.items():
-            assert await read(SparkSource(df, records=records, path=path)) == [value]
+            assert await read(SparkSource(df, records=records, read=way)) == [value]
 
     async def test_a_batch_can_be_the_record(self, spark: Any, read: Any) -> None:
         df = spark.range(0, 3000, 1, 2)
@@ -116,8 +116,8 @@ class TestRecords:
         self, spark: Any, read: Any
     ) -> None:
         df = spark.range(0)
-        for path in PATHS:
-            assert await read(SparkSource(df, path=path)) == []
+        for way in WAYS:
+            assert await read(SparkSource(df, read=way)) == []
 
     @pytest.mark.parametrize("takes_checkpoints", [True, False])
     async def test_rows_without_columns_are_rows(
@@ -125,10 +125,11 @@ class TestRecords:
     ) -> None:
         df = spark.range(0, 5, 1, 2).select()
         for options in (
-            {"path": "arrow"},
-            {"path": "rows"},
+            {},
+            {"read": "push"},
             {"records": dict},
             {"records": "batch"},
+            {"records": "batch", "read": "push"},
         ):
             source = SparkSource(df, **options)
             driven = drive(source, takes_checkpoints=takes_checkpoints)
@@ -142,7 +143,7 @@ class TestRecords:
 
 FOLD = [datetime(2013, 11, 3, hour, 30, tzinfo=UTC) for hour in (5, 6)]
 
-# An SQL expression, and its value on both paths.
+# An SQL expression, and its value by every way.
 TYPES: dict[str, Any] = {
     "null": None,
     "true": True,
@@ -195,22 +196,22 @@ class Outer:
 
 
 class TestTypes:
-    @pytest.mark.parametrize("path", PATHS)
-    async def test_every_type_has_one_value_by_both_paths(
-        self, in_new_york: Any, read: Any, path: Any
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_every_type_has_one_value_by_every_way(
+        self, in_new_york: Any, read: Any, way: Any
     ) -> None:
         columns = [f"{sql} as c{number}" for number, sql in enumerate(TYPES)]
         df = in_new_york.range(1).selectExpr(*columns)
-        [record] = await read(SparkSource(df, path=path))
+        [record] = await read(SparkSource(df, read=way))
         for value, (sql, expected) in zip(record, TYPES.items(), strict=True):
             assert value == expected, sql
             assert type(value) is type(expected) or isinstance(value, tuple), sql
             if isinstance(value, datetime) and value.tzinfo is not None:
                 assert value.utcoffset() == timedelta(), sql
 
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     async def test_nulls_among_values_keep_their_places(
-        self, in_new_york: Any, read: Any, path: Any
+        self, in_new_york: Any, read: Any, way: Any
     ) -> None:
         moment = "timestamp_millis(id)"
         df = in_new_york.range(0, 40, 1, 2).selectExpr(
@@ -221,7 +222,7 @@ class TestTypes:
             f"if(id % 5 = 1, null, map(id, {moment})) m",
             "if(id % 2 = 0, null, date_from_unix_date(cast(id as int))) d",
         )
-        records = await read(SparkSource(df, path=path, batch_rows=7), records_max=3)
+        records = await read(SparkSource(df, read=way, batch_rows=7), records_max=3)
         for number, (index, t, a, s, m, d) in enumerate(records):
             at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=number)
             assert index == number
@@ -232,17 +233,17 @@ class TestTypes:
             day = date(1970, 1, 1) + timedelta(number)
             assert d == (None if number % 2 == 0 else day)
 
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     async def test_the_two_hours_of_an_autumn_night_stay_apart(
-        self, in_new_york: Any, read: Any, path: Any
+        self, in_new_york: Any, read: Any, way: Any
     ) -> None:
         df = in_new_york.createDataFrame([(FOLD[0],), (FOLD[1],)], "t timestamp")
-        values = await read(SparkSource(df.coalesce(1), path=path))
+        values = await read(SparkSource(df.coalesce(1), read=way))
         assert [value.t for value in values] == FOLD
 
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     async def test_variants_and_geometries_are_what_collect_gives(
-        self, spark: Any, read: Any, path: Any
+        self, spark: Any, read: Any, way: Any
     ) -> None:
         point = "X'0101000000000000000000F03F0000000000000040'"
         df = spark.range(1).selectExpr(
@@ -250,7 +251,7 @@ class TestTypes:
             "array(parse_json('1')) vs",
             f"st_geomfromwkb({point}) g",
         )
-        [record] = await read(SparkSource(df, path=path))
+        [record] = await read(SparkSource(df, read=way))
         [row] = df.collect()
         assert record.v.toPython() == {"a": 1}
         assert record.vs[0].toPython() == 1
@@ -262,26 +263,27 @@ class TestTypes:
         from pyspark.sql import Row
 
         df = spark.range(1).selectExpr("named_struct('a', 1) s")
-        for path in PATHS:
+        for way in WAYS:
             for records, expected in {
                 dict: {"s": {"a": 1}},
                 Outer: Outer(Inner(1)),
                 Row: Row(s=Row(a=1)),
             }.items():
-                source = SparkSource(df, path=path, records=records)
+                source = SparkSource(df, read=way, records=records)
                 assert await read(source) == [expected]
 
-    async def test_user_defined_types_take_the_row_path(
-        self, spark: Any, read: Any
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_user_defined_types_are_what_collect_gives(
+        self, spark: Any, read: Any, way: Any
     ) -> None:
+        from pyspark.ml.linalg import Vectors
         from pyspark.testing.objects import ExamplePoint
 
-        df = spark.createDataFrame([(ExamplePoint(1.0, 2.0),)], ["p"])
-        source = SparkSource(df)
-        assert source.path == "rows"
-        assert await read(source) == [(ExamplePoint(1.0, 2.0),)]
-        with pytest.raises(UnsupportedColumnError, match="'p'"):
-            SparkSource(df, path="arrow")
+        point, vector = ExamplePoint(1.0, 2.0), Vectors.sparse(5, [1, 3], [0.5, 2.0])
+        rows = [(point, vector, [point, None], {"a": vector}), (None, None, None, None)]
+        df = spark.createDataFrame(rows[:1], ["p", "v", "ps", "vs"]).coalesce(1)
+        df = df.union(spark.createDataFrame(rows[1:], df.schema)).coalesce(1)
+        assert await read(SparkSource(df, read=way)) == rows
 
     @pytest.mark.usefixtures("no_job")
     def test_a_column_that_cannot_be_carried_is_named(self, spark: Any) -> None:
@@ -291,21 +293,16 @@ class TestTypes:
             f"named_struct('x', array({months})) s": "s.x.element",
         }.items():
             df = spark.range(1).selectExpr(sql)
-            for path in [*PATHS, None]:
-                with pytest.raises(UnsupportedColumnError, match=f"'{name}'"):
-                    SparkSource(df, path=path)
-        calendar = spark.range(1).selectExpr("make_interval(1) c")
-        with pytest.raises(UnsupportedColumnError, match="'c'"):
-            SparkSource(calendar, path="rows")
-        assert SparkSource(calendar).path == "arrow"
+            with pytest.raises(UnsupportedColumnError, match=f"'{name}'"):
+                SparkSource(df)
 
     async def test_a_moment_that_python_cannot_express_names_its_column(
         self, spark: Any, read: Any
     ) -> None:
         df = spark.range(1).selectExpr("timestamp_seconds(300000000000) far")
-        for path in PATHS:
+        for way in WAYS:
             with pytest.raises(UnsupportedColumnError, match="far"):
-                await read(SparkSource(df, path=path))
+                await read(SparkSource(df, read=way))
 
 
 class TestSplits:
@@ -317,13 +314,13 @@ class TestSplits:
         await driven.close()
         assert driven.output.log == [("new", "all"), ("end", "all")]
 
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     async def test_independent_partitions_all_hold_back_from_before_the_first_row(
-        self, spark: Any, drive: Any, path: Any
+        self, spark: Any, drive: Any, way: Any
     ) -> None:
         # Partition 1 is empty.
         df = spark.range(0, 9, 1, 3).filter("id < 3 or id >= 6")
-        driven = drive(SparkSource(df, "independent", path=path))
+        driven = drive(SparkSource(df, "independent", read=way))
         await driven.read(runs_max=1)
         assert driven.output.log == [
             *[("new", f"partition-{part}") for part in range(3)],
@@ -359,14 +356,14 @@ class TestSplits:
 
 
 class TestPositions:
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     @pytest.mark.parametrize("splits", ["ordered", "independent"])
     async def test_a_new_reader_goes_on_behind_the_last_emitted_row(
-        self, spark: Any, drive: Any, path: Any, splits: Any
+        self, spark: Any, drive: Any, way: Any, splits: Any
     ) -> None:
         df = spark.range(0, 90, 1, 3)
         for runs in (1, 4, 5, 6, 9):
-            source = SparkSource(df, splits, path=path, batch_rows=8)
+            source = SparkSource(df, splits, read=way, batch_rows=8)
             first = drive(source, records_max=7)
             head = list(await first.read(runs_max=runs))
             state = first.reader.snapshot()
@@ -406,20 +403,24 @@ def slow(spark: Any, rows: int = 200) -> Any:
 
 
 class TestEnds:
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     async def test_an_early_end_leaves_no_job_and_no_thread(
-        self, spark: Any, drive: Any, path: Any
+        self, spark: Any, drive: Any, way: Any
     ) -> None:
         for prefetch in (False, True):
             df = spark.range(0, 100_000, 1, 4)
-            driven = drive(SparkSource(df, path=path, prefetch=prefetch))
+            source = SparkSource(df, read=way, prefetch=prefetch, batch_rows=100)
+            driven = drive(source)
             await driven.read(runs_max=1)
             await driven.close()
             assert reading_threads() == []
             await until_no_job_runs(spark)
 
-    async def test_a_job_that_runs_is_cancelled(self, spark: Any, drive: Any) -> None:
-        driven = drive(SparkSource(slow(spark)))
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_a_job_that_runs_is_cancelled(
+        self, spark: Any, drive: Any, way: Any
+    ) -> None:
+        driven = drive(SparkSource(slow(spark), read=way))
         while not running_jobs(spark):
             await asyncio.sleep(0.05)
         await driven.close()
@@ -447,9 +448,9 @@ class TestEnds:
         await driven.close()
         assert len(await other) == 50
 
-    @pytest.mark.parametrize("path", PATHS)
+    @pytest.mark.parametrize("way", WAYS)
     async def test_a_failure_on_an_executor_tells_its_cause(
-        self, spark: Any, drive: Any, path: Any
+        self, spark: Any, drive: Any, way: Any
     ) -> None:
         from pyspark.sql.functions import udf
 
@@ -458,7 +459,7 @@ class TestEnds:
             raise ValueError(f"number {number} is cursed")
 
         driven = drive(
-            SparkSource(spark.range(5).select(fail("id").alias("f")), path=path)
+            SparkSource(spark.range(5).select(fail("id").alias("f")), read=way)
         )
         with pytest.raises(SparkJobError, match="number 0 is cursed") as caught:
             await driven.read()
@@ -474,11 +475,12 @@ class TestEnds:
 
 
 class TestBounds:
+    @pytest.mark.parametrize("way", WAYS)
     async def test_the_thread_runs_at_most_so_many_batches_ahead(
-        self, spark: Any, drive: Any
+        self, spark: Any, drive: Any, way: Any
     ) -> None:
         df = spark.range(0, 10_000, 1, 1)
-        driven = drive(SparkSource(df, batch_rows=100, handover_batches=3))
+        driven = drive(SparkSource(df, read=way, batch_rows=100, handover_batches=3))
         while len(driven.reader._pump._items) < 3:
             await asyncio.sleep(0.01)
         # Time to run ahead: Spark answers something else meanwhile.
@@ -496,15 +498,16 @@ class TestBadInput:
             SparkSource([1])
         for arguments in (
             {"splits": "both"},
-            {"path": "csv"},
+            {"read": "csv"},
+            {"listen": "127.0.0.1"},
             {"records": list},
             {"batch_rows": 0},
             {"handover_batches": 0},
         ):
             with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):
                 SparkSource(df, **arguments)
-        with pytest.raises(InvalidArgumentError, match="records"):
-            SparkSource(df, records="batch", path="rows")
+        with pytest.raises(InvalidArgumentError, match="read"):
+            SparkSource(df, read="push", stage="somewhere")
 
     async def test_what_belongs_to_a_stopped_session_is_refused_before_anything_runs(
         self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -53,7 +53,7 @@ class TestStaged:
         assert source.record_count == 1000
         [rows] = tmp_path.glob("rows-*")
         assert len(list(rows.glob("part-*.parquet"))) == 4
-        staged = SparkSource(None, stage=tmp_path)
+        staged = SparkSource.from_stage(tmp_path)
         assert staged.record_count == 1000
         again, _ = await read(staged)
         assert again == values
@@ -71,7 +71,7 @@ class TestStaged:
         assert sorted(ids(everything)) == list(range(90))
         for runs in (1, 4, 5, 9):
             head, state = await read(source, runs=runs, records_max=7)
-            alone = SparkSource(None, splits, stage=tmp_path, batch_rows=8)
+            alone = SparkSource.from_stage(tmp_path, splits, batch_rows=8)
             tail, _ = await read(alone, splits=state)
             assert head + tail == everything, state
 
@@ -113,33 +113,7 @@ class TestStaged:
             with pytest.raises(SourceChangedError, match="staged before"):
                 await read(SparkSource(tuesday, stage=stage))
             # Who asks for what is there gets it.
-            assert (await read(SparkSource(None, stage=stage)))[0] == before
-
-    async def test_rows_are_read_again_under_the_name_that_they_were_given(
-        self, spark: Any, read: Any, tmp_path: Path
-    ) -> None:
-        def source(name: str | None, rows: int = 10) -> SparkSource:
-            return SparkSource(spark.range(rows), stage=tmp_path, stage_name=name)
-
-        values, _ = await read(source("monday"))
-        written = list(tmp_path.glob("rows-*"))
-        assert await read(source("monday")) == (values, [])
-        assert list(tmp_path.glob("rows-*")) == written
-        with pytest.raises(SourceChangedError, match=r"'monday'.*'tuesday'"):
-            await read(source("tuesday"))
-        with pytest.raises(SourceChangedError, match="stage_name"):
-            await read(source(None))
-        # A name is no excuse for a plan that is another one for certain.
-        with pytest.raises(SourceChangedError, match="another DataFrame"):
-            await read(source("monday", 11))
-
-    async def test_rows_that_were_staged_without_a_name_have_none(
-        self, spark: Any, read: Any, tmp_path: Path
-    ) -> None:
-        await read(SparkSource(spark.range(10), stage=tmp_path))
-        named = SparkSource(spark.range(10), stage=tmp_path, stage_name="monday")
-        with pytest.raises(SourceChangedError, match="no name"):
-            await read(named)
+            assert (await read(SparkSource.from_stage(stage)))[0] == before
 
     async def test_a_source_reads_again_what_it_has_staged_itself(
         self, spark: Any, read: Any, tmp_path: Path
@@ -173,8 +147,8 @@ class TestStaged:
         head, state = await read(source, runs=3, records_max=7)
         manifest = tmp_path / "_aiomailbox.json"
         content = msgspec.json.decode(manifest.read_bytes())
-        # Its rows had no names.
-        del content["name"]
+        # Its rows could have names.
+        content["name"] = "monday"
         manifest.write_bytes(msgspec.json.encode(content))
         again = SparkSource(spark.range(0, 90, 1, 1), stage=tmp_path)
         tail, _ = await read(again, splits=state)
@@ -224,11 +198,7 @@ class TestStaged:
             none = "cast(null as struct<none: struct<>>) s"
             SparkSource(spark.range(1).selectExpr(none), stage=tmp_path)
         with pytest.raises(InvalidArgumentError, match="nothing is staged"):
-            SparkSource(None, stage=tmp_path / "empty")
-        with pytest.raises(InvalidArgumentError, match="there is no stage"):
-            SparkSource(spark.range(1), stage_name="monday")
-        with pytest.raises(InvalidArgumentError, match="is no name"):
-            SparkSource(spark.range(1), stage=tmp_path, stage_name="")
+            SparkSource.from_stage(tmp_path / "empty")
         with pytest.raises(InvalidArgumentError, match="no column 'x'"):
             SparkSource(spark.range(1), order_by="x")
 
@@ -242,16 +212,16 @@ class TestStaged:
 
 
 class TestLive:
-    @pytest.mark.parametrize("path", ["arrow", "rows"])
+    @pytest.mark.parametrize("way", ["iterate", "push"])
     async def test_data_that_changed_since_is_refused(
-        self, spark: Any, read: Any, tmp_path: Path, path: Any
+        self, spark: Any, read: Any, tmp_path: Path, way: Any
     ) -> None:
         place = str(tmp_path / "rows")
         spark.range(0, 60, 1, 1).write.parquet(place)
 
         def source() -> SparkSource:
             df = spark.read.schema("id long").parquet(place)
-            return SparkSource(df, path=path, batch_rows=8)
+            return SparkSource(df, read=way, batch_rows=8)
 
         head, state = await read(source(), runs=3, records_max=7)
         tail, _ = await read(source(), splits=state)
@@ -265,23 +235,24 @@ class TestLive:
         with pytest.raises(SourceChangedError, match="not the ones that were emitted"):
             await read(source(), splits=state)
 
-    @pytest.mark.parametrize("path", ["arrow", "rows"])
+    @pytest.mark.parametrize("way", ["iterate", "push"])
     async def test_a_partition_before_the_position_counts_too(
-        self, spark: Any, read: Any, path: Any
+        self, spark: Any, read: Any, way: Any
     ) -> None:
         def source(shift: int) -> SparkSource:
             rows = [(n + (shift if n == 3 else 0),) for n in range(40)]
             df = spark.createDataFrame(rows, "id long").repartition(4)
-            return SparkSource(df.sortWithinPartitions("id"), path=path)
+            return SparkSource(df.sortWithinPartitions("id"), read=way)
 
         _, state = await read(source(0), runs=8, records_max=4)
         assert state[0].part >= 2
         with pytest.raises(SourceChangedError):
             await read(source(1000), splits=state)
 
+    @pytest.mark.parametrize("way", ["iterate", "push"])
     @pytest.mark.parametrize("records", ["namedtuple", "batch"])
     async def test_rows_in_one_order_go_on_wherever_spark_cuts_them(
-        self, spark: Any, read: Any, records: Any
+        self, spark: Any, read: Any, records: Any, way: Any
     ) -> None:
         """Spark draws by lot where ranges are cut, in each run anew."""
 
@@ -292,12 +263,23 @@ class TestLive:
 
         df = spark.range(0, 3000, 1, 4).selectExpr("2999 - id as id")
         source = SparkSource(
-            df, order_by="id", partitions=3, records=records, batch_rows=400
+            df, order_by="id", partitions=3, records=records, read=way, batch_rows=400
         )
         for runs in (1, 4, 7):
             head, state = await read(source, runs=runs, records_max=300)
             tail, _ = await read(source, splits=state, records_max=300)
             assert numbers(head + tail) == list(range(3000)), state
+
+    async def test_a_position_of_one_way_is_gone_on_with_by_the_other(
+        self, spark: Any, read: Any
+    ) -> None:
+        df = spark.range(0, 90, 1, 3)
+        for runs in (2, 5, 8):
+            for one, other in (("iterate", "push"), ("push", "iterate")):
+                source = SparkSource(df, read=one, batch_rows=8)
+                head, state = await read(source, runs=runs, records_max=7)
+                tail, _ = await read(SparkSource(df, read=other), splits=state)
+                assert ids(head + tail) == list(range(90))
 
     async def test_a_plan_or_schema_that_changed_since_is_refused(
         self, spark: Any, read: Any

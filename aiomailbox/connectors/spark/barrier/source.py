@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
-from aiomailbox.connectors.spark.fingerprint import CHECK, row_check, wrapped
+from aiomailbox.connectors.spark.frame_checks import CHECK, row_check, wrapped
 from aiomailbox.connectors.spark.frame_source import BatchRuns, FrameRows, FrameSource
 from aiomailbox.errors import (
     IllegalStateError,
