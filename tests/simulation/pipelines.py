@@ -244,6 +244,33 @@ def window_join(env: Any, sink: Any) -> None:
     )
 
 
+def window_join_of_fields(env: Any, sink: Any) -> None:
+    left, right = ordered(env, "left", 2), ordered(env, "right", 3)
+    (
+        left.join(right)
+        .where("key")
+        .equal_to("key")
+        .window(am.TumblingEventTimeWindows.of(am.seconds(0.2)))
+        .select(one="left.number", two="right.number")
+        .uid("join")
+        .map(tuple)
+        .sink_to(sink)
+    )
+
+
+def partition_totals(env: Any, sink: Any) -> None:
+    keyed = ordered(env).key_by(lambda event: event.number % 24)
+    totals = keyed.full_window_partition()
+    totals.aggregate(am.count(), include_key=True).uid("totals").sink_to(sink)
+
+
+def partition_lists(env: Any, sink: Any) -> None:
+    lists = ordered(env).key_by("key").full_window_partition()
+    lists.map_partition(lambda events: sorted(one.number for one in events)).uid(
+        "lists"
+    ).sink_to(sink)
+
+
 def union_of_unequal(env: Any, sink: Any) -> None:
     """One source ends at once, the other one goes on for long."""
 
@@ -615,6 +642,9 @@ PIPELINES: dict[str, Pipeline] = {
         interval_join,
         as_of_join,
         window_join,
+        window_join_of_fields,
+        partition_totals,
+        partition_lists,
         union_of_unequal,
         dealt,
         map_async_ordered,

@@ -12,6 +12,7 @@ from tests.simulation.pipelines import PIPELINES
 
 NOT_SIMULATED = {
     "FusedOperator": "is made of others, when they are chained",
+    "SortOperator": "keeps records in files, so jobs with checkpoints refuse it",
     "SampleOperator": "chooses by the seed of each life",
     "WithLatestOperator": "what it emits depends on arrival",
 }
