@@ -192,8 +192,9 @@ def column_types(schema: Any) -> dict[str, pa.DataType]:
         # Values of user-defined types are objects.
         if any(map(is_user_type, parts_of_type(field.dataType))):
             continue
-        # There are types that an older Spark does not give to Arrow, or no Spark.
-        with contextlib.suppress(PySparkException):
+        # There are types that an older Spark does not give to Arrow, or no Spark; and
+        # Arrow has no nulls that may not be null, as of an empty array().
+        with contextlib.suppress(PySparkException, ValueError):
             column = arrow_columns(StructType([field])).field(0)
             found[field.name] = in_micros(column.type)
     return found
