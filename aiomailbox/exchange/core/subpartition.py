@@ -665,11 +665,6 @@ class SubpartitionView(Generic[PolledT]):
         on_acknowledged: Called when the reader has processed all records.
         on_released: Called once, after the view was released.
 
-    Attributes:
-        poll: Takes what is ready of the next buffer, or None; the caller recycles it.
-        set_buffer_bytes: Says how large the next buffers should be.
-        acknowledge_all_data_processed: Says that the reader has processed all records.
-
     Raises:
         IllegalStateError: If the subpartition has a view already or was released.
 
@@ -677,14 +672,7 @@ class SubpartitionView(Generic[PolledT]):
         Flink, ``PipelinedSubpartitionView``.
     """
 
-    __slots__ = (
-        "_on_released",
-        "_released",
-        "_subpartition",
-        "acknowledge_all_data_processed",
-        "poll",
-        "set_buffer_bytes",
-    )
+    __slots__ = ("_on_acknowledged", "_on_released", "_released", "_subpartition")
 
     def __init__(
         self,
@@ -695,11 +683,8 @@ class SubpartitionView(Generic[PolledT]):
         on_released: Callable[[], None],
     ) -> None:
         subpartition.attach(listener)
-        # The very methods: what forwards would be called for each buffer.
-        self.poll: Callable[[], PolledT | None] = subpartition.poll
-        self.set_buffer_bytes: Callable[[int], None] = subpartition.set_buffer_bytes
-        self.acknowledge_all_data_processed: Callable[[], None] = on_acknowledged
         self._subpartition = subpartition
+        self._on_acknowledged = on_acknowledged
         self._on_released = on_released
         self._released = False
 
@@ -722,6 +707,18 @@ class SubpartitionView(Generic[PolledT]):
     def has_priority(self) -> bool:
         """Whether the next buffer is a priority event."""
         return self._subpartition.has_priority
+
+    def poll(self) -> PolledT | None:
+        """Take what is ready of the next buffer, or None; the caller recycles it."""
+        return self._subpartition.poll()
+
+    def set_buffer_bytes(self, size_bytes: int) -> None:
+        """Be notified of the reader's wish for the size of buffers."""
+        self._subpartition.set_buffer_bytes(size_bytes)
+
+    def acknowledge_all_data_processed(self) -> None:
+        """Be notified that the reader has processed all records."""
+        self._on_acknowledged()
 
     def is_available(self, *, has_credit: bool = True) -> bool:
         """Say whether something can be taken; without credit only an event can."""
