@@ -283,7 +283,7 @@ class CheckpointCoordinator:
         # A savepoint may come from another job, whose numbers were higher.
         self._planner.next_id = max(self._planner.next_id, restored_id + 1)
         self._is_active = True
-        self._newest = None
+        self._newest = self._final = None
         self._data_ended.clear()
         self._states = {
             SubtaskId(vertex.id, index): SubtaskState.STARTING
@@ -305,6 +305,7 @@ class CheckpointCoordinator:
             # The tasks that go on keep what they have, but checkpoints need them all.
             self._states[task] = SubtaskState.STARTING
             self._data_ended.discard(task)
+        self._final = None
         self._do(self._planner.on_failover())
 
     async def end_attempt(self) -> None:
@@ -508,8 +509,8 @@ class CheckpointCoordinator:
         self._ask(stopping)
 
     def _on_final(self, final: asyncio.Future[CompletedCheckpoint]) -> None:
-        self._final = None
         if final.cancelled() or final.exception() is not None:
+            self._final = None
             # Nothing else would request again the checkpoint that the tasks wait for.
             loop = asyncio.get_running_loop()
             self._final_retry = loop.call_later(_FINAL_RETRY_S, self._retry_final)

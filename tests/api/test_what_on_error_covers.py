@@ -317,6 +317,27 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         ),
         0,
     ),
+    "PartitionWindowedStream.aggregate": (
+        lambda s: s.full_window_partition().aggregate(Own(), on_error=am.skip),
+        1,
+    ),
+    "PartitionWindowedStream.reduce": (
+        lambda s: s.full_window_partition().reduce(
+            lambda old, new: (old[0], old[1] + number(new)), on_error=am.skip
+        ),
+        1,
+    ),
+    "PartitionWindowedStream.sort_partition": (
+        lambda s: s.full_window_partition().sort_partition(number, on_error=am.skip),
+        2,
+    ),
+    # The whole partition fails.
+    "PartitionWindowedStream.map_partition": (
+        lambda s: s.full_window_partition().map_partition(
+            lambda records: [number(one) for one in records], on_error=am.skip
+        ),
+        0,
+    ),
     "JoinedWindows.select": (selected_windows, 2),
     "JoinedWindows.apply": (joined_windows, 2),
     "CoGroupedWindows.apply": (grouped_windows, 2),

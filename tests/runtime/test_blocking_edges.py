@@ -159,7 +159,7 @@ async def test_a_damaged_file_is_written_again(monkeypatch: pytest.MonkeyPatch) 
 async def test_what_does_not_go_together_is_refused() -> None:
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(am.seconds(1))
-    with pytest.raises(InvalidArgumentError, match="reads its records from files"):
+    with pytest.raises(InvalidArgumentError, match="read their records from files"):
         await two_stages(env, Trials()).collect()
     env = am.StreamExecutionEnvironment()
     endless = env.from_source(

@@ -39,7 +39,7 @@ def environment() -> Any:
         (lambda numbers: numbers.process(Keyless()), "key_by"),
         (
             lambda numbers: numbers.key_by(lambda value: value or "zero").reduce(max),
-            "the first key of this stream was of type",
+            "the first key of this stream had the type",
         ),
     ],
     ids=["sync function in map_async", "state without a key", "keys of two types"],

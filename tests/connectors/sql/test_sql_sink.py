@@ -767,7 +767,7 @@ async def test_a_lease_that_has_run_out_passes_to_another_job(
     await job.prepare()
     await until_over(database)
     await other.start()
-    (said,) = [one for one in caplog.messages if "taken for dead" in one]
+    (said,) = [one for one in caplog.messages if "counts as dead" in one]
     assert "job_id='orders'" in said
     assert "orders job" in said
     # The first one was alive, and cannot write any more: nothing is lost in silence.
