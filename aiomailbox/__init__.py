@@ -490,7 +490,7 @@ __all__ = [
     "tune_collector",
 ]
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Public names behind an extra are not in __all__, so that a star import works bare.
 _BEHIND_AN_EXTRA = (
