@@ -276,6 +276,12 @@ class TaskLooks:
         self._since_s = 0.0
         self._counts: list[dict[Block, int]] = [{} for _ in _Kind]
         self._before = self._counts
+        self._last: tuple[int, Block] | None = None
+
+    def again(self, now_s: float) -> None:
+        """Count what was seen last once more: nothing was done since."""
+        if self._last is not None:
+            self.add(now_s, *self._last)
 
     def add(self, now_s: float, kind: int, block: Block) -> None:
         """Count one look.
@@ -288,6 +294,7 @@ class TaskLooks:
         if now_s - self._since_s >= _BUCKET_S:
             self._before, self._counts = self._counts, [{} for _ in _Kind]
             self._since_s = now_s
+        self._last = kind, block
         counts = self._counts[kind]
         # Lines are the user's, and there may be many: the cause alone is kept then.
         if block not in counts and len(counts) >= _BLOCKS_MAX:
@@ -706,6 +713,7 @@ class LoopWatch:
         self._garbage = GarbageTime(self._thread_id, self._clock)
         self._cpu_clock = _cpu_clock(self._thread_id)
         self._cpu_sampled_s = 0.0
+        self._is_settled = False
         self._random = random.Random(self._thread_id)
         # Free once it is to stop. A wait for an Event costs the thread, and the loop
         # that it interrupts, half as much again.
@@ -822,9 +830,14 @@ class LoopWatch:
         """Note of each task what it does or waits for."""
         cpu_s = self._cpu()
         if cpu_s is not None and inside is None:
-            # Nothing was done since, so that nothing waits for something else.
-            if cpu_s - self._cpu_sampled_s < _NEWS_S:
+            is_new = cpu_s - self._cpu_sampled_s >= _NEWS_S
+            # Nothing was done since, so that nothing waits for something else. The first
+            # look after the last work sees what it has led to: calls, or their limit.
+            if not is_new and self._is_settled:
+                for looks in list(self.tasks.values()):
+                    looks.again(now_s)
                 return
+            self._is_settled = not is_new
             self._cpu_sampled_s = cpu_s
         frames = []
         while inside is not None and frame is not None:

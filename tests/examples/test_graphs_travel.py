@@ -24,7 +24,8 @@ WITHOUT_A_GRAPH = {
     "backpressure",
     "crash_and_resume",
     "dataframe_over_http",
-    # They are about the service, or the session of Spark, that is around the job.
+    # They are about the service, the server, or the session of Spark, around the job.
+    "nats_jetstream",
     "fastapi_ask",
     "server_sent_events",
     "spark_llm_enrichment",

@@ -227,7 +227,7 @@ class BatchRuns:
         self._special = special
         self._maker: RowMaker | None = None
 
-    def cut(self, batch: pa.RecordBatch, start: int, rows_max: int) -> tuple[Run, int]:
+    def cut(self, batch: Any, start: int, rows_max: int) -> tuple[Run, int]:
         """Return the run from row ``start`` on, and the row where the next one begins.
 
         Args:
