@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-import pyarrow as pa
-
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.decode import SpecialColumns
 from aiomailbox.columnar.forms import ClassForm, RecordForm
