@@ -300,3 +300,17 @@ def test_looks_are_those_of_the_last_seconds_and_bounded() -> None:
     assert len(found) <= 2 * 33
     assert 50 <= sum(found.values()) <= 100
     assert looks.of(1) == {}
+
+
+def test_what_was_seen_last_counts_on_while_nothing_is_done() -> None:
+    """Calls are made for a moment, and wait for their limit for long."""
+    looks, kind = TaskLooks(), 3
+    calls = "enrich", Blocked(am.BlockCause.CALLS)
+    limit = "enrich", Blocked(am.BlockCause.LIMIT)
+    looks.again(0.0)
+    assert looks.of(kind) == {}
+    looks.add(0.0, kind, calls)
+    looks.add(0.1, kind, limit)
+    for look in range(2, 6):
+        looks.again(look / 10)
+    assert looks.of(kind) == {calls: 1, limit: 5}
