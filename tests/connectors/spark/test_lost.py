@@ -157,7 +157,10 @@ def test_a_partition_too_large_for_the_driver_is_said_before_the_driver_dies() -
     said = ended.stdout.splitlines()
     assert len(said) == 4, ended.stdout + ended.stderr[-2_000:]
     for refused in said[::2]:
-        assert re.match("SparkJobError partition 0 has 4[0-9] MiB or more", refused)
+        # How much fits depends on Java's collector, which takes a part of the heap.
+        size = re.match(r"SparkJobError partition 0 has (\d+) MiB or more", refused)
+        assert size, refused
+        assert 16 <= int(size[1]) <= 64
         assert 'SparkSource(df, read="push")' in refused
         assert "SparkSource(df, stage=directory)" in refused
     # Nothing has died: it goes on, and takes the same partitions by another way.
