@@ -512,8 +512,8 @@ class WorkerDiedError(WorldError):
 
     Attributes:
         worker: The process, as people know it.
-        pid: What its process id was; 0 if it is not known here.
-        exit_code: What it exited with; minus the signal's number if one ended it.
+        pid: Its process id; 0 if it is not known here.
+        exit_code: Its exit code; minus the signal's number if a signal ended it.
     """
 
     def __init__(self, worker: str, pid: int, exit_code: int | None, how: str) -> None:
@@ -726,7 +726,7 @@ class NoCheckpointError(WorldError):
 
     Args:
         place: The directory or URL.
-        problem: What the place holds instead.
+        problem: The contents of the place.
     """
 
     def __init__(self, place: str, problem: str) -> None:
@@ -761,7 +761,7 @@ class StorageClaimedError(WorldError):
         owner: The name of the holder, as it gave it.
         left_s: Where it cannot be known whether the holder still runs: how long its
             claim lasts, unless it is renewed.
-        remedy: What lets both run, as a sentence goes on after "or".
+        remedy: A way to let both run, as text that continues a sentence after "or".
     """
 
     def __init__(

@@ -128,12 +128,12 @@ class JobDefinition:
             reason = "no stream ends in a sink"
             if self.taken_by:
                 reason = (
-                    f"job {self.taken_by!r} took all that ends in a sink when it was "
-                    "started"
+                    f"job {self.taken_by!r} took all streams that end in a sink when it "
+                    "was started"
                 )
             message = (
                 f"there is nothing to run: {reason}. End a stream with sink_to(...), "
-                "also one that is to run again, or use await stream.collect() or "
+                "again if it should run again, or use await stream.collect() or "
                 "async for record in stream"
             )
             raise UsageError(message)

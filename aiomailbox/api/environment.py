@@ -261,8 +261,9 @@ class StreamExecutionEnvironment(metaclass=Hinting):
                 null.
             watermark_strategy: As in `from_source`. A timestamp assigner that is a field's
                 name keeps columns; a function makes rows.
-            records: What functions get for a row: ``"namedtuple"``, ``dict``, or a
-                dataclass, msgspec Struct or NamedTuple class with these fields.
+            records: The record that functions get for a row: ``"namedtuple"``,
+                ``dict``, or a dataclass, msgspec Struct or NamedTuple class with these
+                fields.
             name: The name of the operator.
 
         Raises:
@@ -452,8 +453,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         Args:
             job_name: The name of the job.
             config: The settings of this job; None for those of the environment.
-            on_failure: What a failure does to the body of the block: ``"cancel"``, or
-                ``"log"`` for a body that continues without the job.
+            on_failure: The effect of a failure on the body of the block: ``"cancel"``,
+                or ``"log"`` for a body that continues without the job.
             replace: A running job that this one takes over from, such as that of a notebook
                 cell that is run again. It is first stopped with a savepoint, from
                 which this job resumes. A job that has already ended is left alone.

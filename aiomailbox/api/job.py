@@ -382,7 +382,7 @@ class JobClient:
         question.
 
         Args:
-            value: What is asked.
+            value: The value of the question.
             timeout: How long to wait for the answer, including for room for the question: a
                 timedelta or seconds; None for as long as the job runs.
 
@@ -451,8 +451,9 @@ class JobClient:
         Args:
             stream: A stream that was published with ``stream.publish()``.
             size: The maximum number of records that wait for this reader.
-            on_full: What happens when it is full: ``"drop"`` drops the oldest record and
-                counts it in ``dropped``, ``"wait"`` exerts back pressure on the job.
+            on_full: The behaviour when it is full: ``"drop"`` drops the oldest record
+                and counts it in ``dropped``, ``"wait"`` exerts back pressure on the
+                job.
 
         Returns:
             An asynchronous iterator that ends with the job; ``async with`` closes it
@@ -653,7 +654,7 @@ class JobClient:
         }
         if held and not self._job.lifecycle.is_terminal:
             self._job.services.log.warning(
-                "the job stops before event time ends: what operators hold is dropped",
+                "the job stops before event time ends: operators drop what they hold",
                 operators=held,
                 remedy="`await job.stop(drain=True)` emits it, "
                 "`await job.stop_with_savepoint(path)` keeps it for another job",

@@ -44,7 +44,7 @@ class JobProgress:
         skipped: Records skipped after an error.
         restarts: How often the job was restarted.
         eta_s: Estimated seconds until its end at the current rate; None if unknown.
-        bottleneck: What limits its speed; "" if unknown.
+        bottleneck: The operator that limits its speed, and the reason; "" if unknown.
     """
 
     job: str

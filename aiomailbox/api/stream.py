@@ -420,9 +420,10 @@ class DataStream(Generic[T]):
         Args:
             function: ``function(batch)`` → a batch, sync or ``async def``. Batches are
                 processed one at a time, before the watermark or checkpoint that follows.
-            form: What the function gets and returns: ``"arrow"`` is a pyarrow RecordBatch
-                (it may return a Table), ``"polars"`` and ``"pandas"`` are DataFrames,
-                ``"numpy"`` is a dict of arrays of shape ``(n,)`` that are read-only.
+            form: The form that the function gets and returns: ``"arrow"`` is a pyarrow
+                RecordBatch (it may return a Table), ``"polars"`` and ``"pandas"`` are
+                DataFrames, ``"numpy"`` is a dict of arrays of shape ``(n,)`` that are
+                read-only.
             run_in: ``"thread"`` for a sync function that blocks: the event loop stays
                 responsive.
             timestamps: The column of the result that holds event times: a timestamp with
@@ -633,7 +634,7 @@ class DataStream(Generic[T]):
             key_capacity: With ``ordered="key"``, how many records may wait for their key.
             journal: Record the outcomes of calls, so that no finished call is made again
                 after a crash. The job needs a checkpoint directory.
-            id: What identifies the call for a record, in the journal and in
+            id: Identifies the call for a record, in the journal and in
                 `current_call().idempotency_key <current_call>`: a field's name or a
                 function. It gives a str, int, bytes or UUID, or a tuple of these.
             into: Keep the record, and add the result as a field of this name. Columns
@@ -1047,7 +1048,8 @@ class DataStream(Generic[T]):
             on_error: How to handle a record whose lookup or join failed.
             capacity: The maximum number of records held in the whole job.
             journal: Record what lookups found; as in `DataStream.map_async`.
-            id: What identifies the lookup for a record; as in `DataStream.map_async`.
+            id: Identifies the lookup for a record: a field's name or a function; as in
+                `DataStream.map_async`.
 
         Example:
             >>> import aiomailbox as am
@@ -1216,9 +1218,9 @@ class DataStream(Generic[T]):
 
         Args:
             size: The maximum number of records that wait.
-            policy: What happens when one more arrives: ``"drop_oldest"`` drops the one that
-                has waited longest; ``"latest"`` drops all that wait and keeps the new
-                one; ``"error"`` fails the job with `BufferFullError`.
+            policy: The behaviour when one more arrives: ``"drop_oldest"`` drops the one
+                that has waited longest; ``"latest"`` drops all that wait and keeps the
+                new one; ``"error"`` fails the job with `BufferFullError`.
 
         Example:
             >>> import aiomailbox as am

@@ -158,7 +158,7 @@ class Savepoint:
 
     @property
     def metadata(self) -> CheckpointMetadata:
-        """What is known of it: its job, its time, where its parts are."""
+        """Its metadata: its job, its time, the places of its parts."""
         return self._metadata
 
     def operators(self) -> list[SavepointOperator]:

@@ -386,8 +386,8 @@ class CheckpointStore:
         else:
             self._log.warning(
                 "the job does not go on from its newest checkpoint, which does not "
-                "descend from what restore_from names; checkpoints of earlier runs are "
-                "deleted when a new one is complete",
+                "descend from the one that restore_from names; checkpoints of earlier "
+                "runs are deleted when a new one is complete",
                 newest=newest,
                 restored=restored.place,
             )
@@ -545,8 +545,8 @@ class CheckpointStore:
             raise
         if own is not None:
             self._log.warning(
-                "the job goes on from its own checkpoint, which descends from what "
-                "restore_from names and is newer; " + remedy,
+                "the job goes on from its own checkpoint, which is newer than the one "
+                "that restore_from names and descends from it; " + remedy,
                 restored=own.place,
                 restore_from=place,
             )

@@ -240,7 +240,7 @@ class BatchMaker:
             return _misfit(field, problem)
         return RecordTypeError(
             f"column {field.name!r}",
-            f"a record does not fit {field.type}, which the schema says: {problem}",
+            f"a record does not fit {field.type}, its type in the schema: {problem}",
             f"Convert the values, or give {field.name!r} another type in the schema.",
         )
 

@@ -314,7 +314,7 @@ def pair_fields(
             raise WrongTypeError(
                 "names",
                 f"{name!r} is no name of a field",
-                'Write "price", or give what is computed a name: total=...',
+                'Write "price", or give the computed field a name: total=...',
             )
         items.append((_own_name(name), name))
     for name, value in named.items():

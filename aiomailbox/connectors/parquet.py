@@ -540,14 +540,14 @@ class ParquetSink:
     job at a time writes to a path. Times are microseconds, in UTC if they have a zone.
 
     Guarantee: exactly once. In a job that takes checkpoints, each subtask finishes a file
-    before every checkpoint, and the files of a checkpoint are moved into the directory
-    when it is complete: that makes the rows of an endless job visible, and a crash neither
-    loses nor repeats any. The last checkpoint adds a file ``_SUCCESS``. Without them, the
-    hidden directory becomes the directory when the job succeeds: readers see what was
-    there before, or all new files with ``_SUCCESS``, and a job that fails or is cancelled
-    changes nothing. If the file system cannot exchange two directories, there is none
-    for a moment. The next job that writes there removes what a crash has left, unless
-    another job can resume from it.
+    before every checkpoint, and the job moves the files of a checkpoint into the
+    directory when the checkpoint is complete. So the rows of an endless job become
+    visible, and a crash neither loses nor repeats any. The last checkpoint adds a file
+    ``_SUCCESS``. Without them, the hidden directory becomes the directory when the job
+    succeeds: readers see what was there before, or all new files with ``_SUCCESS``, and
+    a job that fails or is cancelled changes nothing. If the file system cannot exchange
+    two directories, there is none for a moment. The next job that writes there removes
+    what a crash has left, unless another job can resume from it.
 
     Args:
         path: The directory. It must not exist yet; missing parents are created. A

@@ -68,7 +68,7 @@ class FunctionSink:
     fill the caller's lists and print.
 
     Args:
-        function: A function of one record. What it returns is ignored, but a coroutine
+        function: A function of one record. The sink ignores its result, but a coroutine
             from a function that is not ``async def`` fails the job.
         run_in: ``"thread"`` for a function that blocks; see `DataStream.sink_to`.
 

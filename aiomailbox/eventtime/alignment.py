@@ -18,7 +18,7 @@ from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 
 
 class AlignmentGroup:
-    """What the readers of one group have reported.
+    """The watermarks that the readers of one group have reported.
 
     Args:
         max_drift_ms: How far ahead of the slowest a reader may be, in event time.

@@ -243,7 +243,7 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
 
     Attributes:
         generator_factory: Makes the generator of a stream or split.
-        assigner: What `with_timestamp_assigner` was given, or None: event times are
+        assigner: The argument of `with_timestamp_assigner`, or None: event times are
             those that the records have already.
         idleness_ms: After how many quiet milliseconds a stream is idle, or None.
         alignment: Which other sources to wait for, or None.

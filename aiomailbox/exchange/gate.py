@@ -305,7 +305,7 @@ class LocalInputChannel(InputChannel):
         """Take the next buffer.
 
         Returns:
-            What was taken, or None if nothing can be taken now.
+            The buffer that was taken, or None if there is none now.
 
         Raises:
             StopTask: If the producer has released its partition before the end.

@@ -132,7 +132,7 @@ class PipelinedSubpartition(ResultSubpartition[ObjectBuffer, PolledBuffer]):
         """Take the next buffer; an unfinished one is sealed by that.
 
         Returns:
-            What was taken, or None if nothing can be taken now.
+            The buffer that was taken, or None if there is none now.
         """
         if self._is_blocked and not self._buffers.priority_count:
             return None

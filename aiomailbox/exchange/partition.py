@@ -191,7 +191,8 @@ class ResultPartition:
     def emit_run(self, run: Run, channel: int) -> bool:
         """Queue records for one consumer; an empty run is ignored.
 
-        What goes to a consumer that has released it is dropped, and not even encoded.
+        Records for a consumer that has released the partition are dropped, and not even
+        encoded.
 
         Returns:
             Whether something is left in an unfinished buffer, which only a flush, or

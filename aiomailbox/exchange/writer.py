@@ -404,10 +404,10 @@ DEFAULT_FLUSH_INTERVAL_MS: Final = 100
 class RecordWriter:
     """Writes runs, control elements and events to a partition. Synchronous.
 
-    What is left in unfinished buffers is flushed: at once if the interval is 0; never
-    by time if it is None or -1; else by a timer that is armed only while something
-    waits for it. A task also calls `flush_all` before it suspends. What the timer's flush
-    fails with, the next call here raises.
+    The writer flushes unfinished buffers: at once if the interval is 0; never by time
+    if it is None or -1; else by a timer that is armed only while something waits for
+    it. A task also calls `flush_all` before it suspends. If the timer's flush fails,
+    the next call here raises its error.
 
     Args:
         partition: Where to; the writer does not own it.
@@ -416,8 +416,8 @@ class RecordWriter:
         random: For the start of a rebalance, a shuffle, and latency markers.
 
     Attributes:
-        availability: True while another buffer fits. What one record emits always
-            fits; look at it between buffers.
+        availability: True while another buffer fits. The results of one record always
+            fit; check it between buffers.
         partition: The partition.
         partitioner: The writer's own partitioner.
 
@@ -477,8 +477,8 @@ class RecordWriter:
 
         Raises:
             OverdraftCeilingError: If the pool's ceiling is reached.
-            BaseException: What a user's key or partitioning function raised, or what
-                the timer's flush failed with.
+            BaseException: The error of a user's key or partitioning function, or of the
+                timer's flush.
         """
         if self._failure is not None:
             raise self._failure

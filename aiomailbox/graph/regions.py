@@ -159,8 +159,8 @@ def check_blocking(graph: JobGraph) -> None:
             raise InvalidArgumentError(
                 "blocking",
                 f"the readers of {' and '.join(names)} start when these have "
-                "finished, and get records of theirs by another, pipelined "
-                "exchange as well: both would wait forever",
+                "finished, but another, pipelined exchange brings them records too: "
+                "both would wait forever",
                 "Call blocking() on every exchange between the two.",
             )
         finished = ready
@@ -171,8 +171,8 @@ def _check_ends(edge: Edge) -> None:
     if endless:
         raise InvalidArgumentError(
             "blocking",
-            f"the records of {edge.source.name!r} are read when it has "
-            f"finished, and it never does: its source {endless!r} is unbounded",
+            f"the records of {edge.source.name!r} are read when it has finished, and it "
+            f"never finishes: its source {endless!r} is unbounded",
             "Leave blocking() out, or use a bounded source.",
         )
 

@@ -59,13 +59,14 @@ class SubtaskJournal:
         shared: Has what earlier epochs have left; asked in threads.
 
     Attributes:
-        segment: What is appended now is in this segment.
+        segment: The segment that the next entry goes to.
         size: Entries appended so far.
         commit_pause_s: The time from one `sync` to the next that suits the place.
 
     Invariants:
-        What `append` returned for survives the process; it survives the machine, and no
-        later epoch has begun before it, once `sync` has returned after it.
+        An entry survives the process once `append` has returned. It survives the
+        machine, and no later epoch has begun before it, once `sync` has returned after
+        that.
     """
 
     def __init__(
@@ -135,7 +136,7 @@ class SubtaskJournal:
             kind: Result or failure.
             key: The record's key.
             fingerprint: Of what the call was made with: 8 bytes.
-            payload: What it came to.
+            payload: Its outcome.
 
         Raises:
             FencedError: If a later epoch has begun; nothing was appended.

@@ -1,4 +1,4 @@
-"""What steers a mailbox loop: its flags, its control mail, its first failure."""
+"""The control of a mailbox loop: its flags, its control mail, its first failure."""
 
 from __future__ import annotations
 

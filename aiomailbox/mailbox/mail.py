@@ -141,7 +141,7 @@ class Mail:
 
     @property
     def description(self) -> str:
-        """What the mail is, rendered now."""
+        """The text that describes the mail, rendered now."""
         if self._description:
             if self._description_args:
                 return self._description % self._description_args

@@ -1,4 +1,4 @@
-"""What a mailbox loop measures about itself, as plain numbers."""
+"""The measurements of a mailbox loop, as plain numbers."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class PeriodMeter:
 
 
 class TimeShares(NamedTuple):
-    """What a task did with its time lately, milliseconds per second.
+    """How a task spent its time lately, in milliseconds per second.
 
     Attributes:
         busy: Processing, or awaiting something inside of it.
@@ -287,8 +287,8 @@ class MailboxMetrics:
         idle: Time without input, for the task's suspensions to use as their timer.
         backpressured: Time without room in the outputs, likewise.
         hard_backpressured: Time without room in the middle of a step of work.
-        ran: Time in which the loop had the event loop. What is neither this nor one of
-            the others it awaited something in the middle of its work, or its turn.
+        ran: Time in which the loop had the event loop. In the remaining time, which is
+            none of these, it awaited something in the middle of its work, or its turn.
         latency: The probe, or None until `set_up_latency`.
 
     Concept:

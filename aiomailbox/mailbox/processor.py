@@ -284,7 +284,7 @@ class MailboxProcessor:
 
     Attributes:
         mailbox: The mailbox.
-        metrics: What the loop measures.
+        metrics: The measurements of the loop.
         main_executor: Sends mail of `MIN_PRIORITY`, which only the main loop sees.
 
     Concept:

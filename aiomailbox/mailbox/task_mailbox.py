@@ -30,7 +30,7 @@ from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
 
 
 class MailboxState(enum.Enum):
-    """What a mailbox allows.
+    """The operations that a mailbox allows.
 
     Attributes:
         OPEN: Puts and takes.

@@ -280,7 +280,7 @@ class NetworkBuffer:
     Args:
         segment: Owned until the last reference is recycled.
         recycler: Gets the segment back, once.
-        data_type: What the bytes are.
+        data_type: The type of the contents.
         size_bytes: How many bytes of the segment are written.
 
     Concept:
@@ -454,7 +454,7 @@ class ReadOnlySlice:
 
     @property
     def data_type(self) -> DataType:
-        """What the bytes are; decided by the buffer, not by a slice."""
+        """The type of the contents; the buffer decides it, not the slice."""
         return self._root.data_type
 
     @property
@@ -706,7 +706,7 @@ class BufferConsumer:
 
     @property
     def data_type(self) -> DataType:
-        """What the bytes are."""
+        """The type of the contents."""
         return self._buffer.data_type
 
     @property

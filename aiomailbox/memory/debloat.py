@@ -88,7 +88,7 @@ class BufferSizeEma:
         """Return the next size.
 
         Args:
-            total_bytes: What should be in flight.
+            total_bytes: The bytes that should be in flight.
             buffers_in_use: How many buffers share it; none count as one.
         """
         # One at least: with no buffer in use the whole sum would be one buffer's.
@@ -106,7 +106,7 @@ class BufferDebloater:
         options: How sizes follow the throughput.
 
     Attributes:
-        size_bytes: What was announced last, the largest size to begin with.
+        size_bytes: The size that was announced last; at the start the largest one.
         buffering_ms: How long what is in flight takes, as last estimated; None before.
 
     Concept:

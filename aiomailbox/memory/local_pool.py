@@ -484,7 +484,7 @@ class LocalBufferPool:
 
 
 class Demand(NamedTuple):
-    """What one pool must have, and what it could use at most (None: any number)."""
+    """The segments that one pool needs, and its maximum (None: any number)."""
 
     required: int
     maximum: int | None
@@ -643,8 +643,8 @@ class NetworkBufferPool:
         """Create a share of this pool.
 
         Args:
-            required_segments: What the share always has, at least 1.
-            segments_max: What it may grow to; None for no limit.
+            required_segments: The segments that the share always has, at least 1.
+            segments_max: The maximum number of segments; None for no limit.
             owner: Whose it is, for messages and leak reports.
             subpartitions: Number of channels that are counted.
             per_channel_max: Quota: a channel that holds this many makes the pool

@@ -213,11 +213,11 @@ class Metric(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name: Flink's in snake_case where Flink has it.
         kind: How it changes.
-        unit: What is counted, ``"records"``, ``"ms"``, ``"bytes"``; ``"1"`` for a
-            fraction or a plain number.
+        unit: The unit: ``"records"``, ``"ms"``, ``"bytes"``; ``"1"`` for a fraction or
+            a plain number.
         merge: How the values of subtasks become one.
-        text: What it says.
-        scope: What it belongs to.
+        text: Its meaning.
+        scope: Its scope.
         flink: Flink's name, "" if Flink has no such metric.
     """
 

@@ -199,7 +199,8 @@ class MetricGroup:
 
     Attributes:
         hot_keys: Counts the keys of an operator that has any.
-        key_totals: What the calls of each key have used, where calls have keys and a limit.
+        key_totals: The units that the calls of each key have used, if calls have keys
+            and a limit.
 
     Example:
         >>> group = MetricGroup("map")
@@ -225,8 +226,8 @@ class MetricGroup:
 
         Args:
             name: Its name.
-            unit: What is counted.
-            text: What it says, for people.
+            unit: The unit.
+            text: Its meaning, for people.
 
         Raises:
             InvalidArgumentError: If the name is that of another kind of metric.
@@ -261,7 +262,7 @@ class MetricGroup:
             read: Returns the value.
             unit: Its unit.
             merge: How the values of two subtasks become one.
-            text: What it says, for people.
+            text: Its meaning, for people.
 
         Raises:
             InvalidArgumentError: If the name is that of another kind of metric.

@@ -49,10 +49,10 @@ class RateLimit:
         unit: The name of a unit, for display: ``"tokens"``, ``"USD"``.
         per_task: Whether each task has its own limit, without coordination; the job may
             then use that many units for each task.
-        on_refusal: What a server's refusal holds back that says when to come again
-            (Retry-After, `RetryLater`): ``"all"`` calls, as the server means the account;
-            or ``"call"``: only the call that it refused, until a second one is refused
-            within a window of ``per``.
+        on_refusal: The calls that a refusal of the server delays, if it says when to
+            come again (Retry-After, `RetryLater`): ``"all"`` calls, as the server means
+            the account; or ``"call"``: only the call that it refused, until a second
+            one is refused within a window of ``per``.
 
     Raises:
         InvalidArgumentError: If a number is not positive, or ``burst > count``.
@@ -187,11 +187,11 @@ class RateWindow:
     `use` says that this happened now, `release` that it will not.
 
     Args:
-        limit: What may be used.
+        limit: The limit.
 
     Invariants:
-        What `use` was told adds up to at most ``count`` in any closed window of ``per``,
-        if it was reserved when `delay_s` was 0.
+        The units passed to `use` add up to at most ``count`` in any closed window of
+        ``per``, if they were reserved when `delay_s` was 0.
 
     Example:
         >>> window = RateWindow(RateLimit(2, per=1.0))

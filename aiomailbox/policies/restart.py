@@ -81,7 +81,7 @@ class Fault(StrEnum):
 
 
 class Culprit(NamedTuple):
-    """What is behind a failure.
+    """The cause of a failure.
 
     Attributes:
         fault: Whose fault it is.

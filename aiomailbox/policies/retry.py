@@ -91,7 +91,8 @@ class Retry:
         Args:
             attempt: The attempt that has just failed, from 1.
             random: Where jitter comes from.
-            retry_after_s: What the server asked for, seconds; None if nothing.
+            retry_after_s: The delay that the server asked for, in seconds; None if it
+                asked for none.
 
         Returns:
             Seconds; at least ``retry_after_s``, else at most ``maximum``.
@@ -157,10 +158,11 @@ _CAUSES_MAX: Final = 8
 def retry_after_s(answer: object, now_ms: int) -> float | None:
     """Return the Retry-After that an error, or a response, carries.
 
-    It is looked for in this order: the attribute ``retry_after`` (a number of seconds,
-    a timedelta, or the text of the header), then the header ``Retry-After`` of
-    ``response.headers`` (errors of httpx and requests), then of ``headers`` (errors of
-    aiohttp and urllib, and responses), then the same of the error's ``__cause__``.
+    The function looks first at the attribute ``retry_after``: a number of seconds, a
+    timedelta, or the text of the header. Then it looks for the header ``Retry-After``
+    in ``response.headers`` (errors of httpx and requests) and in ``headers`` (errors of
+    aiohttp and urllib, and responses). Last it looks at the error's ``__cause__`` in
+    the same way.
 
     Args:
         answer: An exception, or what a call returned.

@@ -1,4 +1,4 @@
-"""What travels through a job: runs of records, control elements, events, their bytes."""
+"""All that travels through a job: runs of records, control elements, events, bytes."""
 
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.element_codec import (

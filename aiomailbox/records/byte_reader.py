@@ -114,7 +114,7 @@ class ByteReader:
         """Read how many items follow, and refuse more than the bytes can hold.
 
         Args:
-            what: What is counted, for the error.
+            what: The name of the counted thing, for the error.
             width_bytes: How many bytes an item has at least.
 
         Raises:

@@ -1,9 +1,9 @@
 """Stream elements as bytes: a tag, then what belongs to it.
 
 Theory of operation: tags 0 to 6 are Flink's, one record or control element each. Runs
-are ours, since a record at a time is what makes Python slow: a run has a tag of its
-own, 64 for lists of rows and any other up to 127 for a form that is registered with
-the codec, and holds many records behind one tag.
+are ours, because single records make Python slow. A run holds many records behind one
+tag: 64 for lists of rows, and another one up to 127 for a form that is registered with
+the codec.
 """
 
 from __future__ import annotations

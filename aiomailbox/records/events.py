@@ -30,7 +30,7 @@ class Alignment(Enum):
 
 
 class SnapshotType(Enum):
-    """What a barrier asks for; savepoints say in which format.
+    """The kind of snapshot that a barrier asks for; savepoints say in which format.
 
     Concept:
         Flink, ``SnapshotType``; canonical and native are its savepoint formats.
@@ -90,7 +90,7 @@ class CheckpointBarrier(RuntimeEvent):
         checkpoint_id: Number of the checkpoint.
         timestamp_ms: When it was triggered.
         alignment: How the barriers of several inputs meet.
-        snapshot_type: What is asked for.
+        snapshot_type: The kind of snapshot.
         aligned_timeout_ms: After how long alignment is given up for overtaking; not at
             all with 0, as in Flink.
         location: Where the snapshot goes, None for the default place.
@@ -341,7 +341,7 @@ class LatencyMarker:
 
 @dataclass(frozen=True, slots=True)
 class RecordAttributes:
-    """What the records that follow have in common.
+    """The attributes that all following records share.
 
     Attributes:
         is_backlog: They are old, so that throughput counts more than latency.
@@ -410,7 +410,7 @@ class Question(NamedTuple, Generic[T]):
     Attributes:
         desk: Where it was asked: which job's questions.
         number: Which question it is.
-        value: What was asked.
+        value: The value of the question.
 
     Example:
         >>> Question(0, 7, "how much?").answer(3)

@@ -1,7 +1,7 @@
 """Classes of the user's that may travel: a table that is filled at the start of a job.
 
-What is saved lives longer than the modules of this library stay as they are. So the name
-of a class of ours, in saved state and in data in flight, says nothing of its module.
+Saved bytes outlive the present modules of this library. So the name of a class of ours,
+in saved state and in data in flight, says nothing of its module.
 
 Theory of operation: a record is its class's name and its fields, and the name is looked
 up in this table and nowhere else. So bytes from a peer can only make objects of classes

@@ -1,10 +1,11 @@
 """Rows of one shape as columns: what makes undeclared values cheap to send.
 
-Theory of operation: values are converted one by one only where they have to be. Rows
-that are plain tuples of one length, or objects of one declared class, are turned by 90
-degrees, again and again while their columns are such rows; of each column the types are
-looked at once, and a column of scalars goes to msgspec as it is. Where all columns are
-such, as in most runs, they go together: a run of a few hundred rows costs one call.
+Theory of operation: values are converted one by one only where they have to be. The
+codec turns rows that are plain tuples of one length, or objects of one declared class,
+into columns. It repeats that while the columns consist of such rows. It looks at the
+types of each column once, and a column of scalars goes to msgspec as it is. Where all
+columns are such, as in most runs, they go together: a run of a few hundred rows costs
+one call.
 """
 
 from __future__ import annotations

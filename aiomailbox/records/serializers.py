@@ -270,7 +270,7 @@ class SingletonSerializer(Generic[S]):
     """The one value of a type that has no other: a single zero byte.
 
     Args:
-        value: What is read; what is written is not looked at.
+        value: The value that reading gives; writing ignores its argument.
 
     Concept:
         Flink, ``VoidNamespaceSerializer``, ``GlobalWindow.Serializer``.

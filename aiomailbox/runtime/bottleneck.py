@@ -68,7 +68,7 @@ class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         operator: Its label.
         uid: Its uid, or None.
-        cause: What it waits for, or does.
+        cause: The thing that it waits for, or does.
         share: For how much of the time, from 0 to 1.
         observed_s: How long it was looked at, seconds.
         subtask_index: The subtask that does so most, from 0.

@@ -112,15 +112,16 @@ class JobConfig:
             Flink's default: with growing delays if it takes checkpoints, else not at all.
         job_id: The identity of the job, by which its checkpoints are found after the
             program has been restarted; None for its name.
-        restore_from: What the job resumes from: ``"latest"`` for its newest checkpoint
-            that can be read, if there is one, or the path or URL of any checkpoint or
-            savepoint; None to start without state. If the job has checkpoints that
-            descend from that one, it resumes from the newest of them, with a warning: a
-            job that is started again with the same setting repeats nothing.
-        if_finished: What happens if the job has finished before (``restore_from`` a
-            savepoint: has finished after it went on from there): ``"run"`` runs it again,
-            with a warning if it was to resume; ``"return"`` ends it at once, as finished,
-            with `JobResult.finished_before`; ``"refuse"`` fails it with
+        restore_from: The place from which the job resumes: ``"latest"`` for its newest
+            checkpoint that can be read, if there is one, or the path or URL of any
+            checkpoint or savepoint; None to start without state. If the job has
+            checkpoints that descend from that one, it resumes from the newest of them,
+            with a warning: a job that is started again with the same setting repeats
+            nothing.
+        if_finished: The behaviour if the job has finished before (``restore_from`` a
+            savepoint: has finished after it went on from there): ``"run"`` runs it
+            again, with a warning if it was to resume; ``"return"`` ends it at once, as
+            finished, with `JobResult.finished_before`; ``"refuse"`` fails it with
             `JobFinishedError`. The last two need a checkpoint directory.
         allow_unmatched_state: Whether state that belongs to no operator, or to no aggregate
             of one, may be dropped, and new aggregates begin empty.

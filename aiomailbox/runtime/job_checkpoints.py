@@ -395,8 +395,8 @@ class JobCheckpoints:
         if config.restore_from is None or not store.is_left_half_deleted:
             return None
         log.warning(
-            "the job had finished before, and its program died while it cleaned up: "
-            "that is completed, and nothing is run",
+            "the job had finished before, and its program died during the clean-up: "
+            "the job completes the clean-up, and does not run again",
             **facts,
         )
         return when

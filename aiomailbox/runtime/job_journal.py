@@ -201,7 +201,7 @@ class FinishedCalls:
         if restored_id is not None and restored_id < journal.pruned_to:
             self._services.log.warning(
                 "the journal does not reach back to the checkpoint that the job "
-                "resumes from: calls that finished between the two are made again",
+                "resumes from: it repeats calls that finished between the two",
                 checkpoint_id=restored_id,
                 covered_from=journal.pruned_to,
             )

@@ -56,14 +56,14 @@ class OperatorSummary(msgspec.Struct, frozen=True, kw_only=True):
         is_sink: Whether they end here.
         key_totals: The keys whose calls have used most of their limit, where calls have
             keys; those of all subtasks.
-        unit: What a unit of their limit is, "" without one.
+        unit: The unit of their limit; "" without one.
         records_expected: How many records a source has in all, None if it does not know.
         metrics: Its metrics, merged as they are declared.
         num_records_in_per_second: Records that it was given, over the last seconds.
         num_records_out_per_second: Records that it emitted, likewise.
         calls: The asynchronous calls that it has begun, None if it makes none.
-        blocked_by: What it waits for most, as a sentence; "" before it was looked at, and
-            in virtual time.
+        blocked_by: The most frequent reason why it waits, as a sentence; "" before the
+            first sample, and in virtual time.
         hot_keys: The keys with the most records, with their share of all; estimated.
     """
 
@@ -150,7 +150,7 @@ class CheckpointSummary(msgspec.Struct, frozen=True, kw_only=True):
         checkpoint_id: Its number.
         kind: ``"checkpoint"``, or which savepoint.
         place: Where it is.
-        size_bytes: What was written for it.
+        size_bytes: The bytes that were written for it.
         duration_ms: From its trigger until it was complete and committed.
         statistics: Milliseconds and bytes of its parts; see `CheckpointView`.
     """
@@ -202,12 +202,12 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         vertices: Sources first.
         operators: Sources first.
         edges: Those within tasks, too.
-        tasks: What each task says of itself; empty while there are none.
+        tasks: The report of each task; empty while there are no tasks.
         checkpoint_metrics: How many checkpoints there were, and the last one; empty for a
             job without.
         checkpoints: The last completed ones, oldest first.
         failures: The last ones, oldest first.
-        stalls: What has held the event loops of its tasks lately, oldest first.
+        stalls: The last stalls of the event loops of its tasks, oldest first.
         bottleneck: The operator that holds the job up, None if none does.
         stop_reason: Why its sources were stopped, such as a budget that is exhausted.
         declared: The declarations of metrics that aiomailbox does not declare itself.

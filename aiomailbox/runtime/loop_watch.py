@@ -466,7 +466,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         operator: The operator whose code ran; several, joined by arrows, where functions
             run as one; "" outside of operators.
         uid: The operator's uid, None if it has none.
-        mail: What the mail that was run was for; "" if it was input.
+        mail: The purpose of the running mail; "" for input.
         function: The function that stood there.
         line: ``file:line`` of the innermost line of the user's own.
         stack: Where the code stood at that moment, outermost call first.

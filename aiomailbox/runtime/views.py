@@ -321,7 +321,7 @@ class CompletedCheckpoint:
         checkpoint_id: Its number.
         kind: A checkpoint, or one of the savepoints.
         place: Where it is: a path or a URL; ``restore_from=`` takes it.
-        size_bytes: What the tasks have written for it.
+        size_bytes: The bytes that the tasks have written for it.
     """
 
     checkpoint_id: int

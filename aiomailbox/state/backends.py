@@ -388,8 +388,9 @@ class RocksDBStateBackend:
     Args:
         path: The place in which each job creates a directory; None for the system's
             directory for temporary files.
-        memory_bytes: What the caches and buffers of one keyed operator in one subtask
-            may take, about; at least 1 MiB. A single list or map has to fit in it.
+        memory_bytes: The approximate limit for the caches and buffers of one keyed
+            operator in one subtask, in bytes; at least 1 MiB. A single list or map has
+            to fit in it.
 
     Raises:
         InvalidArgumentError: If ``memory_bytes`` is too small, or the path a URL.

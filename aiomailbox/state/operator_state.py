@@ -43,9 +43,9 @@ class RedistributionMode(Enum):
         SPLIT: The elements of all subtasks in a row, in even shares.
         UNION: All elements to every subtask.
         BROADCAST: One subtask's copy to each, for all copies are the same.
-        MERGE: What is about a subtask as a whole, such as how far it is: it stays where
-            it is while the parallelism does, else every subtask gets all and merges
-            it. For operators of ours, not for functions of users.
+        MERGE: State of a subtask as a whole, such as its progress. It stays in place
+            while the parallelism does not change; otherwise every subtask gets all of
+            it, and merges it. For operators of ours, not for functions of users.
     """
 
     SPLIT = "split"

@@ -360,7 +360,7 @@ class MemoryHandover:
     """A `Handover` with room for ``runs_max`` runs; a test takes them out.
 
     Attributes:
-        runs: What was offered and taken, in order.
+        runs: The records that were offered and taken, in order.
     """
 
     def __init__(self, runs_max: int = 1) -> None:
@@ -414,8 +414,8 @@ class TestRuntimeContext:
     Attributes:
         run_mail: The same mailbox as ``mailbox``, as the fake that it is.
         manual_time: The same service as ``processing_time``, as the fake that it is.
-        prepared: What a sink's writer prepared.
-        tasks: What was spawned.
+        prepared: The prepared results of a sink's writer.
+        tasks: The tasks that the operator spawned.
 
     Example:
         >>> context = TestRuntimeContext("enrich", keyed=True)

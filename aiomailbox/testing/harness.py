@@ -36,7 +36,7 @@ class RecordingOutput:
 
     Attributes:
         availability: Always available, unless a test resets it.
-        elements: What was emitted, in order.
+        elements: The emitted elements, in order.
         runs: The runs that were emitted, in order.
         sides: The records of the side outputs, in order.
     """
@@ -196,7 +196,7 @@ class OperatorHarness:
 
     @property
     def output(self) -> list[Emitted]:
-        """What was emitted, in order."""
+        """The emitted elements, in order."""
         return self.recorded.elements
 
     @property
@@ -407,7 +407,8 @@ def redistributed(
     restored with another parallelism; of keyed state and timers each takes its own.
 
     Args:
-        snapshots: What `OperatorHarness.snapshot` returned, one a subtask, in order.
+        snapshots: The results of `OperatorHarness.snapshot`, one for each subtask, in
+            order.
         parallelism: How many new subtasks.
 
     Returns:

@@ -24,7 +24,7 @@ from aiomailbox.state.serializers import kept_in_state
 
 
 class Script(Enum):
-    """What a script may contain besides records."""
+    """The values that a script may contain besides records."""
 
     CRASH = "crash"
     PAUSE = "pause"

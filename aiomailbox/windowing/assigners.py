@@ -85,7 +85,8 @@ class WindowAssigner(ABC, Generic[WindowT_co]):
 
         Args:
             rng: The operator's random source.
-            offsets: What `kept_offset` said of earlier subtasks, if there were any.
+            offsets: The results of `kept_offset` of earlier subtasks, if there were
+                any.
         """
         return self
 
@@ -111,7 +112,7 @@ class WindowStagger(Enum):
 
 
 class _MadeOfDurations(metaclass=Suggesting):
-    """What a class method makes of durations: ``__init__`` takes milliseconds.
+    """A class whose class method takes durations, and ``__init__`` milliseconds.
 
     Raises:
         WrongTypeError: If it is given durations.

@@ -218,6 +218,49 @@ async def test_who_puts_into_a_full_inbox_waits_for_room() -> None:
         am.Inbox(size=0)
 
 
+async def test_an_inbox_takes_records_while_its_job_waits_for_a_restart() -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=10)
+    seen: list[int] = []
+    stumbles = [0]
+
+    def stumble(number: int) -> int:
+        if number in stumbles:
+            stumbles.clear()
+            raise ConnectionError("the network is gone")
+        return number
+
+    env = am.StreamExecutionEnvironment()
+    env.configure(restart=am.restart.fixed_delay(1, 60))
+    env.from_source(inbox).map(stumble).sink_to(seen.append)
+    async with env.start() as job:
+        await inbox.put(0)
+        await asyncio.sleep(1)
+        assert job.state is am.JobState.RESTARTING
+        await inbox.put(1)
+        assert inbox.try_put(2)
+        inbox.close()
+        await job.result()
+        assert job.restarts == 1
+    assert seen == [1, 2]
+
+
+async def test_a_dead_letter_can_answer_its_question() -> None:
+    async def divide(question: am.Question[int]) -> am.Answer[float]:
+        return question.answer(6 / question.value)
+
+    env = am.StreamExecutionEnvironment()
+    failed = am.OutputTag("failed")
+    divided = env.from_questions().map_async(divide, on_error=am.dead_letter(failed))
+    divided.sink_to(am.Answers())
+    divided.get_side_output(failed).map(
+        lambda letter: letter.record.answer(letter.error_type)
+    ).sink_to(am.Answers())
+    async with env.start() as job:
+        assert await job.ask(2) == 3
+        assert await job.ask(0, timeout=5) == "ZeroDivisionError"
+        await job.stop()
+
+
 @pytest.mark.parametrize("drain", [True, False])
 async def test_a_stop_finishes_what_was_put_into_the_inbox_before(drain: bool) -> None:
     """Whoever put it in was told that it was taken."""

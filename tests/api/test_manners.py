@@ -168,6 +168,24 @@ def test_every_error_is_where_the_other_names_are() -> None:
             getattr(am, name)
 
 
+@pytest.mark.parametrize(
+    ("ours", "of_python"),
+    [
+        (errors.InvalidArgumentError, ValueError),
+        (errors.WrongTypeError, TypeError),
+        (errors.AsyncTimeoutError, TimeoutError),
+        (errors.DeadlineExceededError, TimeoutError),
+        (errors.TargetExistsError, FileExistsError),
+        (errors.MissingExtraError, ImportError),
+    ],
+)
+def test_an_error_is_one_of_python_too_where_one_fits(
+    ours: type[Exception], of_python: type[Exception]
+) -> None:
+    assert issubclass(ours, of_python)
+    assert issubclass(ours, am.AioMailboxError)
+
+
 @pytest.mark.parametrize("on_error", [am.fail, am.skip])
 @pytest.mark.parametrize("is_source", [True, False])
 @pytest.mark.parametrize(

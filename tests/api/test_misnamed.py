@@ -463,7 +463,9 @@ async def test_a_second_execute_names_the_job_that_took_the_stream() -> None:
         await env.execute()
     env.from_collection([1]).sink_to(print)
     await env.execute("first")
-    with pytest.raises(am.UsageError, match="job 'first' took all that ends in a sink"):
+    with pytest.raises(
+        am.UsageError, match="job 'first' took all streams that end in a sink"
+    ):
         await env.execute("second")
     # Pulling takes nothing.
     assert await env.from_collection([1]).collect() == [1]

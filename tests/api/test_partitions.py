@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import math
 import random
 import subprocess
 import sys
+import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -316,6 +318,30 @@ async def test_records_that_fit_into_no_file_are_an_error_that_says_so() -> None
         pytest.raises(am.RecordTypeError, match="raise memory_bytes"),
     ):
         await harness.run(harness.process_run, records)
+
+
+@pytest.mark.parametrize("has_keys", [True, False])
+async def test_an_aggregate_of_a_partition_keeps_an_accumulator_and_no_record(
+    has_keys: bool,
+) -> None:
+    made: weakref.WeakSet[Sale] = weakref.WeakSet()
+    kept: list[int] = []
+
+    async def sales() -> AsyncIterator[Sale]:
+        for number in range(20_000):
+            sale = Sale(f"shop {number % 3}", float(number))
+            made.add(sale)
+            yield sale
+        del sale
+        await asyncio.sleep(1)
+        gc.collect()
+        kept.append(len(made))
+
+    stream = am.StreamExecutionEnvironment().from_async_iterable(sales)
+    parts = stream.key_by("shop") if has_keys else stream
+    totals = parts.full_window_partition().aggregate(am.sum_("price"))
+    assert sum(await totals.collect()) == sum(range(20_000))
+    assert kept[0] < 10
 
 
 async def test_sorting_takes_no_checkpoints() -> None:

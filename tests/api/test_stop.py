@@ -51,7 +51,7 @@ async def test_windows_fire_if_the_job_is_drained(
     whole = [sum(range(10)), sum(range(10, 20))]
     assert seen == ([*whole, sum(range(20, 26))] if drain else whole)
     texts = [record.getMessage() for record in caplog.records]
-    dropped = [text for text in texts if "what operators hold is dropped" in text]
+    dropped = [text for text in texts if "operators drop what they hold" in text]
     assert len(dropped) == (not drain)
     assert all("'window reduce': 'open windows'" in text for text in dropped)
     assert_nothing_left()

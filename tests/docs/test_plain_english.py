@@ -1,4 +1,4 @@
-"""Pages for users are in plain English: what can be counted about that.
+"""Pages, the reference and errors are in plain English: what can be counted about that.
 
 A subject that is a clause ("What it returns is stored"), and a sentence that goes on for
 long, have to be read twice. The rest is for readers to judge.
@@ -6,48 +6,39 @@ long, have to be read twice. The rest is for readers to judge.
 
 from __future__ import annotations
 
+import ast
+import importlib
+import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.docs.sentences import sentences_of
+
 ROOT = Path(__file__).parents[2]
 WORDS_MAX = 45
-# For contributors, or tables of measurements; and lists of exit codes.
-NOT_FOR_USERS = {"architecture.md", "flink-map.md", "performance.md"}
+# Lists of exit codes.
 LISTS = ("Exit codes:",)
 PAGES = sorted(
-    page
-    for page in [
-        ROOT / "README.md",
+    [
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")),
         *(ROOT / "docs").glob("*.md"),
-        *(ROOT / "docs" / "concepts").glob("*.md"),
-        *(ROOT / "docs" / "examples").glob("*.md"),
+        *(
+            page
+            for folder in ("concepts", "examples", "decisions")
+            for page in (ROOT / "docs" / folder).glob("*.md")
+        ),
     ]
-    if page.name not in NOT_FOR_USERS
 )
-
-
-def sentences_of(text: str) -> list[str]:
-    """Return the sentences of a page's prose, with code and links as single words."""
-    text = re.sub(r"^```.*?^```", "\n", text, flags=re.DOTALL | re.MULTILINE)
-    text = re.sub(r"`[^`]*`", "Code", text)
-    text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"<\1>", text)
-    blocks: list[list[str]] = [[]]
-    for line in text.splitlines():
-        if not line.strip() or line.startswith("#"):
-            blocks.append([])
-        elif line.startswith("|"):
-            blocks += [[cell.strip()] for cell in line.strip("|").split(" | ")]
-            blocks.append([])
-        elif re.match(r"\s*([*-]|\d+\.) ", line):
-            blocks.append([line.strip().lstrip("*- ")])
-        else:
-            blocks[-1].append(line.strip())
-    found: list[str] = []
-    for block in blocks:
-        found += re.split(r"(?<=[.!?])\s+(?=[A-Z<*(])", " ".join(block))
-    return [sentence for sentence in found if sentence]
+# Parts of a docstring, and the items of its sections, which are not one sentence.
+BETWEEN_PARTS = re.compile(
+    r"\n\s*\n|\n\s*(?=(?:Args|Returns|Raises|Yields|Attributes|Concept|Cost|Invariants"
+    r"|Example):)|\n\s+(?=\*{0,2}\w+: )|\n\s*(?=[-*] )"
+)
+ERRORS = re.compile(r"(Error|Warning|warn|warning)$")
 
 
 def faults(sentence: str) -> list[str]:
@@ -55,20 +46,105 @@ def faults(sentence: str) -> list[str]:
     found = []
     if re.match(r"[*(]*What\b", sentence) and not sentence.rstrip("*)").endswith("?"):
         found.append("its subject is a clause: name the thing that is meant")
-    count = len(sentence.split())
+    words = re.sub(r"(Code,? )+", "Code ", f"{sentence} ").split()
+    count = len(words)
     if count > WORDS_MAX and not sentence.startswith(LISTS):
         found.append(f"it has {count} words: make two of it")
     return found
 
 
+def faults_of(sentences: list[str]) -> dict[str, list[str]]:
+    return {
+        sentence: problems for sentence in sentences if (problems := faults(sentence))
+    }
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_sentence_of_a_page_has_to_be_read_twice(page: Path) -> None:
-    found = {
-        sentence: problems
-        for sentence in sentences_of(page.read_text("utf-8"))
-        if (problems := faults(sentence))
-    }
-    assert not found
+    assert not faults_of(sentences_of(page.read_text("utf-8")))
+
+
+def documented() -> Iterator[Any]:
+    """Yield the objects that the reference documents."""
+    directive = re.compile(
+        r"^\.\. (currentmodule|auto\w+):: (\S+?)(?:\(\))?$", re.MULTILINE
+    )
+    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
+        module = "aiomailbox"
+        for kind, name in directive.findall(page.read_text("utf-8")):
+            if kind == "currentmodule":
+                module = name
+            elif kind == "automodule":
+                found = importlib.import_module(name)
+                yield found
+                yield from vars(found).values()
+            elif "." in name:
+                owner, _, last = name.rpartition(".")
+                yield getattr(importlib.import_module(owner), last)
+            else:
+                yield getattr(importlib.import_module(module), name)
+
+
+def docstrings() -> dict[str, str]:
+    """Return the docstrings of the reference, by the names of their objects."""
+    found: dict[str, str] = {}
+    for each in documented():
+        members = [each]
+        if inspect.isclass(each):
+            members += [
+                getattr(member, "__func__", getattr(member, "fget", member))
+                for kind in each.__mro__
+                for name, member in vars(kind).items()
+                if not name.startswith("_")
+            ]
+        for one in members:
+            home = getattr(one, "__module__", getattr(one, "__name__", None))
+            text = getattr(one, "__doc__", None)
+            if isinstance(text, str) and str(home).startswith("aiomailbox"):
+                name = getattr(one, "__qualname__", "")
+                found[f"{home} {name}"] = inspect.cleandoc(text)
+    return found
+
+
+def test_no_docstring_of_the_reference_has_to_be_read_twice() -> None:
+    found = {}
+    texts = docstrings()
+    assert "aiomailbox.api.stream DataStream.map_async" in texts
+    for name, text in texts.items():
+        prose = re.sub(r"(?ms)^\s*(>>>|\.\.\.|===).*?(?=^\s*$|\Z)", "", text)
+        prose = re.sub(r"``[^`]*``|`[^`]*`", "Code", prose)
+        sentences = [
+            re.sub(r"^\*{0,2}\w+: ", "", sentence)
+            for part in BETWEEN_PARTS.split(prose)
+            for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z(])", " ".join(part.split()))
+        ]
+        if problems := faults_of(sentences):
+            found[name] = problems
+    assert found == {}
+
+
+def texts_of_errors(path: Path) -> Iterator[str]:
+    """Yield the texts that a module gives to errors and warnings."""
+    for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(call, ast.Call) and ERRORS.search(ast.unparse(call.func)):
+            for argument in [*call.args, *(each.value for each in call.keywords)]:
+                if isinstance(argument, ast.Constant):
+                    yield str(argument.value)
+                elif isinstance(argument, ast.JoinedStr):
+                    yield "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "X"
+                        for part in argument.values
+                    )
+
+
+def test_no_error_has_to_be_read_twice() -> None:
+    modules = sorted((ROOT / "aiomailbox").rglob("*.py"))
+    texts = [text for module in modules for text in texts_of_errors(module)]
+    assert len(texts) > 1_000
+    sentences = [
+        sentence for text in texts for sentence in re.split(r"(?<=[.!?:;])\s+", text)
+    ]
+    assert not faults_of(sentences)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +156,7 @@ def test_no_sentence_of_a_page_has_to_be_read_twice(page: Path) -> None:
         ("What is the total of everything?", True),
         (" ".join(["word"] * WORDS_MAX), True),
         (" ".join(["word"] * (WORDS_MAX + 1)), False),
+        (" ".join(["Code,"] * (WORDS_MAX + 1)), True),
     ],
 )
 def test_a_sentence_is_judged(sentence: str, *, is_plain: bool) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -25,6 +27,8 @@ def test_the_defaults_are_those_of_the_code() -> None:
         if isinstance(value, timedelta):
             number, unit = default.split(" ")
             value, default = value / timedelta(**{UNITS[unit]: 1}), float(number)
+        elif isinstance(value, str | Mapping):
+            value = f"`{json.dumps(value)}`"
         elif value is not None and not isinstance(value, bool | int | float):
             value = type(value).__name__
         assert str(default) == str(value), name

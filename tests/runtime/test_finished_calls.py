@@ -175,6 +175,43 @@ async def test_what_a_savepoint_has_not_come_to_is_not_paid_again(
     assert not [name for name in names if "/journal/" in name]
 
 
+async def test_a_job_that_resumes_from_before_its_journal_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = Service()
+
+    def program() -> Any:
+        env = environment(None, parallelism=1)
+        env.enable_checkpointing(None, directory=tmp_path / "jobs")
+        calls = env.from_collection(list(range(400))).map_async(
+            lambda number: service(number),
+            concurrency=1,
+            journal=True,
+            id=lambda number: number,
+        )
+        calls.uid("ask").sink_to(print)
+        return env
+
+    async def until_called(count: int) -> None:
+        while service.keys.total() < count:
+            await asyncio.sleep(0.001)
+
+    async with program().start("squares") as job:
+        await until_called(10)
+        saved = await job.trigger_savepoint(tmp_path / "saved")
+        for count in (50, 100, 150):
+            await until_called(count)
+            await job.trigger_checkpoint()
+        await job.cancel()
+    told = "the journal does not reach back to the checkpoint"
+    assert told not in caplog.text
+    made = service.keys.total()
+    await program().execute("squares", restore_from=saved.place)
+    assert told in caplog.text
+    # Those between the savepoint and the checkpoint that the journal begins at.
+    assert service.keys.total() > 400 > made
+
+
 async def test_a_journal_stays_small_while_a_job_goes_on(tmp_path: Path) -> None:
     service = Service(0.001)
     env = environment(tmp_path, parallelism=1, retention=am.Retention.ON_CANCELLATION)

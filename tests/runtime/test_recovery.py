@@ -466,8 +466,25 @@ def test_explain_says_what_a_failure_costs() -> None:
     assert "sink 'FunctionSink': at least once" in env.explain()
 
 
+def test_a_sink_that_says_nothing_of_its_guarantee_counts_as_at_least_once() -> None:
+    class Silent:
+        def create_writer(self, context: Any) -> Any: ...
+
+        def create_committer(self, context: Any) -> Any: ...
+
+    class Exact(Silent):
+        guarantee = am.Guarantee.EXACTLY_ONCE
+
+    env = am.StreamExecutionEnvironment().enable_checkpointing(am.seconds(1))
+    for sink in (Silent(), Exact()):
+        env.from_collection([1]).sink_to(sink)
+    assert "sink 'Silent': at least once" in env.explain()
+    assert "sink 'Exact': exactly once" in env.explain()
+
+
+@pytest.mark.parametrize("end", ["failed", "was cancelled"])
 async def test_a_job_that_has_failed_leaves_the_journal_and_one_that_has_not_does_not(
-    tmp_path: Path,
+    tmp_path: Path, end: str
 ) -> None:
     calls: Counter[int] = Counter()
 
@@ -486,8 +503,14 @@ async def test_a_job_that_has_failed_leaves_the_journal_and_one_that_has_not_doe
         called.uid("call").map(fails).sink_to(lambda _: None)
         return env
 
-    with pytest.raises(JobFailedError):
-        await program(FailsAt(10)).execute("calls")
+    if end == "failed":
+        with pytest.raises(JobFailedError):
+            await program(FailsAt(10)).execute("calls")
+    else:
+        async with program(FailsAt()).start("calls") as job:
+            while not calls[10]:
+                await asyncio.sleep(0.001)
+            await job.cancel()
     assert calls[5] == 1
     await program(FailsAt()).execute("calls", restore_from="latest")
     assert {calls[value] for value in range(10)} == {1}

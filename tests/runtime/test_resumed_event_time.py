@@ -123,6 +123,27 @@ class Contents(am.ProcessWindowFunction):
         out.collect((context.current_watermark, list(elements)))
 
 
+async def test_a_late_record_is_late_again_and_its_window_does_not_come_back(
+    tmp_path: Path,
+) -> None:
+    """The window from 0 to 100 fires before the savepoint; 20 comes after it."""
+    clock = Clock([10, 250, 20, 260, 400])
+    late = am.OutputTag("late")
+
+    def build(env: am.StreamExecutionEnvironment, found: list[Any]) -> None:
+        keyed = numbers(env, clock).key_by(key)
+        windows = keyed.window(am.TumblingEventTimeWindows.of(am.millis(100)))
+        sums = windows.side_output_late_data(late).reduce(lambda a, b: a + b)
+        sums = sums.uid("windows")
+        sums.sink_to(found.append).uid("seen")
+        sums.get_side_output(late).sink_to(
+            lambda number: found.append(("late", number))
+        ).uid("late")
+
+    found = await cut(tmp_path, 2.5, build)
+    assert found == [10, "resumed", ("late", 20), 510, 400]
+
+
 class Watermarks(am.ProcessFunction):
     """Tells how far event time is at each record."""
 

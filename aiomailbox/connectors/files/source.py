@@ -446,12 +446,12 @@ class FileSource(Generic[OutT]):
             ``"parquet"`` (needs pyarrow); None to infer it from the path's suffix, before
             ``.gz``.
         records: The form of a record: dict, ``"namedtuple"``, or a dataclass,
-            `msgspec.Struct` or NamedTuple class. For CSV and JSON also the types of some
-            fields by name, ``{"price": float}``, which makes dicts; for CSV
-            ``"infer"``, which makes dicts with the types of each file's first MiB (needs
-            pyarrow); for Parquet ``"batch"`` (each Arrow batch is one record). None for
-            dict, for Parquet ``"namedtuple"``. The values of a CSV file are text if no
-            types are given.
+            `msgspec.Struct` or NamedTuple class. CSV and JSON also take the types of
+            some fields by name, ``{"price": float}``, which makes dicts. CSV also takes
+            ``"infer"``, which makes dicts with the types of each file's first MiB
+            (needs pyarrow). Parquet also takes ``"batch"``: each Arrow batch is one
+            record. None for dict, for Parquet ``"namedtuple"``. The values of a CSV
+            file are text if no types are given.
         columns: For CSV, the names of the columns, if the first row does not have them;
             for Parquet, which columns to read.
         watch: How often to look for new files: a timedelta or seconds. It then never

@@ -158,7 +158,7 @@ def _driver_threads(session: Any) -> str | None:
 def _no_memory_error(doing: str, dead: list[str]) -> SparkJobError:
     return SparkJobError(
         f"while {doing}, Spark's driver ran out of memory: {', '.join(dead)} died, and "
-        f"what it had to fetch never comes (the driver's log has the "
+        "the rows that it had to fetch never come (the driver's log has the "
         f"OutOfMemoryError). {MEMORY_REMEDY}"
     )
 

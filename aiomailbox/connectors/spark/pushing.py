@@ -341,8 +341,9 @@ def _grant(attempt: Attempt) -> None:
 def _other_rows(index: int, rows: int, known: int) -> SourceChangedError:
     return SourceChangedError(
         f"an attempt of partition {index} has other rows than the one before it among "
-        f"the first {known} (it has {rows}), which were taken: what Spark computes comes "
-        "out otherwise each time. Sort it with order_by=, or read it with stage=."
+        f"the first {known}, which the source has read (it has {rows} rows): Spark "
+        "computes different rows each time. Sort them with order_by=, or read them "
+        "with stage=."
     )
 
 
@@ -565,7 +566,7 @@ class Push:
     ) -> _Job:
         if not self._has_left:
             raise SparkJobError(
-                f"Spark says that its job has ended well, and partitions {parts} have "
+                f"Spark reports that its job has succeeded, but partitions {parts} have "
                 "not sent all of their rows"
             )
         self._has_left = False

@@ -344,8 +344,8 @@ class SparkReader(Receiver[SparkSplit, Never]):
         fingerprint = item.fingerprint
         if split.fingerprint not in {"", fingerprint}:
             raise SourceChangedError(
-                "the DataFrame is not the one that the position was taken of: its plan, "
-                f"its schema or its partitions changed ({split.fingerprint} became "
+                "the position to resume from is one in another DataFrame: the plan, the "
+                f"schema or the partitions have changed ({split.fingerprint} became "
                 f"{fingerprint}). {_REMEDY}"
             )
         if self._plan.stage is not None:

@@ -360,9 +360,9 @@ def _partition_bytes_max(plan: ReadPlan) -> int | None:
 
 def _too_large(index: int, size_bytes: int) -> SparkJobError:
     return SparkJobError(
-        f"partition {index} has {size_bytes >> 20} MiB or more, and Spark's driver could "
-        "not bring it here without harm: it has that room for each partition by its heap "
-        f"and spark.driver.maxResultSize. {MEMORY_REMEDY}"
+        f"partition {index} has {size_bytes >> 20} MiB or more. Spark's driver has less "
+        "room than that for a partition, by its heap and spark.driver.maxResultSize. "
+        f"{MEMORY_REMEDY}"
     )
 
 

@@ -32,7 +32,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 @renamed(
     path=" Leave it out: all columns come as Arrow batches, user-defined types too.",
-    stage_name=' To read what is staged, write SparkSource.from_stage("directory").',
+    stage_name=' To read staged rows, write SparkSource.from_stage("directory").',
 )
 class SparkSource(RowsAsRecords, Generic[OutT]):
     """Reads the partitions of a Spark DataFrame, in their order.
@@ -159,7 +159,7 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
             raise InvalidArgumentError(
                 "df",
                 "there is no DataFrame to stage",
-                f"To read what is staged, write SparkSource.from_stage({stage!r}).",
+                f"To read staged rows, write SparkSource.from_stage({stage!r}).",
             )
         schema = checked_schema(df)
         if partitions is not None:
@@ -333,7 +333,7 @@ def _check_read(read: str, stage: Stage | None, listen: str | None, df: Any) -> 
         )
     if read == "push" and stage is not None:
         raise InvalidArgumentError(
-            "read", "what is staged is read from files", "Leave read= or stage= out."
+            "read", "staged rows are read from files", "Leave read= or stage= out."
         )
     if listen is not None and read != "push":
         raise InvalidArgumentError(

@@ -151,8 +151,8 @@ class Stage:
             return staged
         if identity:
             raise SourceChangedError(
-                f"nothing is staged in {str(self.directory)!r}, where the rows were that "
-                "the position was taken of. Bring them back, or start anew."
+                f"nothing is staged in {str(self.directory)!r}, but the position to "
+                "resume from is in rows that were there. Bring them back, or start anew."
             )
         if df is None:
             raise nothing_staged(self.directory)
@@ -173,8 +173,8 @@ class Stage:
         if staged.identity in {identity, self._written}:
             return
         raise SourceChangedError(
-            f"{place!r} holds rows that were staged before. Whether they are still "
-            "those of the DataFrame, its plan does not say. To read them, write "
+            f"{place!r} holds rows that were staged before, and the plan of the DataFrame "
+            "does not show whether these are still its rows. To read them, write "
             f"SparkSource.from_stage({place!r}); to stage others, give another "
             "directory, or delete this one."
         )

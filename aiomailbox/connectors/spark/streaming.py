@@ -92,7 +92,7 @@ class SparkStreamSource(RowsAsRecords):
         trigger: Spark's trigger, such as ``{"processingTime": "1 second"}`` or
             ``{"availableNow": True}``, which ends with what is there; None for a batch as
             soon as the one before is done.
-        records: What a record is; see `SparkSource`.
+        records: The form of a record; see `SparkSource`.
         batch_rows: The most rows of an Arrow batch.
         handover_batches: How many of these may wait for the pipeline.
 

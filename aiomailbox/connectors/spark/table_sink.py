@@ -110,7 +110,7 @@ class SparkTableSink:
 
     @property
     def guarantee(self) -> Guarantee:
-        """What is promised about records that are processed again after a failure."""
+        """The guarantee for records that the job processes again after a failure."""
         return (
             Guarantee.AT_LEAST_ONCE if self._ledger is None else Guarantee.EXACTLY_ONCE
         )

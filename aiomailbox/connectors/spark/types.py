@@ -257,7 +257,7 @@ def output_schema(
     if given is None:
         raise InvalidArgumentError(
             parameter,
-            "nothing says which columns the records have: a function has no schema",
+            "the columns of the records are unknown: a function has no schema",
             'Give e.g. schema="city string, visits long", a record class, or declare '
             "one: .map(function, output_type=Visit).",
         )

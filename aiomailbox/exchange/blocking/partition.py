@@ -138,8 +138,8 @@ class _FileView:
         """Take the next buffer; the caller recycles it.
 
         Returns:
-            What was taken, or None: nothing is read yet, or an event blocks, or
-            `is_released`.
+            The buffer that was taken, or None: nothing is read yet, or an event blocks,
+            or `is_released`.
         """
         if self._is_blocked or not self._loaded:
             return None
@@ -401,11 +401,11 @@ DEFAULT_READ_AHEAD_BYTES: Final = 8 * 32 * 1024
 class BlockingResultPartition:
     r"""Output that is written to files, and read after its producer has finished.
 
-    What is emitted is encoded. Readers on this loop get it decoded, those on other
-    loops as bytes; any number of them, one after the other or at a time. It holds no
-    checkpoint barriers: there is nothing to align with a producer that has ended. Files
-    have no name: no other process can open them, and they are gone when the partition
-    is released or the process ends.
+    The partition encodes emitted records. Readers on this loop get it decoded, those on
+    other loops as bytes; any number of them, one after the other or at a time. It holds
+    no checkpoint barriers: there is nothing to align with a producer that has ended.
+    Files have no name: no other process can open them, and they are gone when the
+    partition is released or the process ends.
 
     Args:
         partition_id: Whose output, and towards which edge.
@@ -415,7 +415,7 @@ class BlockingResultPartition:
         subpartition_count: Number of consumers, at least 1.
         codec: For the elements.
         directory: On which disk; None for the system's place for temporary files.
-        read_ahead_bytes: What each reader may hold in memory.
+        read_ahead_bytes: The bytes that each reader may hold in memory.
 
     Attributes:
         availability: True while another buffer fits: the pool's own latch. False while

@@ -1,1 +1,1 @@
-"""What both stacks of buffers, of objects and of bytes, stand on."""
+"""The common base of both stacks of buffers, of objects and of bytes."""

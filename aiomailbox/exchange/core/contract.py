@@ -1,4 +1,4 @@
-"""What crosses a channel inside a loop, and what the ends of a subpartition agree on."""
+"""The contents of a channel inside a loop, and the contract between its ends."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ SEQUENCE_MODULUS: Final = 2**32
 
 
 class PolledBuffer(NamedTuple):
-    """What a poll took.
+    """The result of a poll.
 
     Attributes:
         buffer: The buffer; its consumer recycles it.
@@ -252,12 +252,12 @@ class PolledBuffer(NamedTuple):
 
 
 class PolledBytes(NamedTuple):
-    """What a poll of bytes took.
+    """The result of a poll of bytes.
 
     Attributes:
         buffer: The bytes; their consumer recycles them.
         backlog: Data buffers that could be taken after this one.
-        next_data_type: What could be taken next, ``NONE`` if nothing is ready.
+        next_data_type: The type of the next buffer, ``NONE`` if nothing is ready.
         sequence_number: Number of this buffer on its channel, modulo 2**32.
 
     Concept:
@@ -271,7 +271,7 @@ class PolledBytes(NamedTuple):
 
 
 class ChannelStatistics(NamedTuple):
-    """What waits in a channel now, and what has been taken from it so far.
+    """The queue of a channel now, and the totals that were taken from it so far.
 
     Sizes are estimates, as in `ObjectBuffer.size_bytes`; events count as buffers.
     """

@@ -144,7 +144,7 @@ class PrioritizedDeque(Generic[ItemT]):
 
 
 class Queueable(Protocol):
-    """What a queue asks of its buffers."""
+    """The methods that a queue needs of its buffers."""
 
     @property
     def event(self) -> RuntimeEvent | None:
@@ -419,7 +419,8 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
         Args:
             event: The event; dropped if the reader has left.
             buffer: Carries it, taken over; None makes one.
-            overtaken: What was `in_flight` before, if it is a barrier that overtakes.
+            overtaken: The former result of `in_flight`, if it is a barrier that
+                overtakes.
         """
         if buffer is None:
             buffer = self._buffer_of(event)
@@ -469,7 +470,7 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
 
         Args:
             checkpoint_id: Of the barrier.
-            overtaken: What was found by `before_barrier`.
+            overtaken: The result of `before_barrier`.
         """
         for buffer in self._buffers:
             event = buffer.event
@@ -659,7 +660,7 @@ class SubpartitionView(Generic[PolledT]):
     """The end of one subpartition that is read; there is one at most.
 
     Args:
-        subpartition: What is read.
+        subpartition: The subpartition to read.
         listener: Notified when something can be taken; about what is queued
             already only if `tell_again` is called.
         on_acknowledged: Called when the reader has processed all records.

@@ -466,7 +466,7 @@ def check_listener(address: PeerAddress, security: Security) -> None:
         return
     raise InvalidArgumentError(
         "address",
-        f"{address} can be reached from other machines, and nothing asks who connects",
+        f"{address} can be reached from other machines, and peers are not authenticated",
         "Give a secret or mutual TLS, or listen on 127.0.0.1 or on a unix socket.",
     )
 

@@ -126,9 +126,9 @@ def first(
     Of equally early records the one that came first counts. None if no record counts.
 
     Args:
-        field: What is wanted of the record, a field's name or a function; None for the
-            record itself.
-        by: What says how early it is: a field's name or a function of a record.
+        field: The value to emit: a field's name or a function of the record; None for
+            the record itself.
+        by: The order, earliest first: a field's name or a function of the record.
             Records for which it gives None are ignored.
         where: Records for which it gives something false do not count.
 
@@ -172,8 +172,9 @@ def last(
     Of equally late records the one that came last counts; else as `first`.
 
     Args:
-        field: What is wanted of the record; None for the record itself.
-        by: What says how late it is.
+        field: The value to emit: a field's name or a function of the record; None for
+            the record itself.
+        by: The order, latest last: a field's name or a function of the record.
         where: Records for which it gives something false do not count.
 
     Concept:

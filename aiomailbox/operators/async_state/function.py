@@ -207,7 +207,7 @@ class KeyedAsyncContext(Context, Generic[KeyT]):
         event: The row or timer.
         changes: Takes what the function does.
         context: The operator's context.
-        resource: What ``open`` acquired.
+        resource: The resource that ``open`` acquired.
         refusal: Why there are no timers; empty if there are.
 
     Attributes:
@@ -215,7 +215,7 @@ class KeyedAsyncContext(Context, Generic[KeyT]):
         current_key: The key.
         current_watermark: The watermark before the row, or the one that fired.
         time_domain: Of a timer; None for a row.
-        resource: What the asynchronous context manager of ``open`` gave, or None.
+        resource: The value of the asynchronous context manager of ``open``, or None.
         keyed_state: The state of the row's key: ``keyed_state.get_value(descriptor)`` and
             so on.
         timer_service: The timers of the row's key.

@@ -167,7 +167,7 @@ class Collector(Generic[OutT]):
         """Pass on what was taken since the last time, side outputs first.
 
         Raises:
-            BaseException: What `collect` raised, if the function caught it.
+            BaseException: The error of `collect`, if the function caught it.
         """
         if self._failure is not None:
             raise self._failure

@@ -1,4 +1,4 @@
-"""What a task gives its operators: the only door to everything outside them."""
+"""The context of an operator: its only access to everything outside."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RepeatedWarnings:
         """Say that something happened, or say it later: at most once a second.
 
         Args:
-            event: What happens; one of few texts.
+            event: The event; one of few texts.
             count: How often it happened.
             error: Why, the first time of these.
         """

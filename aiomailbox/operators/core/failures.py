@@ -205,9 +205,9 @@ class RecordFailures:
         """Do with a failed record what ``on_error`` says.
 
         Args:
-            record: What the function was called with.
+            record: The argument of the function.
             timestamp: Its event time in milliseconds; None or `MIN_TIMESTAMP` if none.
-            error: What the function raised.
+            error: The exception that the function raised.
 
         Raises:
             UserFunctionError: From ``error``, if records may not fail, or this one

@@ -368,11 +368,11 @@ class RecordFields:
     """The fields that records can have.
 
     Attributes:
-        names: What to tell people.
-        readable: What else can be read by name: properties and methods.
+        names: Their names, for messages.
+        readable: Other names that can be read: properties and methods.
         are_keys: Whether the records are dicts, whose fields may have any names.
-        types: What is known of the types of some: an annotation, or the type of a column
-            of Arrow, which is the same one wherever the field goes unchanged.
+        types: The known types of some fields: an annotation, or the type of a column of
+            Arrow, which is the same one wherever the field goes unchanged.
 
     Example:
         >>> fields = RecordFields.of_records([{"user": "a", "amount": 2}])
@@ -439,7 +439,7 @@ class RecordFields:
         Args:
             names: Those of what is made.
             parameter: Under which name a new one was given.
-            types: What is known of their types.
+            types: Their known types.
 
         Raises:
             InvalidArgumentError: If a new name cannot be that of a field.
@@ -494,7 +494,7 @@ class RecordFields:
         """Refuse a field that no record has.
 
         Args:
-            selector: What the user chose by; functions are not looked at.
+            selector: The user's field names; functions are not looked at.
             parameter: Under which name.
 
         Raises:

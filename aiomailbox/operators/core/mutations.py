@@ -171,7 +171,7 @@ def _shown(one: Any) -> str:
 
 
 class MutationCheck:
-    """What one operator in one subtask got and emitted last, and how it was then.
+    """The last records that an operator in a subtask received and emitted, and copies.
 
     Args:
         operator: The operator's name.

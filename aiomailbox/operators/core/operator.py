@@ -1,4 +1,4 @@
-"""What an operator is: the contract, and the one class that keeps it."""
+"""Operators: the contract, and the one class that implements it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from aiomailbox.state.operator_state import OperatorStateSnapshot, Redistributio
 
 
 class BlockCause(enum.Enum):
-    """What is waited for, or done.
+    """The thing that an operator waits for, or does.
 
     Attributes:
         INPUT: The task waits for input.
@@ -68,10 +68,10 @@ class BlockCause(enum.Enum):
 
 
 class Blocked(NamedTuple):
-    """What an operator waits for.
+    """The reason why an operator waits.
 
     Attributes:
-        cause: What it is.
+        cause: The thing itself.
         what: Which one, for people: the name of a limit, a line.
     """
 
@@ -98,7 +98,7 @@ class RunInterruption:
     Attributes:
         watch: Says whether it is time for `look_around`.
         may_leave: Whether the caller keeps a rest.
-        rest: What the operator left of the run; the caller takes it away.
+        rest: The rest of the run that the operator left; the caller takes it away.
     """
 
     __slots__ = ("_mailbox", "may_leave", "rest", "watch")
@@ -151,10 +151,10 @@ class OpenCall:
     """One call that has not ended.
 
     Attributes:
-        record: What the function was called with, as text, truncated if it is long.
+        record: The argument of the function as text, truncated if it is long.
         attempt: Which attempt it is, from 1.
         age_s: How long ago this attempt began, seconds, waiting for the limit included.
-        waits_for: What it waits for, in words.
+        waits_for: The reason why it waits, in words.
         line: ``file:line`` of the innermost line of the user's; "" if it was not asked
             for.
     """
@@ -265,8 +265,8 @@ class Output(Protocol):
 
     Attributes:
         availability: True while results can be taken without exceeding the bounds.
-            What one record emits always fits; an operator that emits more (a generator)
-            checks it between its items and waits with `Availability.wait`.
+            The results of one record always fit; an operator that emits more (a
+            generator) checks it between its items and waits with `Availability.wait`.
     """
 
     availability: Availability
@@ -705,7 +705,7 @@ class RowsNote:
     The operators of all subtasks in this process share it with the description of the job.
 
     Attributes:
-        reason: What happened; "" for nothing.
+        reason: The event; "" for none.
 
     Example:
         >>> note = RowsNote()
@@ -857,7 +857,7 @@ class TwoInputOperator(Operator):
 
 
 class _OperatorInput:
-    """What both inputs have in common."""
+    """The part that both inputs share."""
 
     __slots__ = ("_operator",)
     index: int

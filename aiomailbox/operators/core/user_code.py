@@ -51,7 +51,7 @@ from aiomailbox.state.store import KeyedStateStore
 
 
 class CallableKind(Enum):
-    """What calling a function gives."""
+    """The kind of result that calling a function gives."""
 
     SYNC = "a value"
     ASYNC = "a coroutine"
@@ -542,7 +542,7 @@ def compiled(what: str, source: str) -> CodeType:
 
 
 class FunctionStateContext:
-    """What `CheckpointedFunction` may use.
+    """The state that a `CheckpointedFunction` may use.
 
     Attributes:
         is_restored: Whether the job resumes from a snapshot. So it may have what other
@@ -823,7 +823,7 @@ def call_hook(
 ) -> Any:
     """Call a hook of the user's, and name operator, uid and hook in what it raises.
 
-    What it awaits is left to the caller; see `naming_hook`, also for the arguments.
+    The caller awaits its result; see `naming_hook`, also for the arguments.
 
     Raises:
         UserFunctionError: From whatever it raises.

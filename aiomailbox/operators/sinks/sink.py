@@ -80,15 +80,15 @@ class CommitterContext:
 
     Attributes:
         job_name: The job's name.
-        execution_id: What `RuntimeContext.execution_id` is to the sink's writers.
+        execution_id: As `RuntimeContext.execution_id` of the sink's writers.
         operator_name: The sink's name.
         uid: The sink's uid as the user gave it, or None.
-        operator_id: What `RuntimeContext.operator_id` is to the sink's writers.
-        job_id: What `RuntimeContext.job_id` is to the sink's writers.
+        operator_id: As `RuntimeContext.operator_id` of the sink's writers.
+        job_id: As `RuntimeContext.job_id` of the sink's writers.
         commits_at_checkpoints: Whether the job takes checkpoints, and commits at each.
         is_resumable: Whether a checkpoint may outlive this execution, so that another
             one resumes from it.
-        lineage: What `RuntimeContext.lineage` is to the sink's writers.
+        lineage: As `RuntimeContext.lineage` of the sink's writers.
     """
 
     job_name: str
@@ -136,7 +136,8 @@ class Committer(Protocol):
         times; any other error fails the job.
 
         Args:
-            committables: What writers prepared, of all subtasks; may be empty if final.
+            committables: The prepared results of the writers of all subtasks; may be
+                empty if final.
             checkpoint_id: The checkpoint that has it; 0 in a job without checkpoints.
             is_final: Whether everything is there then. The job may still fail, if
                 another of its sinks does.
@@ -361,7 +362,7 @@ class SinkOperator(Operator):
         return naming_hook(hook, context.operator_name, context.uid)
 
 
-# What a sink promises about records that are processed again after a failure.
+# The guarantee of a sink for records that the job processes again after a failure.
 
 
 class Guarantee(Enum):

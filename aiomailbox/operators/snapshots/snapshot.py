@@ -22,16 +22,16 @@ class OperatorSnapshot:
     """All that an operator keeps, at one moment: nothing that happens later changes it.
 
     It is taken between two records, on the loop, and made bytes anywhere: see
-    `snapshot_chunks`. What is large, keyed state and timers, is a mapping by key
-    group that is asked for one group at a time, so that a store may keep a group as it
-    was until it has been asked for.
+    `snapshot_chunks`. Keyed state and timers, which are large, are mappings by key
+    group. A reader asks for one group at a time, so a store needs to keep a group
+    unchanged only until then.
 
     Attributes:
         keyed: The keyed state; after a change of parallelism, that of several former
             subtasks, of which a new one takes its key groups.
         operator: The lists and broadcast maps of the user's function, by name.
         timers: The timers, by the name of their service.
-        own: What the operator itself keeps, by name: calls in flight, positions.
+        own: The operator's own state, by name: calls in flight, positions.
         watermark: How far event time had come before it, milliseconds.
 
     Concept:

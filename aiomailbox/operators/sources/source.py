@@ -83,7 +83,7 @@ class ReaderOutput(SplitOutput, Protocol):
 
 
 class ReaderContext(Protocol):
-    """What a reader may use of its task.
+    """The parts of its task that a reader may use.
 
     Attributes:
         operator_name: The source's name.
@@ -122,7 +122,7 @@ class ReaderContext(Protocol):
 
 
 class EnumeratorContext(Protocol[SplitT]):
-    """What an enumerator may use of its job."""
+    """The parts of its job that an enumerator may use."""
 
     parallelism: int
 

@@ -374,7 +374,7 @@ def body_bytes(header: bytes | bytearray | memoryview, bytes_max: int) -> int:
     """
     length, magic, number = FRAME_HEADER.unpack_from(header)
     if magic != MAGIC or number != _CONTROL:
-        raise CorruptStreamError("what came is no frame of the control channel")
+        raise CorruptStreamError("the bytes are no frame of the control channel")
     size = length - FRAME_HEADER.size
     if not 0 < size <= bytes_max:
         raise CorruptStreamError(

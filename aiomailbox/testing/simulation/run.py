@@ -446,7 +446,9 @@ class _Program:
                 raise RunFailedError("the job has failed") from error
             life.world.note(life.now(), f"life {life.number}: the job has failed")
         except DeadlockError as error:
-            raise RunFailedError("the job waits for what never comes") from error
+            raise RunFailedError(
+                "the job waits for an event that never comes"
+            ) from error
         except asyncio.CancelledError as error:
             if not self._loop.is_exhausted:
                 raise

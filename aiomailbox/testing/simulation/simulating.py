@@ -38,8 +38,8 @@ class SimulatedRun:
     Attributes:
         seed: Its seed.
         faults: The faults that it survived, in order.
-        trace: What happened, line by line: the same whenever the seed is the same.
-        calls: What `SimulatedSink.call` was asked for.
+        trace: The events, line by line; the same for the same seed.
+        calls: The calls of `SimulatedSink.call`.
         attempts: How often the tasks were started, the first time included.
         journal_appends: Whether finished calls were kept in files: none of those is made
             again. Else an object store had them: what had not been uploaded is.
@@ -55,10 +55,10 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """What `simulate` has found: nothing wrong.
+    """The report of `simulate`: it has found nothing wrong.
 
     Attributes:
-        outputs: What the run without faults committed.
+        outputs: The rows that the run without faults committed.
         runs: The runs with faults, in the order of their seeds.
     """
 
@@ -79,7 +79,7 @@ class SimulationError(AioMailboxError, AssertionError):
         faults: The faults until then, in order.
         missing: Rows that were to be committed and were not, with their counts.
         unexpected: Rows that were committed and were not to be, or too often.
-        trace: What happened, line by line.
+        trace: The events, line by line.
     """
 
     def __init__(
@@ -119,11 +119,12 @@ def simulate(
 ) -> SimulationReport:
     """Run a pipeline under faults, and compare what it committed with a run without.
 
-    Each run is on virtual time, in this thread, and its seed decides everything: when
-    tasks and the program crash, which writes fail, when the job is rescaled, how long
-    everything takes, how large buffers are, and whether barriers are aligned, overtake
-    data, or do so after a while. Checkpoints are in memory, journals of finished calls
-    in a temporary directory, and nothing is left behind.
+    Each run is on virtual time, in this thread, and its seed decides everything. It
+    decides when tasks and the program crash, which writes fail, when the job is
+    rescaled, and how long everything takes. It also decides how large buffers are, and
+    whether barriers are aligned, overtake data, or do so after a while. Checkpoints are
+    in memory, journals of finished calls in a temporary directory, and nothing is left
+    behind.
 
     The program is a deterministic one: its committed rows are the same in any order of
     arrival at operators with several inputs or subtasks. Where they are not, give a
@@ -135,9 +136,9 @@ def simulate(
             streams with ``sink_to(sink)``, and starts nothing. It is called again for
             each life of the program, and keeps nothing that such a crash would lose.
         seeds: Of the runs with faults.
-        faults: What may go wrong; None for a bit of all.
-        parallelisms: What the environment may have: the first one at the beginning,
-            then any after a rescale.
+        faults: The faults that may happen; None for a few of each kind.
+        parallelisms: The parallelisms of the environment: the first one at the
+            beginning, then any of them after a rescale.
         check: Called with what was committed and with what was in the run without
             faults, raises AssertionError if that is not right; None to compare them as
             multisets.
@@ -247,7 +248,7 @@ def _compare(
             check(found, outputs)
         except AssertionError as error:
             raise SimulationError(
-                f"what was committed is not right: {error}",
+                f"the committed rows are not right: {error}",
                 seed=seed,
                 faults=world.taken,
                 trace=world.trace,

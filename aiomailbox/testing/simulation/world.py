@@ -64,7 +64,7 @@ class Calls:
         self.answered[key] += 1
 
 
-# What may go wrong in a simulated run, and how often.
+# The faults of a simulated run, and how often they happen.
 
 
 class Blow(Enum):
@@ -82,7 +82,7 @@ _WEIGHTS: Final = {blow.value for blow in Blow}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """What may go wrong in a simulated run, and how often.
+    """The faults of a simulated run, and how often they happen.
 
     A run gets from 1 to ``blows_max`` blows, each of a kind that is drawn by these
     weights; 0 for a kind that is not wanted. Smaller faults, up to ``small_max``, come with a
@@ -104,8 +104,8 @@ class Faults:
         small_max: How many smaller faults a run gets at most.
         slow_call: A call in a thread, such as writing a snapshot, takes up to seconds.
         failing_write: A file of a checkpoint cannot be written.
-        failing_metadata: What makes a checkpoint count cannot be written, or has been
-            written and an error is raised nevertheless.
+        failing_metadata: The metadata of a checkpoint cannot be written, or an error is
+            raised after it was written.
         lost_acknowledgement: A task's acknowledgement never arrives.
         late_acknowledgement: It arrives up to seconds later.
         late_notification: Tasks are notified of a complete checkpoint seconds later.

@@ -271,7 +271,7 @@ def test_a_class_that_has_no_hash_is_no_key(spark: Any) -> None:
         ),
         (
             {"a": "x"},
-            "column 'a': a record does not fit int64, which the schema says: 'x' is",
+            "column 'a': a record does not fit int64, its type in the schema: 'x' is",
         ),
     ],
 )

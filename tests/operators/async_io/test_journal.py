@@ -337,9 +337,32 @@ async def test_a_result_leaves_only_when_it_is_durable(
     assert driven.values == []
     # Finished calls hold no slot.
     assert service.values == ["a", "b", "c", "d"]
-    assert driven.metrics["waiting_for_journal"] == 3 or len(driven.values) == 0
+    # The thread is at the other three.
+    assert driven.metrics["waiting_for_journal"] == 1
     may_sync.set()
     assert texts(await driven.finish()) == answers("a", "b", "c", "d")
+
+
+async def test_no_more_calls_are_made_than_the_capacity_before_results_are_durable(
+    attempts: Attempts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So a crash repeats no more of them, however long an upload takes."""
+    service = Service()
+    driven = await attempts.start(service, capacity=6)
+    journal = driven.operator._rows.journal._journal
+    may_sync, sync = asyncio.Event(), journal.sync
+
+    async def slow() -> None:
+        await may_sync.wait()
+        await sync()
+
+    monkeypatch.setattr(journal, "sync", slow)
+    names = [f"order {number}" for number in range(20)]
+    driven.send(names)
+    await asyncio.sleep(100)
+    assert service.values == names[:6]
+    may_sync.set()
+    assert texts(await driven.finish()) == answers(*names)
 
 
 async def test_results_of_a_stopped_attempt_do_not_leave(attempts: Attempts) -> None:

@@ -590,7 +590,7 @@ class Applied:
             UsageError: Always; says what to do.
         """
         raise UsageError(
-            "nothing has run yet: DataFrames are lazy. materialize(path) returns what "
+            "nothing has run yet: DataFrames are lazy. The result of materialize(path) "
             "has metrics."
         )
 

@@ -451,7 +451,9 @@ async def test_what_cannot_run_side_by_side_is_refused_before_a_job(
     with pytest.raises(UsageError, match="the pipeline has 64 subtasks"):
         await run(df, out, schema="id long", parallelism=64)
     mapped = am.pipeline(lambda rows: rows.map(lambda row: row)).run_on
-    with pytest.raises(InvalidArgumentError, match="nothing says which columns"):
+    with pytest.raises(
+        InvalidArgumentError, match="the columns of the records are unknown"
+    ):
         await mapped(df, out)
     with pytest.raises(InvalidArgumentError, match="is not a path"):
         await run(df, schema="id long")

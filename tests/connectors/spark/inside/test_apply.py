@@ -466,7 +466,9 @@ def test_what_cannot_run_over_a_shuffle_is_refused_before_a_job(spark: Any) -> N
     ):
         with pytest.raises(kind, match=words):
             am.pipeline(build).apply_to(df, schema="id long")
-    with pytest.raises(InvalidArgumentError, match="nothing says which columns"):
+    with pytest.raises(
+        InvalidArgumentError, match="the columns of the records are unknown"
+    ):
         am.pipeline(lambda rows: rows.map(lambda row: row)).apply_to(df)
     declared = am.pipeline(
         lambda rows: rows.map(lambda row: Doubled(row.id, 0), output_type=Doubled)
