@@ -172,6 +172,7 @@ from aiomailbox.runtime.bottleneck import (
     VertexPressure,
 )
 from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
+from aiomailbox.runtime.held_loop import Stall
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
     EdgeSummary,
@@ -180,7 +181,6 @@ from aiomailbox.runtime.job_snapshot import (
     JobSnapshot,
     OperatorSummary,
 )
-from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.master import JobResult
 from aiomailbox.runtime.processes.starter import Processes
 from aiomailbox.runtime.views import CheckpointView, CompletedCheckpoint

@@ -18,7 +18,7 @@ from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.runtime.bottleneck import Bottleneck
 from aiomailbox.runtime.config import JobState
-from aiomailbox.runtime.loop_watch import Stall
+from aiomailbox.runtime.held_loop import Stall
 from aiomailbox.runtime.views import TaskView
 
 # Grows with each change that a reader of the one before would misunderstand.

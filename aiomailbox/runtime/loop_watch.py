@@ -22,19 +22,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import functools
 import gc
-import inspect
-import pathlib
 import random
 import sys
 import threading
 import time
-import traceback
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -42,187 +37,20 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from aiomailbox.clock import Clock, SystemClock
-from aiomailbox.logs import library_log
 from aiomailbox.mailbox.budget import governor_of
-from aiomailbox.mailbox.mail import Mail
 from aiomailbox.operators.core.operator import BlockCause, Blocked
-from aiomailbox.operators.core.user_code import is_own_line, users_line, users_line_of
+from aiomailbox.operators.core.user_code import is_own_line, users_line_of
 from aiomailbox.operators.sources.operator import SourceOperator
-from aiomailbox.operators.stateless.fused import FusedLoop
+from aiomailbox.runtime.held_loop import (
+    HeldLoop,
+    Stall,
+    StallLog,
+    contexts_of,
+    describe_frames,
+    frames_outwards,
+)
 from aiomailbox.supervision import frames_of
 from aiomailbox.task.stream_task import StreamTask
-
-# What holds an event loop up, seen from another thread: task, operator, line.
-
-
-_PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[1])
-
-
-_STACK_MAX: Final = 30
-
-
-# The whole has to fit into a heartbeat, and names are as long as users like.
-_TEXT_MAX: Final = 400
-
-
-@dataclass(frozen=True, slots=True)
-class HeldLoop:
-    """What the thread of a loop was doing at one moment.
-
-    Attributes:
-        task: The asyncio task, "" outside of one.
-        operator: The name of the operator whose code ran, "" outside of one.
-        uid: The operator's uid, None if it has none.
-        line: ``file:line`` of the innermost line of the user's own.
-        stack: Where the thread's code stood, outermost call first.
-        function: The name of the function that this line is in.
-        mail: The mail that was run, "" for none: then it was input, or no task of ours.
-    """
-
-    task: str
-    operator: str
-    uid: str | None
-    line: str
-    stack: list[str]
-    function: str = ""
-    mail: str = ""
-
-
-def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int) -> HeldLoop | None:
-    """Return what a loop's thread is doing; None if it has ended.
-
-    Args:
-        loop: A loop that runs.
-        thread: The identifier of the thread that it runs in.
-    """
-    frame = sys._current_frames().get(thread)
-    if frame is None:
-        return None
-    task = asyncio.current_task(loop)
-    return describe_frames(
-        list(frames_outwards(frame)), "" if task is None else task.get_name()
-    )
-
-
-def describe_frames(frames: list[FrameType], task: str) -> HeldLoop:
-    """Return what a thread is doing.
-
-    Args:
-        frames: Where its code stands, innermost first.
-        task: What is called the task that it runs.
-    """
-    contexts = contexts_of(frames)
-    operator = " -> ".join(context.operator_name for context in contexts)
-    uid = contexts[0].uid if len(contexts) == 1 else None
-    summaries = traceback.StackSummary.extract(
-        # `lookup_lines=False`: reading sources would take longer than what is measured.
-        ((each, each.f_lineno) for each in reversed(frames)),
-        lookup_lines=False,
-    )
-    line = users_line(summaries)
-    return HeldLoop(
-        _short(task),
-        _short(operator),
-        None if uid is None else _short(uid),
-        _short(line),
-        [
-            _short(f"in {each.name} ({each.filename}:{each.lineno})")
-            for each in summaries[-_STACK_MAX:]
-        ],
-        _short(_function_at(frames, line)),
-        _short(_mail(frames)),
-    )
-
-
-def _function_at(frames: list[FrameType], line: str) -> str:
-    for frame in frames:
-        if f"{frame.f_code.co_filename}:{frame.f_lineno}" == line:
-            return frame.f_code.co_qualname
-    return ""
-
-
-def _mail(frames: list[FrameType]) -> str:
-    """Return what the innermost mail that is being run is for."""
-    for frame in frames:
-        # Found by a parameter's name, as frames know no more of a function.
-        if "mail" in frame.f_code.co_varnames[:2]:
-            mail = frame.f_locals.get("mail")
-            if type(mail) is Mail:
-                return str(mail.description)
-    return ""
-
-
-def _short(text: str) -> str:
-    """Return a text, or its beginning and its end, where lines are numbered."""
-    if len(text) <= _TEXT_MAX:
-        return text
-    half = _TEXT_MAX // 2
-    return f"{text[: half - 2]} … {text[1 - half :]}"
-
-
-def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yield a frame and those that have called it, innermost first."""
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def contexts_of(frames: list[FrameType]) -> list[Any]:
-    """Return the context of the innermost operator whose code runs.
-
-    Args:
-        frames: Where the code stands, innermost first.
-
-    Returns:
-        Several where functions run as one and it cannot be told which; none outside of
-        operators.
-    """
-    inner: set[CodeType] = set()
-    for frame in frames:
-        code = frame.f_code
-        is_method = "self" in code.co_varnames[:1]
-        owner: Any = frame.f_locals.get("self") if is_method else None
-        # Not isinstance(): it asks the object, which is the user's and may fail.
-        kind = type(owner)
-        if issubclass(kind, FusedLoop):
-            return _stages(owner, inner)
-        # So does an attribute, unless the class is ours.
-        if code.co_filename.startswith(_PACKAGE):
-            context = _context_of(owner)
-            if context is not None:
-                return [context]
-        inner.add(code)
-    return []
-
-
-def _context_of(owner: Any) -> Any:
-    """Return the context of an operator, or of a part of one that reports its errors."""
-    for part in (owner, getattr(owner, "_failures", None)):
-        for name in ("context", "_context"):
-            context = getattr(part, name, None)
-            if hasattr(context, "operator_name") and hasattr(context, "metrics"):
-                return context
-    return None
-
-
-def _stages(loop: FusedLoop, inner: set[CodeType]) -> list[Any]:
-    """Return the context of the function that is running; all, if none can be told."""
-    stages = loop.stages
-    for stage in stages:
-        if len(stages) == 1 or _code(stage.function) in inner:
-            return [stage.context]
-    return [stage.context for stage in stages]
-
-
-def _code(function: Callable[..., Any]) -> CodeType | None:
-    # Partials and wrappers: the code that runs is inside them.
-    while isinstance(function, functools.partial):
-        function = function.func
-    target: Any = inspect.unwrap(function)
-    if not hasattr(target, "__code__"):
-        target = getattr(target, "__func__", type(target).__call__)
-    return getattr(target, "__code__", None)
-
 
 # What each task did in the last seconds: how long is measured, and looks say what.
 #
@@ -439,147 +267,6 @@ def shares_of(task: StreamTask) -> list[BlockShare]:
         )
         if share > 0
     ]
-
-
-# What held an event loop, as values, and when that is logged.
-
-
-_STALLS_MAX: Final = 20
-
-
-_PLACES_MAX: Final = 256
-
-
-_STACK_SHOWN: Final = 12
-
-
-class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """An event loop was held: nothing else on it could run.
-
-    Attributes:
-        at_ms: When it ended, milliseconds since the epoch.
-        duration_ms: How long it was held; right within two looks of the watch.
-        gc_ms: Of that, what the garbage collector took.
-        cpu_ms: Of that, how long the thread computed; what is left it waited, in a call
-            that blocks or for a processor. None where the system does not tell.
-        task: The asyncio task, "" outside of one.
-        operator: The operator whose code ran; several, joined by arrows, where functions
-            run as one; "" outside of operators.
-        uid: The operator's uid, None if it has none.
-        mail: The purpose of the running mail; "" for input.
-        function: The function that stood there.
-        line: ``file:line`` of the innermost line of the user's own.
-        stack: Where the code stood at that moment, outermost call first.
-    """
-
-    at_ms: int
-    duration_ms: float
-    gc_ms: float
-    cpu_ms: float | None
-    task: str
-    operator: str
-    uid: str | None
-    mail: str
-    function: str
-    line: str
-    stack: list[str]
-
-    @property
-    def is_garbage_collection(self) -> bool:
-        """Whether most of the time went into the collection of garbage."""
-        return self.gc_ms * 2 > self.duration_ms
-
-    def __str__(self) -> str:
-        who = f"operator {self.operator!r}" if self.operator else "code of no operator"
-        text = (
-            f"{who} held the event loop for {self.duration_ms:.0f} ms "
-            f"in {self.function} ({self.line})"
-        )
-        parts = []
-        if self.cpu_ms is not None:
-            parts.append(f"{self.cpu_ms:.0f} ms of it computed")
-        if self.gc_ms >= 1:
-            parts.append(f"{self.gc_ms:.0f} ms of it collected garbage")
-        return f"{text}: {', '.join(parts)}" if parts else text
-
-
-class StallLog:
-    """The last stalls, and a log of them that does not repeat itself.
-
-    Theory of operation: of each place the first stall is logged, then the second, the
-    fourth, the eighth, so that a function that blocks for each record costs few lines.
-    """
-
-    def __init__(self) -> None:
-        self.last: deque[Stall] = deque(maxlen=_STALLS_MAX)
-        self._counts: dict[tuple[str, str], int] = {}
-
-    def add(self, stall: Stall, contexts: list[Any]) -> None:
-        """Keep a stall, count it for its operators, and log it if it is time.
-
-        Args:
-            stall: The stall.
-            contexts: Those of its operators.
-        """
-        self.last.append(stall)
-        for context in contexts:
-            if stall.is_garbage_collection:
-                context.metrics.counter("gc_stalls").add()
-            else:
-                context.metrics.counter("stalls").add()
-                context.metrics.counter("stalled_ms").add(int(stall.duration_ms))
-        place = (stall.operator, stall.line)
-        # Lines may come out of generated code without end.
-        if len(self._counts) == _PLACES_MAX and place not in self._counts:
-            self._counts.clear()
-        count = self._counts[place] = self._counts.get(place, 0) + 1
-        # The 1st, 2nd, 4th, 8th … time: the log does not fill, and growth is seen.
-        if count & (count - 1) == 0:
-            self._write(stall, count, contexts)
-
-    def tell_still_held(self, stall: Stall, contexts: list[Any]) -> None:
-        """Log a stall that has not ended yet.
-
-        Args:
-            stall: The stall so far, with where the code stands now.
-            contexts: Those of its operators.
-        """
-        self._write(stall, 1, contexts, has_ended=False)
-
-    def _write(
-        self,
-        stall: Stall,
-        count: int,
-        contexts: list[Any],
-        *,
-        has_ended: bool = True,
-    ) -> None:
-        log = contexts[0].log if len(contexts) == 1 else library_log()
-        what = (
-            "the event loop was held" if has_ended else "the event loop is still held"
-        )
-        if stall.is_garbage_collection:
-            what += " by a collection of garbage"
-            remedy = "call am.tune_collector() at the start"
-        elif stall.operator:
-            remedy = 'give it run_in="thread", or await instead of blocking'
-        else:
-            remedy = "run it in a thread, or await instead of blocking"
-        about: dict[str, Any] = {"mail": stall.mail} if stall.mail else {}
-        if stall.cpu_ms is not None:
-            about["cpu_ms"] = round(stall.cpu_ms)
-        if count > 1:
-            about["times"] = count
-        log.warning(
-            what,
-            duration_ms=round(stall.duration_ms),
-            gc_ms=round(stall.gc_ms),
-            function=stall.function,
-            line=stall.line,
-            **about,
-            remedy=remedy,
-            stack="\n".join(stall.stack[-_STACK_SHOWN:]),
-        )
 
 
 _LOOK_S: Final = 0.1

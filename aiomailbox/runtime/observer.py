@@ -34,6 +34,7 @@ from aiomailbox.runtime.bottleneck import (
 )
 from aiomailbox.runtime.builder import producer_targets, unique_names
 from aiomailbox.runtime.config import JobState
+from aiomailbox.runtime.held_loop import Stall
 from aiomailbox.runtime.job_snapshot import (
     CheckpointSummary,
     EdgeSummary,
@@ -41,7 +42,6 @@ from aiomailbox.runtime.job_snapshot import (
     OperatorSummary,
     VertexSummary,
 )
-from aiomailbox.runtime.loop_watch import Stall
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
 

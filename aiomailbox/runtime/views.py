@@ -21,7 +21,8 @@ from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.records.events import SnapshotType
 from aiomailbox.runtime.builder import unique_names
-from aiomailbox.runtime.loop_watch import BlockShare, Stall, shares_of, stalls_of
+from aiomailbox.runtime.held_loop import Stall
+from aiomailbox.runtime.loop_watch import BlockShare, shares_of, stalls_of
 from aiomailbox.storage import path_of
 from aiomailbox.supervision import frames_of
 from aiomailbox.task.stream_task import StreamTask

@@ -15,7 +15,8 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.runtime import loop_watch
-from aiomailbox.runtime.loop_watch import LoopWatch, Stall, StallLog
+from aiomailbox.runtime.held_loop import Stall, StallLog
+from aiomailbox.runtime.loop_watch import LoopWatch
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 

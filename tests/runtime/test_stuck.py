@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.runtime.loop_watch import LoopWatch, StallLog
+from aiomailbox.runtime.held_loop import StallLog
+from aiomailbox.runtime.loop_watch import LoopWatch
 from aiomailbox.runtime.stuck_watch import StuckTasks
 from aiomailbox.runtime.views import OperatorView, TaskView
 

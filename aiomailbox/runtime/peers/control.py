@@ -14,7 +14,7 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER
 from aiomailbox.forks import keep_from_forks
-from aiomailbox.runtime.loop_watch import look_at_loop
+from aiomailbox.runtime.held_loop import look_at_loop
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
     Beat,

@@ -26,7 +26,7 @@ from aiomailbox.exchange.remote.wire import FRAME_HEADER, MAGIC, frame
 from aiomailbox.ids import SubtaskId
 from aiomailbox.policies.restart import culprit_of
 from aiomailbox.runtime.failures import place_of_error, shorten, traceback_text
-from aiomailbox.runtime.loop_watch import HeldLoop
+from aiomailbox.runtime.held_loop import HeldLoop
 from aiomailbox.runtime.views import TaskView
 from aiomailbox.task.messages import (
     Acknowledged,

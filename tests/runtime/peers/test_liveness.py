@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.runtime.loop_watch import HeldLoop, look_at_loop
+from aiomailbox.runtime.held_loop import HeldLoop, look_at_loop
 from aiomailbox.runtime.peers import control
 from aiomailbox.runtime.peers.control import FrameBuffer, Heart, LivenessWatch
 from aiomailbox.runtime.peers.messages import Beat, Cancel, decode_beat, encode
