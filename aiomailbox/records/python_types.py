@@ -49,25 +49,10 @@ class PythonTypes:
         classes: Classes of the user's that may occur.
     """
 
-    __slots__ = ("_classes", "_convert_items", "_decoder", "_read")
+    __slots__ = ("_classes", "_decoder")
 
     def __init__(self, classes: ClassTable = NO_RECORD_CLASSES) -> None:
         self._classes = classes
-        self._convert_items: dict[type, Callable[[Any, int], Any]] = {
-            list: self._prepare_list,
-            dict: self._prepare_dict,
-            tuple: self._items_as(_TUPLE),
-            set: self._items_as(_SET),
-            frozenset: self._items_as(_FROZENSET),
-        }
-        self._read: dict[int, Callable[[memoryview], Any]] = {
-            **_READ,
-            _TUPLE: lambda content: tuple(self._read_items(content)),
-            _SET: lambda content: set(self._read_items(content)),
-            _FROZENSET: lambda content: frozenset(self._read_items(content)),
-            _DICT: self._read_dict,
-            _RECORD: self._read_record,
-        }
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             ext_hook=self.decode_extension
         )
@@ -93,9 +78,14 @@ class PythonTypes:
             raise WrongTypeError(
                 "value", f"it is nested too deeply: {_DEPTH_MAX} levels can be sent"
             )
-        convert_items = self._convert_items.get(kind)
-        if convert_items is not None:
-            return convert_items(value, depth - 1)
+        code = _ITEMS.get(kind)
+        if code is not None:
+            items = [self.prepare(item, depth - 1) for item in value]
+            return msgspec.msgpack.Ext(code, _encode(items))
+        if kind is list:
+            return [self.prepare(item, depth - 1) for item in value]
+        if kind is dict:
+            return self._prepare_dict(value, depth - 1)
         entry = self._classes.of(kind)
         if entry is None:
             raise WrongTypeError(
@@ -116,13 +106,13 @@ class PythonTypes:
             CorruptStreamError: If there is no such extension.
             ValueError: And others, if the content is not what was written.
         """
-        read = self._read.get(code)
-        if read is None:
+        read = _READ.get(code)
+        if read is not None:
+            return read(content)
+        read_items = _READ_ITEMS.get(code)
+        if read_items is None:
             raise CorruptStreamError(f"there is no extension {code}")
-        return read(content)
-
-    def _prepare_list(self, value: list[Any], depth: int) -> list[Any]:
-        return [self.prepare(item, depth) for item in value]
+        return read_items(self, content)
 
     def _prepare_dict(self, value: dict[Any, Any], depth: int) -> Any:
         prepare = self.prepare
@@ -133,13 +123,6 @@ class PythonTypes:
             [prepare(key, depth), prepare(item, depth)] for key, item in value.items()
         ]
         return msgspec.msgpack.Ext(_DICT, _encode(pairs))
-
-    def _items_as(self, code: int) -> Callable[[Any, int], Any]:
-        def convert(value: Any, depth: int) -> Any:
-            items = [self.prepare(item, depth) for item in value]
-            return msgspec.msgpack.Ext(code, _encode(items))
-
-        return convert
 
     def _read_items(self, content: memoryview) -> list[Any]:
         items = self._decoder.decode(content)
@@ -271,4 +254,13 @@ _READ: Final[dict[int, Callable[[memoryview], Any]]] = {
     _UUID: lambda content: uuid.UUID(bytes=bytes(content)),
     _BYTEARRAY: bytearray,
     _COMPLEX: lambda content: complex(*_read_plain_items(content)),
+}
+# Of collections and records: what is in them is prepared, and read, in turn.
+_ITEMS: Final[dict[type, int]] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}
+_READ_ITEMS: Final[dict[int, Callable[[PythonTypes, memoryview], Any]]] = {
+    _TUPLE: lambda types, content: tuple(types._read_items(content)),
+    _SET: lambda types, content: set(types._read_items(content)),
+    _FROZENSET: lambda types, content: frozenset(types._read_items(content)),
+    _DICT: PythonTypes._read_dict,
+    _RECORD: PythonTypes._read_record,
 }

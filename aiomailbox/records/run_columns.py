@@ -1,11 +1,10 @@
-"""Rows of one shape as columns: what makes undeclared values cheap to send.
+"""Many values at once: what makes undeclared values cheap to send.
 
-Theory of operation: values are converted one by one only where they have to be. The
-codec turns rows that are plain tuples of one length, or objects of one declared class,
-into columns. It repeats that while the columns consist of such rows. It looks at the
-types of each column once, and a column of scalars goes to msgspec as it is. Where all
-columns are such, as in most runs, they go together: a run of a few hundred rows costs
-one call.
+Theory of operation: values are converted one by one only where they have to be. Plain
+tuples, and objects of one declared class as tuples of their fields, go to msgspec as they
+are if all that is in them is scalars: a run of a few hundred rows costs one call. Else
+they are turned by 90 degrees, again and again while their columns are such rows, and each
+column is written in the form that its own types allow.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ from __future__ import annotations
 import sys
 from array import array
 from collections.abc import Sequence
+from functools import lru_cache, reduce
 from itertools import chain
-from operator import countOf
+from operator import countOf, iconcat
+from types import GenericAlias
 from typing import Any, Final
 
 import msgspec
@@ -22,7 +23,11 @@ import msgspec
 from aiomailbox.errors import CorruptStreamError, WrongTypeError
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.python_types import PythonTypes
-from aiomailbox.records.record_classes import NO_RECORD_CLASSES, RecordClasses
+from aiomailbox.records.record_classes import (
+    NO_RECORD_CLASSES,
+    RecordClass,
+    RecordClasses,
+)
 from aiomailbox.records.run import ListRun, map_all
 from aiomailbox.records.serializers import (
     INT_SERIALIZER,
@@ -32,7 +37,8 @@ from aiomailbox.records.serializers import (
 )
 
 # The forms of many values: one by one, columns of rows of one kind each in a form of its
-# own, or such columns all at once.
+# own, or rows of scalars all at once. Of 3 and 4, which version 3 wrote, columns of scalars
+# are all at once: there may be some in data in flight that was saved.
 ROWS: Final = 0
 
 
@@ -42,10 +48,16 @@ TUPLES: Final = 1
 RECORDS: Final = 2
 
 
-PLAIN_TUPLES: Final = 3
+_TUPLES_OF_3: Final = 3
 
 
-PLAIN_RECORDS: Final = 4
+_RECORDS_OF_3: Final = 4
+
+
+PLAIN_TUPLES: Final = 5
+
+
+PLAIN_RECORDS: Final = 6
 
 
 _SCALARS: Final = frozenset({type(None), bool, int, float, str, bytes})
@@ -86,46 +98,45 @@ def are_plain(values: Sequence[Any], kinds: set[type]) -> bool:
     return _SCALARS.issuperset(kinds)
 
 
-def columns_of(
+def rows_in(
     values: Sequence[Any], kinds: set[type], classes: RecordClasses
-) -> tuple[str | None, list[Sequence[Any]]] | None:
-    """Return the name of the rows' class, None for tuples, and their columns.
+) -> tuple[str | None, Sequence[tuple[Any, ...]]] | None:
+    """Return the name of the values' class, None for tuples, and their fields.
 
-    None if the rows, of these types, have no common shape, or no columns.
+    None if the values, of these types, are no rows, or of several kinds.
     """
     if len(kinds) != 1:
         return None
     (kind,) = kinds
     if kind is tuple:
-        columns: list[Sequence[Any]]
-        try:
-            columns = list(zip(*values, strict=True))
-        except ValueError:
-            return None
-        return (None, columns) if columns else None
+        return None, values
     entry = classes.of(kind)
     if entry is None or not entry.fields:
         return None
-    return entry.name, list(zip(*map_all(entry.split, values), strict=True))
+    return entry.name, map_all(entry.split, values)
 
 
-def rows_of(
-    name: str | None, columns: list[list[Any]], classes: RecordClasses
-) -> list[Any]:
-    """Return the rows that columns make; the counterpart of `columns_of`.
+def hold_scalars(rows: Sequence[tuple[Any, ...]]) -> bool:
+    """Say whether all that is in rows is scalars; there is at least one row.
 
-    Raises:
-        CorruptStreamError: If no such class was declared, or it has other fields.
+    Example:
+        >>> hold_scalars([(1, "a"), (2, "b")]), hold_scalars([(1, "a"), (2, [])])
+        (True, False)
     """
-    rows = list(zip(*columns, strict=True))
-    if name is None:
-        return rows
-    entry = classes.named(name)
-    if entry is None:
-        raise CorruptStreamError(f"no class {name!r} was declared for this job")
-    if len(columns) != len(entry.fields):
-        raise CorruptStreamError(f"{name} has {len(entry.fields)} fields")
-    return map_all(entry.build, rows)
+    # One call a row and none an item: less than `chain` needs.
+    items: list[Any] = reduce(iconcat, rows, [])
+    kinds = list(map(type, items))
+    # Mostly all rows are like the first one: to compare costs less than to look each up.
+    first = kinds[: len(rows[0])]
+    return _SCALARS.issuperset(first if kinds == first * len(rows) else kinds)
+
+
+def columns_of(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return the columns of rows, none if they differ in length."""
+    try:
+        return list(zip(*rows, strict=True))
+    except ValueError:
+        return []
 
 
 # Lists of rows as bytes: how many, their timestamps if there are any, their values.
@@ -229,16 +240,26 @@ _DEPTH_MAX: Final = 4
 _NAMES: Final = msgspec.msgpack.Decoder(str)
 
 
-_FORMS_OF_TUPLES: Final = frozenset({TUPLES, PLAIN_TUPLES})
+_FORMS_OF_TUPLES: Final = frozenset({TUPLES, _TUPLES_OF_3, PLAIN_TUPLES})
 
 
-_PLAIN_FORMS: Final = frozenset({PLAIN_TUPLES, PLAIN_RECORDS})
+_FORMS: Final = _FORMS_OF_TUPLES | {RECORDS, _RECORDS_OF_3, PLAIN_RECORDS}
 
 
-_FORMS_OF_COLUMNS: Final = frozenset({TUPLES, RECORDS}) | _PLAIN_FORMS
+_PLAIN_ROWS: Final = frozenset({PLAIN_TUPLES, PLAIN_RECORDS})
 
 
-_PLAIN_COLUMNS: Final = msgspec.msgpack.Decoder(list[list[Any]])
+_PLAIN_COLUMNS: Final = frozenset({_TUPLES_OF_3, _RECORDS_OF_3})
+
+
+_COLUMNS: Final = msgspec.msgpack.Decoder(list[list[Any]])
+
+
+@lru_cache(maxsize=256)
+def _rows(width: int | None) -> msgspec.msgpack.Decoder[Any]:
+    """Return what decodes rows of so many fields, of any number for None."""
+    row: Any = tuple if width is None else GenericAlias(tuple, (Any,) * width)
+    return msgspec.msgpack.Decoder(GenericAlias(list, row))
 
 
 class PythonSerializer:
@@ -246,7 +267,7 @@ class PythonSerializer:
 
     Unlike plain MessagePack it returns what it was given: tuples as tuples, sets,
     integers beyond 64 bits, datetime, date, time, timedelta, Decimal and UUID as such.
-    Many values of one shape are written by column, which costs far less.
+    Many rows of one kind are written at once, or by column, which costs far less.
 
     Args:
         classes: The user's classes that may occur, the same at both ends: a class is
@@ -262,8 +283,9 @@ class PythonSerializer:
 
     __slots__ = ("_classes", "_decoder", "_encoder", "_types", "serializer_id")
 
-    # Version 2 writes runs by column, version 3 plain columns all at once.
-    schema_version: Final = 3
+    # Version 2 writes runs by column, version 3 plain columns and version 4 plain rows all
+    # at once.
+    schema_version: Final = 4
 
     def __init__(self, classes: RecordClasses = NO_RECORD_CLASSES) -> None:
         self._classes = classes
@@ -295,72 +317,87 @@ class PythonSerializer:
     def _write_many(
         self, values: Sequence[Any], kinds: set[type], output: bytearray, depth: int
     ) -> None:
-        shape = columns_of(values, kinds, self._classes) if depth else None
-        if shape is None:
-            output.append(ROWS)
-            _append(self._encode_rows(values, kinds), output)
-            return
-        name, columns = shape
-        by_column = list(map(kinds_of, columns))
-        plain = self._encode_plain(columns, by_column)
-        if plain is None:
-            output.append(TUPLES if name is None else RECORDS)
-        else:
-            output.append(PLAIN_TUPLES if name is None else PLAIN_RECORDS)
+        found = rows_in(values, kinds, self._classes) if depth else None
+        if found is not None:
+            name, rows = found
+            plain = self._encode_plain(rows) if hold_scalars(rows) else None
+            if plain is not None:
+                self._begin(PLAIN_TUPLES, PLAIN_RECORDS, name, output)
+                _append(plain, output)
+                return
+            if columns := columns_of(rows):
+                self._begin(TUPLES, RECORDS, name, output)
+                write_varint(len(columns), output)
+                for column in columns:
+                    self._write_many(column, kinds_of(column), output, depth - 1)
+                return
+        output.append(ROWS)
+        encoded = self._encode_plain(values) if are_plain(values, kinds) else None
+        if encoded is None:
+            prepare = self._types.prepare
+            encoded = _encode(self._encoder, [prepare(value) for value in values])
+        _append(encoded, output)
+
+    def _begin(
+        self, tuples: int, records: int, name: str | None, output: bytearray
+    ) -> None:
+        output.append(tuples if name is None else records)
         if name is not None:
             _append(self._encoder.encode(name), output)
-        if plain is not None:
-            _append(plain, output)
-            return
-        write_varint(len(columns), output)
-        for column, column_kinds in zip(columns, by_column, strict=True):
-            self._write_many(column, column_kinds, output, depth - 1)
+
+    def _encode_plain(self, values: Sequence[Any]) -> bytes | None:
+        """Return values, or rows of scalars; None if msgspec would not give them back."""
+        try:
+            return self._encoder.encode(values)
+        except (OverflowError, UnicodeEncodeError):
+            # An int beyond 64 bits, or a text that the other way reports.
+            return None
 
     def _read_many(self, source: ByteReader, count: int, depth: int) -> list[Any]:
         form = source.read_byte()
         if form == ROWS:
             return _decode_many(self._decoder, source, count)
-        if form not in _FORMS_OF_COLUMNS or not depth:
+        if form not in _FORMS or not depth:
             raise CorruptStreamError(f"there is no form {form} of many values here")
-        name = None if form in _FORMS_OF_TUPLES else _decode(_NAMES, source)
-        if form in _PLAIN_FORMS:
-            columns = _decode(_PLAIN_COLUMNS, source)
+        entry = None if form in _FORMS_OF_TUPLES else self._class(source)
+        width = None if entry is None else len(entry.fields)
+        if form in _PLAIN_ROWS:
+            rows: list[Any] = _decode(_rows(width), source)
+        else:
+            rows = self._read_columns(form, source, count, depth, width)
+        try:
+            values = rows if entry is None else map_all(entry.build, rows)
+        except _DECODING_ERRORS as error:
+            raise CorruptStreamError(f"rows cannot be made: {error}") from error
+        if len(values) != count:
+            raise CorruptStreamError(
+                f"{count} rows are announced, and {len(values)} found"
+            )
+        return values
+
+    def _class(self, source: ByteReader) -> RecordClass:
+        name = _decode(_NAMES, source)
+        entry = self._classes.named(name)
+        if entry is None:
+            raise CorruptStreamError(f"no class {name!r} was declared for this job")
+        return entry
+
+    def _read_columns(
+        self, form: int, source: ByteReader, count: int, depth: int, fields: int | None
+    ) -> list[Any]:
+        if form in _PLAIN_COLUMNS:
+            columns: list[Any] = _decode(_COLUMNS, source)
         else:
             width = read_varint(source)
             if not 0 < width <= source.remaining:
                 raise CorruptStreamError(f"rows cannot have {width} columns")
             columns = [self._read_many(source, count, depth - 1) for _ in range(width)]
+        if fields not in {None, len(columns)}:
+            raise CorruptStreamError(f"{len(columns)} columns are no {fields} fields")
         try:
-            rows = rows_of(name, columns, self._classes)
-        except _DECODING_ERRORS as error:
+            return list(zip(*columns, strict=True))
+        except ValueError as error:
             raise CorruptStreamError(f"rows cannot be made: {error}") from error
-        if len(rows) != count:
-            raise CorruptStreamError(
-                f"{count} rows are announced, and {len(rows)} found"
-            )
-        return rows
-
-    def _encode_plain(
-        self, columns: list[Sequence[Any]], by_column: list[set[type]]
-    ) -> bytes | None:
-        """Return all columns at once, None if msgspec would not give them back so."""
-        if not all(map(are_plain, columns, by_column)):
-            return None
-        try:
-            return self._encoder.encode(columns)
-        except (OverflowError, UnicodeEncodeError):
-            # An int beyond 64 bits, or a text that the other way reports.
-            return None
-
-    def _encode_rows(self, values: Sequence[Any], kinds: set[type]) -> bytes:
-        if are_plain(values, kinds):
-            try:
-                return self._encoder.encode(values)
-            except (OverflowError, UnicodeEncodeError):
-                # An int beyond 64 bits, or a text that the other way reports.
-                pass
-        prepare = self._types.prepare
-        return _encode(self._encoder, [prepare(value) for value in values])
 
 
 def _encode(encoder: msgspec.msgpack.Encoder, value: Any) -> bytes:

@@ -153,10 +153,10 @@ def _number(value: MetricValue) -> float:
     return value if isinstance(value, int | float) else 0.0
 
 
-_LOOKS: Final = 12
+_LOOKS: Final = 6
 
 
-_LOOK_S_MAX: Final = 5.0
+_LOOK_S_MAX: Final = 10.0
 
 
 _NAMED_MAX: Final = 10

@@ -61,6 +61,8 @@ class StateSchema:
 
     def with_classes(self, classes: dict[str, ClassSchema]) -> StateSchema:
         """Return the same with more classes that occur."""
+        if not classes:
+            return self
         return replace(self, classes={**self.classes, **classes})
 
     def renamed(self, now: Callable[[str], str]) -> StateSchema:
