@@ -1,4 +1,4 @@
-"""W1 to W12, X1 to X4, S1, S2, C1 to C3, A1, O1, O2, R1, R2, NX, NXC: what is measured, what is wanted."""
+"""W1 to W12, X1 to X4, S1, S2, C1 to C3, A1, G1, O1, O2, R1 to R3, NX, NXC: what is measured, what is wanted."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 from tests.benchmarks import (
     asking,
     checkpoint_rows,
+    collected,
     column_joins,
     column_windows,
     columns,
@@ -381,6 +382,7 @@ WORKS: dict[str, Callable[[Options], Iterable[Report]]] = {
     "C1": lambda options: checkpoint_rows.reports(options.records),
     "O1": lambda options: observed_rows.reports(options.records),
     "A1": lambda options: asking.reports(options.rounds),
+    "G1": lambda options: [collected.hour()],
     "R1": lambda options: [responsive.ticker()],
     "R2": lambda options: responsive.application(),
     "R3": lambda options: responsive.service(),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -364,6 +365,85 @@ async def test_what_holds_the_job_up_is_the_same_in_box_row_and_sentence() -> No
         assert "of the engine" in await page.inner_text("#waits")
         assert "<MailboxProcessor" not in await page.inner_text("#waits")
         assert "aiomailbox/task/" not in await page.inner_text("#waits")
+
+
+def minute_late(row: int) -> int:
+    # Every tenth record is far behind the others.
+    return 1_000 * row - (60_000 if row % 10 == 9 else 0)
+
+
+async def slow_call(row: int) -> int:
+    await asyncio.sleep(0.05)
+    if row % 7 == 3:
+        raise ValueError(row)
+    return row
+
+
+def with_everything(directory: Path) -> am.StreamExecutionEnvironment:
+    """A job of which every line has something to show."""
+    env = am.StreamExecutionEnvironment().enable_checkpointing(
+        am.seconds(1), directory=directory, mode=am.CheckpointingMode.AT_LEAST_ONCE
+    )
+    env.configure(latency_interval=am.millis(200))
+    times = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(5))
+    stream = env.from_async_iterable(rows, name="rows")
+    timed = stream.assign_timestamps_and_watermarks(
+        times.with_timestamp_assigner(minute_late)
+    )
+    lost = am.OutputTag[am.DeadLetter]("lost")
+    called = timed.map_async(
+        slow_call, concurrency=20, on_error=am.dead_letter(lost)
+    ).name("call")
+    called.get_side_output(lost).sink_to(lambda letter: None)
+    keyed = called.key_by(lambda row: row % 3 and 1)
+    windows = keyed.window(am.TumblingEventTimeWindows.of(am.seconds(10)))
+    windows.aggregate(am.count()).name("sums").sink_to(lambda count: None)
+    return env
+
+
+async def test_all_that_changed_in_the_last_minutes_has_a_line(tmp_path: Path) -> None:
+    async with (
+        serving_dashboard(0) as address,
+        with_everything(tmp_path).start("lines"),
+        browser_page(address) as page,
+    ):
+        heads = {
+            "records in", "records out", "watermark lag", "latency, p99",
+            "calls in flight", "state", "keys with state", "checkpoint took",
+            "checkpoint size", "late records", "dead letters",
+        }  # fmt: skip
+        for head in heads:
+            # A number, and at least two points of it.
+            line = page.locator("#lines div:not([hidden])", has_text=head).first
+            await line.wait_for(timeout=120_000)
+            assert await line.locator("b").inner_text()
+            assert "L" in await line.locator("path").last.get_attribute("d")
+        shown = await page.locator("#lines div:not([hidden]) span").all_inner_texts()
+        assert set(shown) == heads
+        # Of each operator, too: how busy its task was, and its own numbers.
+        times = page.locator("#operators td[data-head='busy, backpressured'] svg.times")
+        assert await times.count() == 6
+        assert {"busy", "pressed"} <= set(await times.first.evaluate(CLASSES))
+        for head, name in [
+            ("in/s", "call"), ("out/s", "call"), ("lag", "sums"),
+            ("latency, p99", "sums"), ("in flight", "call"), ("state", "sums"),
+            ("late", "sums"), ("dead letters", "call"), ("hottest key", "sums"),
+        ]:  # fmt: skip
+            row = page.locator(
+                "#operators tr", has=page.get_by_text(name, exact=True)
+            ).first
+            path = row.locator(f"td[data-head='{head}'] svg.line path").last
+            assert "M" in (await path.get_attribute("d") or ""), (head, name)
+        # Nothing is loaded from elsewhere, and no script stands in the page.
+        asked = await page.evaluate(
+            "performance.getEntriesByType('resource').map((one) => one.name)"
+        )
+        assert asked
+        assert all(one.startswith((address, "data:")) for one in asked), asked
+        assert await page.locator("script:not([src])").count() == 0
+
+
+CLASSES = """(svg) => [...svg.children].map((one) => one.getAttribute("class"))"""
 
 
 async def test_rows_of_tables_are_cards_where_it_is_narrow() -> None:
