@@ -10,9 +10,9 @@ such frame: there the thread asks it to answer, if it is not asleep.
 How long each task works, waits for input and waits for room is measured by the task; a
 look says only which operator does, and what it waits for. A thread that waits for Python's
 lock mostly gets it where the loop asks for events, and would never see a function of a
-millisecond. So before it looks at a loop that computes, the thread sleeps for a moment
-that nobody can foresee, with a short switch interval: then it wakes in the middle of
-whatever runs.
+millisecond. So before every other look at a loop that computes, the thread sleeps for a
+moment that nobody can foresee, with a short switch interval: then it wakes in the middle
+of whatever runs.
 
 A loop in virtual time is not watched: its time is not that of threads.
 """
@@ -445,14 +445,18 @@ class LoopWatch:
         self._call = self._outside = None
 
     def _run(self) -> None:
-        delay_s, cpu_s = _LOOK_S, self._cpu()
+        delay_s, cpu_s, is_unforeseen = _LOOK_S, self._cpu(), False
         while not self._stopped.acquire(timeout=delay_s):
             before_s, cpu_s = cpu_s, self._cpu()
-            if (
+            computes = (
                 before_s is None
                 or cpu_s is None
                 or cpu_s - before_s > _COMPUTES * delay_s
-            ):
+            )
+            # Every other look is enough to see what runs. Each one takes the lock away
+            # from the loop, and costs it far more than the look.
+            is_unforeseen = computes and not is_unforeseen
+            if is_unforeseen:
                 surprise_s = self._random.random() * _SURPRISE_S
                 with _quick_switches:
                     if self._stopped.acquire(timeout=surprise_s):

@@ -101,8 +101,9 @@ async def test_the_demo_with_a_slow_service_names_its_bottleneck(
         sentence = page.locator("#bottleneck", has_text="weather waits for its calls")
         await sentence.wait_for(timeout=120_000)
         assert "(128 at once)" in await sentence.inner_text()
-        box = page.locator("#graph g", has=page.locator("rect.bottleneck"))
-        assert "weather" in await box.locator("text").all_text_contents()
+        assert await page.locator("#graph rect.bottleneck").count() == 1
+        row = page.locator("#graph g", has=page.locator("rect.row.holds"))
+        assert "weather" in await row.locator("text").all_text_contents()
         await picture(page, place_of_pictures(tmp_path), "dashboard-bottleneck")
 
 
