@@ -365,8 +365,8 @@ class JobClient:
     def bottleneck(self) -> Bottleneck | None:
         """Return the operator that is the bottleneck, and why; None if there is none.
 
-        Found from what each task did in the last five seconds, as its own meters say, and
-        from looks at what that is about.
+        The meters of each task show how it spent the last five seconds, and samples
+        show the reason.
 
         Concept:
             docs/observability.md.
@@ -604,9 +604,9 @@ class JobClient:
 
         Args:
             drain: Whether event time ends, so that all windows and event-time timers
-                fire and functions are finished, as at the end of bounded sources. Otherwise
-                they do not, and what operators have kept for them is dropped, which a
-                warning says; `stop_with_savepoint` keeps it.
+                fire and functions are finished, as at the end of bounded sources.
+                Otherwise they do not: operators drop what they hold for them, with a
+                warning, and `stop_with_savepoint` keeps it.
 
         Returns:
             How the job ended.

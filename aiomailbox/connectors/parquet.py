@@ -547,14 +547,14 @@ class ParquetSink:
     succeeds: readers see what was there before, or all new files with ``_SUCCESS``, and
     a job that fails or is cancelled changes nothing. If the file system cannot exchange
     two directories, there is none for a moment. The next job that writes there removes
-    what a crash has left, unless another job can resume from it.
+    the leftovers of a crash, unless another job can resume from them.
 
     Args:
         path: The directory. It must not exist yet; missing parents are created. A
             symbolic link is followed.
-        schema: The files' schema; None for what is known of the records' fields, from
-            a source with columns or a declared class, or else for that of the first
-            records of a subtask.
+        schema: The files' schema; None for the known types of the records' fields, from
+            a source with columns or a declared class, or else for the schema of the
+            first records of a subtask.
         mode: ``"error"`` rejects a directory that exists, ``"overwrite"`` replaces it
             when the job commits for the first time, ``"append"`` adds files to it. A job
             that resumes from a checkpoint adds to what it has written, in all modes.

@@ -292,7 +292,7 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
             max_out_of_orderness: A timedelta.
 
         Raises:
-            InvalidArgumentError: If it is negative, or looks like milliseconds.
+            InvalidArgumentError: If it is negative, or a number without a unit.
         """
         bound_ms = pipeline_ms(max_out_of_orderness, "max_out_of_orderness")
         return cls(partial(BoundedOutOfOrderness, bound_ms))

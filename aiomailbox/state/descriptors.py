@@ -32,7 +32,7 @@ class AggregateFunction(Protocol[InT_contra, AccT, OutT_co]):
     """Folds values into an accumulator and reads a result from it.
 
     `add` and `merge` may change and return the accumulator they were given, or return
-    another one; only what they return is kept.
+    another one; only their result is kept.
 
     Its type variables stand for the values, the accumulator and the result.
 

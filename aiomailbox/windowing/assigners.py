@@ -170,7 +170,7 @@ class _TumblingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
         offset: timedelta = timedelta(),
         stagger: WindowStagger = WindowStagger.ALIGNED,
     ) -> Self:
-        """Return windows of ``size``; both are timedeltas or numbers of seconds.
+        """Return windows of ``size``; both arguments are timedeltas.
 
         Raises:
             InvalidArgumentError: Unless ``abs(offset) < size``.
@@ -302,7 +302,7 @@ class _SlidingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
     ) -> Self:
         """Return windows of ``size`` that start every ``slide``.
 
-        All three are timedeltas or numbers of seconds.
+        All three are timedeltas.
 
         Raises:
             InvalidArgumentError: Unless ``abs(offset) < slide`` and ``size > 0``.

@@ -152,8 +152,8 @@ class ProcessWindowFunction(Generic[KeyT, InT, OutT, WindowT]):
     """A function of a window's key and elements; subclass it.
 
     Each method may be ``async def``. For a type checker,
-    ``ProcessWindowFunction[Key, In, Out, Window]`` says what comes in and goes out; the key
-    comes first, as in `KeyedProcessFunction`.
+    ``ProcessWindowFunction[Key, In, Out, Window]`` declares the types; the key comes
+    first, as in `KeyedProcessFunction`.
 
     Concept:
         Flink, ``ProcessWindowFunction``.

@@ -120,7 +120,7 @@ class RowsAsRecords:
         return self._form is not None
 
     def runs(self) -> BatchRuns:
-        """Return what makes runs of the batches that Spark gives."""
+        """Return the function that makes runs from the batches that Spark gives."""
         return BatchRuns(self._form, self._special, len(self._names))
 
 

@@ -168,7 +168,7 @@ async def _awaited(pending: Pending) -> None:
 async def dataframe_from_state(
     spark: Any, savepoint: Savepoint, uid: str, name: str, *, path: Any = None
 ) -> Any:
-    """Return what a state holds in a savepoint or checkpoint, as a DataFrame.
+    """Return the contents of a state in a savepoint or checkpoint, as a DataFrame.
 
     Columns are those of `Savepoint.arrow`: ``key``, ``namespace`` where there is one, and
     ``value``.

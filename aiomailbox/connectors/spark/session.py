@@ -394,14 +394,14 @@ def _pack(packed: zipfile.ZipFile, name: str) -> None:
 def register_format(spark: Any) -> None:
     """Let a session read ``spark.readStream.format("aiomailbox").load(directory)``.
 
-    The directory is one that `ParquetSink` writes with ``follow=``. Of a commit Spark sees
-    all files or none, each row once, also where the query or the pipeline starts again;
-    ``spark.read`` works, too. Options: ``reader``, a name, which is needed where files are
-    deleted when all readers have passed them, and which must be another one for each
-    query; ``maxFilesPerTrigger``. Spark's executors and this process must see the
-    directory. They need pyarrow, not this library.
+    The directory is one that `ParquetSink` writes with ``follow=``. Spark sees all
+    files of a commit or none, and each row once, even if the query or the pipeline
+    starts again; ``spark.read`` works, too. Options: ``reader``, a name of its own for
+    each query, which is needed with ``follow="delete"``; ``maxFilesPerTrigger``.
+    Spark's executors and this process must see the directory. They need pyarrow, not
+    this library.
 
-    Needs Spark 4.2 or newer, whose Python sources get a limit.
+    Needs Spark 4.2 or newer, which tells Python sources the limit of a batch.
 
     Args:
         spark: The session, classic or Connect.

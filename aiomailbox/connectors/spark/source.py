@@ -45,11 +45,11 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
     dict, a struct a record of the same kind, a variant a ``VariantVal``; all others are
     what ``collect()`` returns.
 
-    Guarantee when a job resumes from a checkpoint: if it is read live, the DataFrame is
-    computed again, and the rows that were emitted are skipped. That they are the same
-    rows is checked (plan, schema, number of partitions, and the values of the rows), and
-    a DataFrame that changed is rejected with `SourceChangedError`. With ``stage=``, Spark
-    writes the rows once, and they can be read again without Spark or recomputation.
+    Guarantee when a job resumes from a checkpoint: a live source lets Spark compute the
+    DataFrame again, and skips the rows that it had emitted. It checks that they are the
+    same rows (plan, schema, number of partitions, and the values of the rows), and
+    rejects a DataFrame that has changed with `SourceChangedError`. With ``stage=``,
+    Spark writes the rows once, and the source reads them again without Spark.
 
     Args:
         df: The DataFrame, of a classic session or of Spark Connect; not a streaming one.
@@ -207,7 +207,7 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         Raises:
             InvalidArgumentError: If nothing is staged there, or an argument has an
                 invalid value.
-            DamagedFileError: If what says what is staged cannot be read.
+            DamagedFileError: If the description of the staged rows cannot be read.
 
         Example:
             >>> import aiomailbox as am

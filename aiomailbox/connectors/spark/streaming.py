@@ -74,14 +74,14 @@ class StreamSplit:
 class SparkStreamSource(RowsAsRecords):
     """Streams the micro-batches of a streaming DataFrame in.
 
-    A batch is done, for Spark, when the pipeline has taken its rows and, in a job with
-    checkpoints, one holds them: the query goes at the pipeline's pace, one batch a
-    checkpoint. A restart resumes exactly where the last checkpoint was taken, by the
-    query's id, the batch's number and the row in it; a batch whose rows come otherwise
-    than before is refused. The query starts and ends with the job. Spark's checkpoint and
-    the job's belong together: a job keeps its own in the directory of its checkpoints
-    until it has finished, and one that begins without gets what Spark has not taken
-    for done yet.
+    Spark considers a batch done when the pipeline has taken its rows and, in a job with
+    checkpoints, a complete checkpoint includes them. So the query runs at the
+    pipeline's pace, one batch per checkpoint. A restart resumes exactly where the last
+    checkpoint was taken, by the query's id, the batch's number and the row in it; a
+    batch whose rows come otherwise than before is refused. The query starts and ends
+    with the job. Spark's checkpoint and the job's belong together: a job keeps its own
+    in the directory of its checkpoints until it has finished, and one that begins
+    without gets what Spark has not taken for done yet.
 
     Needs a classic session: on Spark Connect foreachBatch runs at the server.
 
@@ -90,8 +90,8 @@ class SparkStreamSource(RowsAsRecords):
         checkpoint: Spark's own checkpoint directory of the query (``checkpointLocation``),
             by which it finds its offsets again. Not the job's.
         trigger: Spark's trigger, such as ``{"processingTime": "1 second"}`` or
-            ``{"availableNow": True}``, which ends with what is there; None for a batch as
-            soon as the one before is done.
+            ``{"availableNow": True}``, which ends with the data that is there; None for
+            a batch as soon as the one before is done.
         records: The form of a record; see `SparkSource`.
         batch_rows: The most rows of an Arrow batch.
         handover_batches: How many of these may wait for the pipeline.
@@ -134,7 +134,7 @@ class SparkStreamSource(RowsAsRecords):
 
     @property
     def boundedness(self) -> Boundedness:
-        """Bounded if the trigger ends with what is there."""
+        """Bounded if the trigger ends with the data that is there."""
         ends = self._trigger.get("availableNow") or self._trigger.get("once")
         return Boundedness.BOUNDED if ends else Boundedness.UNBOUNDED
 

@@ -49,10 +49,11 @@ class SparkTableSink:
     created.
 
     Guarantee: Spark's append is not idempotent. With ``ledger=``, exactly once: a column
-    of this name holds for each row the commit that added it, and what a crash left
-    uncertain is looked up there. An append of which a crash has left only a part, which
-    formats with a log (Delta Lake, Iceberg) exclude, is detected by its row count, and the
-    job fails with an error that says what to delete. Without a ledger, at least once.
+    of this name holds for each row the commit that added it, and after a crash the sink
+    looks there for appends of which it is not certain. An append of which a crash has
+    left only a part, which formats with a log (Delta Lake, Iceberg) exclude, is
+    detected by its row count, and the job fails with an error that says what to delete.
+    Without a ledger, at least once.
 
     Args:
         spark: The session, classic or Connect.
@@ -61,8 +62,8 @@ class SparkTableSink:
             process share.
         ledger: The name of the column for the commit that added a row; a table that
             exists needs it, of type string. None for no ledger.
-        schema: The rows' schema; None for what is known of the records' fields, as
-            in `ParquetSink`.
+        schema: The rows' schema; None for the known types of the records' fields, as in
+            `ParquetSink`.
 
     Raises:
         WrongTypeError: If an argument has the wrong type.

@@ -348,8 +348,9 @@ class RichFunction(Generic[OutT]):
     def open(self, context: RuntimeContext, /) -> Any:
         """Acquire resources, before the first record.
 
-        A context manager that is returned, such as an HTTP client, is entered now and
-        left at the end; what it gives is ``context.resource`` of the other methods.
+        If it returns a context manager, such as an HTTP client, the operator enters it
+        now and leaves it at the end; its value is ``context.resource`` of the other
+        methods.
         """
         return None
 

@@ -141,7 +141,8 @@ class KeyedProcessFunction(
 
     Each method may be ``async def``. State objects may be made in `open`, from
     ``context.keyed_state``, and refer to the current key when they are used. For a type
-    checker, ``KeyedProcessFunction[Key, In, Out]`` says what comes in and goes out.
+    checker, ``KeyedProcessFunction[Key, In, Out]`` declares the types of keys, input
+    and output.
 
     Concept:
         Flink, ``KeyedProcessFunction``.

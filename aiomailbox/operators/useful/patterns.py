@@ -173,7 +173,7 @@ class Pattern:
         """Let only less than ``duration`` pass between first and last record.
 
         Args:
-            duration: In event time: a timedelta or seconds.
+            duration: In event time: a timedelta.
 
         Raises:
             InvalidArgumentError: If it is not above zero.
