@@ -13,7 +13,7 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 # The classes that programs catch; the others are causes, and stand below them.
 __all__ = [
@@ -106,10 +106,14 @@ class AioMailboxError(Exception):
     Attributes:
         operator: Of an error in a running job, the operator's name; else None.
         uid: The operator's uid, None if it has none.
+        fault: Whose fault it is, which decides about a restart: ``"caller"``,
+            ``"program"``, ``"lasting"`` or ``"world"``; None where the family says it.
     """
 
     operator: str | None = None
     uid: str | None = None
+    # Another attempt meets what is "lasting" again.
+    fault: str | None = None
 
     def _render_traceback_(self) -> list[str]:
         """Return what a notebook shows: the frames that are not of this package.
@@ -124,6 +128,8 @@ class AioMailboxError(Exception):
         )
         return lines
 
+
+ErrorT = TypeVar("ErrorT", bound=AioMailboxError)
 
 _OWN: Final = f"{Path(__file__).parent}/"
 # Between the user's line and ours, where `async with` enters what a generator does.
@@ -142,6 +148,17 @@ def _without_own(each: TracebackType | None) -> TracebackType | None:
     for one in reversed(kept):
         shown = TracebackType(shown, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return shown
+
+
+def lasting(error: ErrorT) -> ErrorT:
+    """Return an error that another attempt would meet again, so that the job ends.
+
+    Example:
+        >>> lasting(SinkError("the columns have changed")).fault
+        'lasting'
+    """
+    error.fault = "lasting"
+    return error
 
 
 class UsageError(AioMailboxError):
@@ -317,6 +334,8 @@ class TimestampError(UsageError):
 class StateError(UsageError):
     """Keyed state was used outside a keyed context, or described in two ways."""
 
+    fault = "lasting"
+
 
 class UserFunctionError(WorldError):
     """A user's function raised; names the operator and the line.
@@ -455,6 +474,8 @@ class CancelTimeoutError(WorldError, TimeoutError):
         Flink, ``task.cancellation.timeout``.
     """
 
+    fault = "lasting"
+
     def __init__(self, what: str, timeout_s: float, place: str) -> None:
         self.place = place
         tail = f"; it stood {place}" if place else ""
@@ -474,7 +495,6 @@ class RemoteTaskError(WorldError):
         uid: The operator's uid, or None.
         location: ``file:line`` of the innermost line of the user's code, or None.
         record: The record as text, or None.
-        fault: Whose fault it is: ``"caller"``, ``"program"`` or ``"world"``.
         culprit: The name of the type of the exception that began it.
     """
 
@@ -587,6 +607,8 @@ class SparkJobError(WorldError):
 class SourceChangedError(WorldError):
     """The data of a source have changed since a checkpoint recorded a position in them."""
 
+    fault = "lasting"
+
 
 class UnsupportedColumnError(UsageError):
     """A DataFrame has a column of an unsupported type; names the column."""
@@ -606,6 +628,8 @@ class RecordsRefusedError(WorldError):
         errors: Why, by the record's index in the run; at least one.
         seen: The records before this index are dealt with: those not in ``errors``
             are taken.
+        fault: ``"program"`` if they will be refused whenever they come; see
+            `AioMailboxError`.
 
     Raises:
         InvalidArgumentError: If there are no errors, or one is not before ``seen``.
@@ -615,13 +639,20 @@ class RecordsRefusedError(WorldError):
         RecordsRefusedError("1 of 2 records refused, first ValueError('no price')")
     """
 
-    def __init__(self, errors: Mapping[int, BaseException], seen: int) -> None:
+    def __init__(
+        self,
+        errors: Mapping[int, BaseException],
+        seen: int,
+        *,
+        fault: str | None = None,
+    ) -> None:
         if not errors or max(errors) >= seen:
             raise InvalidArgumentError(
                 "errors", f"{dict(errors)!r} are not errors of {seen} records"
             )
         self.errors = errors
         self.seen = seen
+        self.fault = fault
         first = errors[min(errors)]
         super().__init__(f"{len(errors)} of {seen} records refused, first {first!r}")
 
@@ -715,6 +746,8 @@ class DamagedFileError(WorldError):
         problem: The damage or fault.
     """
 
+    fault = "lasting"
+
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
         self.problem = problem
@@ -728,6 +761,8 @@ class NoCheckpointError(WorldError):
         place: The directory or URL.
         problem: The contents of the place.
     """
+
+    fault = "lasting"
 
     def __init__(self, place: str, problem: str) -> None:
         self.place = place
@@ -763,6 +798,8 @@ class StorageClaimedError(WorldError):
             claim lasts, unless it is renewed.
         remedy: A way to let both run, as text that continues a sentence after "or".
     """
+
+    fault = "lasting"
 
     def __init__(
         self,
@@ -901,13 +938,23 @@ class CheckpointFailedError(WorldError):
 class InvalidRecordError(WorldError):
     """A file has something at a place where a record should be.
 
+    A restart would read it again, so the job ends, whichever strategy it has.
+
     Args:
         name: The file.
+        line: The line where it begins, from 1.
         position: The byte where it begins.
         problem: The damage or fault.
     """
 
-    def __init__(self, name: str, position: int, problem: str) -> None:
+    fault = "lasting"
+
+    def __init__(self, name: str, line: int, position: int, problem: str) -> None:
         self.name = name
+        self.line = line
         self.position = position
-        super().__init__(f"{name}, at byte {position}: {problem}")
+        super().__init__(
+            f"{name}, line {line}, at byte {position}: {problem}. Repair the line, or "
+            'skip such lines: read the file with format="text", and parse with '
+            ".map(parse, on_error=am.skip)"
+        )

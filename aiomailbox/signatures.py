@@ -136,6 +136,9 @@ class Suggesting(ABCMeta):
             Raises:
                 AttributeError: Always.
             """
+            if name in vars(cls).get("__annotations__", ()):
+                # A dataclass asks whether its field has a default.
+                raise AttributeError(name=name, obj=cls)
             meant = {} if name.startswith("_") else cls._meant
             text = no_such_name(cls, name, f"am.{cls.__name__}", meant)
             text = text.replace(" object has", " has", 1)

@@ -10,11 +10,13 @@ did to it. A wrong program ends (`Fault`, `Mistakes`):
 fault        such as                                             the job
 ===========  ==================================================  =====================
 ``caller``   a `UsageError`: a call of this library is wrong     ends at once
-``program``  `PROGRAMMING_ERRORS` of a user's function           ends at the third
-                                                                 failure of one type at
+``program``  `PROGRAMMING_ERRORS` of a user's function; a        ends at the third
+             record that a table refuses                         failure of one type at
                                                                  one line, if no
                                                                  checkpoint completed
                                                                  in between
+``lasting``  a damaged file, or a line that is no record         ends at once, whichever
+                                                                 strategy it has
 ``world``    everything else                                     restarts, with growing
                                                                  delays
 ===========  ==================================================  =====================
@@ -35,6 +37,7 @@ from typing import Final, NamedTuple, Protocol
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import (
+    AioMailboxError,
     BufferRecycledError,
     CheckpointFailedError,
     GateClosedError,
@@ -73,10 +76,11 @@ _TIMES_MAX: Final = 3
 
 
 class Fault(StrEnum):
-    """Whose fault a failure is: what a job without a strategy of its user's does."""
+    """Whose fault a failure is, which decides whether a restart may cure it."""
 
     CALLER = "caller"
     PROGRAM = "program"
+    LASTING = "lasting"
     WORLD = "world"
 
 
@@ -101,23 +105,26 @@ def culprit_of(error: BaseException) -> Culprit:
         >>> culprit_of(ConnectionError()).fault
         <Fault.WORLD: 'world'>
     """
+    told = "world"
     while (
         isinstance(error, UserFunctionError | CheckpointFailedError | MailFailedError)
         and error.__cause__
     ):
+        told = error.fault or told
         error = error.__cause__
     if isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         return culprit_of(error.exceptions[0])
+    kind = type(error).__name__
     if isinstance(error, RemoteTaskError):
-        return Culprit(Fault(error.fault), error.culprit)
+        kind = error.culprit
+    if isinstance(error, AioMailboxError) and error.fault is not None:
+        return Culprit(Fault(error.fault), kind)
     is_usage = isinstance(error, UsageError) and not isinstance(error, _ECHOES)
     if is_usage or isinstance(error, SystemExit):
-        fault = Fault.CALLER
-    elif isinstance(error, PROGRAMMING_ERRORS):
-        fault = Fault.PROGRAM
-    else:
-        fault = Fault.WORLD
-    return Culprit(fault, type(error).__name__)
+        return Culprit(Fault.CALLER, kind)
+    if isinstance(error, PROGRAMMING_ERRORS):
+        return Culprit(Fault.PROGRAM, kind)
+    return Culprit(Fault(told), kind)
 
 
 class RestartBackoff(Protocol):
@@ -384,7 +391,7 @@ class Mistakes:
             self._times[culprit.kind, place] += 1
             times = self._times[culprit.kind, place]
         is_repeated = times >= _TIMES_MAX
-        self.is_certain = is_repeated or culprit.fault is Fault.CALLER
+        self.is_certain = is_repeated or culprit.fault in {Fault.CALLER, Fault.LASTING}
         if is_repeated:
             self.remark = (
                 f"{culprit.kind} at {place} ended {times} attempts, and no "

@@ -25,13 +25,8 @@ from typing import Any, Final
 from aiomailbox.errors import (
     CancelTimeoutError,
     CheckpointFailedError,
-    DamagedFileError,
     JobCancelledError,
-    NoCheckpointError,
-    RemoteTaskError,
     SourceChangedError,
-    StateError,
-    StorageClaimedError,
     WorkerDiedError,
     safe_repr,
 )
@@ -39,7 +34,7 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import FailoverRegions
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.policies.rate_limit import RateLimit
-from aiomailbox.policies.restart import Mistakes, RestartWait
+from aiomailbox.policies.restart import Fault, Mistakes, RestartWait, culprit_of
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.builder import AttemptPlan
@@ -630,7 +625,11 @@ class JobMaster:
             self._fail_unless_wanted(error, is_interrupted=closing.is_interrupted)
         state = _END_OF.get(self.state, JobState.FAILED)
         what = f"giving back the checkpoints of job {name!r}"
-        is_refused = isinstance(self._failure.error, SourceChangedError)
+        failure = self._failure.error
+        is_refused = (
+            failure is not None
+            and culprit_of(failure).kind == SourceChangedError.__name__
+        )
         given_back = self._checkpoints.close(state, is_refused=is_refused)
         closing_store = self._part(given_back, what, _RELEASE_S)
         await self._supervise(closing_store, closing_store.limit)
@@ -747,22 +746,12 @@ def _has_journal(graph: JobGraph) -> bool:
 def _can_be_tried_again(error: BaseException) -> bool:
     """Say whether a restart strategy is asked about an error.
 
-    Not about what ends the program, nor where a function was left behind that still
-    runs: it would work beside its successor. And what is kept that cannot be read, or
-    does not fit the job or its source, will not fit the next time; neither will what
-    cannot be written to a snapshot.
+    Not about what ends the program, nor about what lasts: a function was left behind
+    and still runs beside its successor; what is kept, or a line of a file, cannot be
+    read the next time either, nor what does not fit be written to a snapshot.
     """
-    cause = error.__cause__ if isinstance(error, CheckpointFailedError) else None
-    if isinstance(cause, RemoteTaskError):
-        return cause.kind != StateError.__name__
-    return not isinstance(
-        cause or error,
-        KeyboardInterrupt
-        | SystemExit
-        | CancelTimeoutError
-        | DamagedFileError
-        | StateError
-        | NoCheckpointError
-        | SourceChangedError
-        | StorageClaimedError,
-    )
+    if isinstance(error, CheckpointFailedError) and error.__cause__:
+        error = error.__cause__
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return False
+    return culprit_of(error).fault is not Fault.LASTING

@@ -9,8 +9,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -430,6 +432,29 @@ async def test_a_sink_that_refuses_a_record_names_the_line_that_wrote_it(
     text = str(caught.value)
     assert f"operator 'out' (uid 'rows') failed at {__file__}:{line}: " in text
     assert re.search(told.replace("[", r"\[").replace("]", r"\]"), text), text
+
+
+@pytest.mark.parametrize(
+    ("number", "told"),
+    [
+        # Refused as it is written, and as the checkpoint that has it is committed.
+        (2**70, "ended 3 attempts"),
+        (7, "refuses rows of a completed checkpoint"),
+    ],
+)
+async def test_a_record_that_a_table_always_refuses_ends_the_job(
+    number: int, told: str, tmp_path: Path
+) -> None:
+    """The default strategy would start it again forever: such a record comes again."""
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(am.hours(1), directory=tmp_path / "kept")
+    place = tmp_path / "shop.db"
+    with closing(sqlite3.connect(place)) as database:
+        database.execute("CREATE TABLE orders (n INTEGER CHECK (n < 5))")
+    rows = env.from_collection([{"n": 1}, {"n": number}])
+    rows.sink_to(am.SqlSink(f"sqlite:///{place}", "orders"))
+    with pytest.raises(am.JobFailedError, match=told):
+        await env.execute("job")
 
 
 @pytest.mark.parametrize("unit", ["millis", "seconds", "minutes", "hours", "days"])

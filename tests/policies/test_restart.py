@@ -11,9 +11,11 @@ import aiomailbox as am
 from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
+    InvalidRecordError,
     PoolDestroyedError,
     UserFunctionError,
     WrongTypeError,
+    lasting,
 )
 from aiomailbox.policies import restart
 from aiomailbox.policies.restart import (
@@ -23,6 +25,18 @@ from aiomailbox.policies.restart import (
     RestartStrategy,
     culprit_of,
 )
+
+
+def of_user(cause: BaseException) -> UserFunctionError:
+    error = UserFunctionError("parse", None, "job.py:7", cause)
+    error.__cause__ = cause
+    return error
+
+
+def refused_by_a_table() -> UserFunctionError:
+    error = of_user(OSError("duplicate key"))
+    error.fault = "program"
+    return error
 
 
 def begin(strategy: RestartStrategy, seed: int = 0) -> RestartBackoff:
@@ -161,16 +175,13 @@ def test_bad_arguments_are_refused_where_they_are_given() -> None:
         restart.fixed_delay(3, delay=90_000)
 
 
-def of_user(cause: BaseException) -> UserFunctionError:
-    error = UserFunctionError("parse", None, "job.py:7", cause)
-    error.__cause__ = cause
-    return error
-
-
 @pytest.mark.parametrize(
     ("error", "fault"),
     [
-        (am.StateError("no key"), Fault.CALLER),
+        (am.StateError("no key"), Fault.LASTING),
+        (InvalidRecordError("a.csv", 2, 7, "no number"), Fault.LASTING),
+        (of_user(am.DamagedFileError("a.gz", "cut short")), Fault.LASTING),
+        (lasting(am.SinkError("other columns")), Fault.LASTING),
         (of_user(am.WrongTypeError("function", "no", "Give one.")), Fault.CALLER),
         (of_user(TypeError("no")), Fault.PROGRAM),
         (of_user(KeyError("no")), Fault.PROGRAM),
@@ -194,6 +205,13 @@ def of_user(cause: BaseException) -> UserFunctionError:
             ),
             Fault.PROGRAM,
         ),
+        (
+            am.RemoteTaskError(
+                "worker 1", "InvalidRecordError", "no number", fault="lasting"
+            ),
+            Fault.LASTING,
+        ),
+        (refused_by_a_table(), Fault.PROGRAM),
     ],
 )
 def test_a_failure_is_the_callers_the_programs_or_the_worlds(
@@ -204,7 +222,9 @@ def test_a_failure_is_the_callers_the_programs_or_the_worlds(
 
 def test_the_callers_fault_comes_again_for_certain() -> None:
     mistakes = Mistakes()
-    mistakes.on_failure(am.StateError("no key"), None, completed_id=-1)
+    mistakes.on_failure(
+        am.WrongTypeError("key", "no", "Give one."), None, completed_id=-1
+    )
     assert mistakes.is_certain
 
 

@@ -8,8 +8,10 @@ import errno
 import os
 import stat
 import typing
+import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import Any, BinaryIO, Final, Protocol, cast
@@ -17,6 +19,7 @@ from typing import Any, BinaryIO, Final, Protocol, cast
 import msgspec
 
 from aiomailbox.errors import (
+    DamagedFileError,
     InvalidArgumentError,
     InvalidRecordError,
     MissingExtraError,
@@ -66,6 +69,26 @@ def open_file(name: str) -> BinaryIO:
 
     open_local: Any = gzip.open if name.endswith(".gz") else open
     return cast("BinaryIO", open_local(name, "rb"))
+
+
+@contextmanager
+def reading(name: str) -> Iterator[BinaryIO]:
+    """Open a file; what cannot be decompressed, or is no such file, is damage.
+
+    Raises:
+        DamagedFileError: If so.
+    """
+    with open_file(name) as file:
+        try:
+            yield file
+        except (EOFError, zlib.error) as error:
+            raise DamagedFileError(name, str(error)) from error
+        except OSError as error:
+            # Python and Arrow say so of their own data; what a system says has a number,
+            # and what a remote one says may pass.
+            if error.errno is None and not is_url(name):
+                raise DamagedFileError(name, str(error)) from error
+            raise
 
 
 def is_url(path: str) -> bool:
@@ -341,7 +364,7 @@ class CsvFormat:
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the rows from a byte on."""
-        with open_file(name) as file:
+        with reading(name) as file:
             lines = _Lines(name, file, self._encoding, _skip_mark(file))
             # Strict: a quote in the wrong place must not swallow the rest of the file.
             rows = csv.reader(lines, delimiter=self._delimiter, strict=True)
@@ -349,7 +372,10 @@ class CsvFormat:
             if columns is None:
                 # The first row is read also when going on in the middle: it has the
                 # names.
-                columns = tuple(next(rows, ()))
+                try:
+                    columns = tuple(next(rows, ()))
+                except (csv.Error, ValueError) as error:
+                    raise _no_record(name, 0, str(error)) from error
             if position > lines.position:
                 file.seek(position)
                 lines.position = position
@@ -377,7 +403,7 @@ class CsvFormat:
                     texts = dict(zip(columns, row, strict=True))
                     collected.add(make(texts), end)
             except (csv.Error, ValueError, msgspec.ValidationError) as error:
-                raise InvalidRecordError(name, start, _of_row(error)) from error
+                raise _no_record(name, start, _of_row(error)) from error
             if collected.is_full(end - start):
                 yield collected.take()
             start = end
@@ -437,7 +463,7 @@ def _types_of_csv(
 
     Raises:
         MissingExtraError: If pyarrow is not installed.
-        InvalidRecordError: If the beginning of the file cannot be parsed.
+        DamagedFileError: If the beginning of the file cannot be parsed.
     """
     try:
         from pyarrow import compute, csv as arrow_csv, lib, string, types
@@ -474,7 +500,7 @@ def _types_of_csv(
     except lib.ArrowInvalid as error:
         if "Empty CSV" in str(error):
             return {}, frozenset()
-        raise InvalidRecordError(name, 0, str(error)) from error
+        raise DamagedFileError(name, str(error)) from error
     # What begins with a zero is no number, as a code of an area is none.
     codes = {
         column
@@ -544,8 +570,8 @@ def _check_columns(
 ) -> None:
     missing = [column for column in types if column not in columns]
     if missing and columns:
-        raise InvalidRecordError(
-            name, 0, f"there is no column {missing[0]!r}; it has {', '.join(columns)}"
+        raise DamagedFileError(
+            name, f"there is no column {missing[0]!r}; it has {', '.join(columns)}"
         )
 
 
@@ -610,9 +636,7 @@ def read_line(name: str, file: BinaryIO, position: int) -> bytes:
     # One byte more than allowed tells a line that is too long from one that just fits.
     line = file.readline(_LINE_BYTES_MAX + 1)
     if len(line) > _LINE_BYTES_MAX:
-        raise InvalidRecordError(
-            name, position, f"a line has more than {_LINE_BYTES_MAX} bytes"
-        )
+        raise _no_record(name, position, f"it has more than {_LINE_BYTES_MAX} bytes")
     return line
 
 
@@ -620,7 +644,7 @@ def _read_lines(
     name: str, position: int, decode: Decode, *, skip_empty: bool = False
 ) -> Iterator[FileChunk]:
     collected = _Collected()
-    with open_file(name) as file:
+    with reading(name) as file:
         if position:
             file.seek(position)
         else:
@@ -631,12 +655,22 @@ def _read_lines(
                 try:
                     collected.add(decode(line), end)
                 except (ValueError, msgspec.MsgspecError) as error:
-                    raise InvalidRecordError(name, position, str(error)) from error
+                    raise _no_record(name, position, str(error)) from error
             if collected.is_full(len(line)):
                 yield collected.take()
             position = end
     if collected:
         yield collected.take()
+
+
+def _no_record(name: str, position: int, problem: str) -> InvalidRecordError:
+    """Return the error of a place in a file where no record begins."""
+    with reading(name) as file:
+        line, left = 1, position
+        while left and (part := file.read(min(left, _CHUNK_BYTES))):
+            line += part.count(b"\n")
+            left -= len(part)
+    return InvalidRecordError(name, line, position, problem)
 
 
 def _skip_mark(file: BinaryIO) -> int:

@@ -12,7 +12,7 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import without_views
-from aiomailbox.connectors.files.formats import FileChunk, open_file
+from aiomailbox.connectors.files.formats import FileChunk, open_file, reading
 from aiomailbox.errors import DamagedFileError, RecordTypeError
 from aiomailbox.records.run import ListRun, Run
 
@@ -46,7 +46,7 @@ class ParquetFormat:
             RecordTypeError: If the file lacks a column that is to be read.
             DamagedFileError: If it is no Parquet file.
         """
-        with open_file(name) as source:
+        with reading(name) as source:
             try:
                 file = parquet.ParquetFile(source)
                 _check_columns(file, self._columns or ())

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from aiomailbox.errors import AioMailboxError, SparkJobError
+from aiomailbox.errors import AioMailboxError, SparkJobError, lasting
 
 # The end of Spark's Java process, as its clients see it.
 
@@ -90,7 +90,7 @@ def lost_session_error(
     if process is not None and code is not None:
         how = f"Spark's Java process (process {process.pid}) {_how(code)}"
         remedy = _REMEDY + (f" {MEMORY_REMEDY}" if code in _MEMORY_CODES else "")
-        return SparkJobError(f"while {doing}, {how}. {remedy}")
+        return lasting(SparkJobError(f"while {doing}, {how}. {remedy}"))
     if not is_loss:
         return None
     how = f"Spark closed the connection ({type(error).__name__}); its log says why"
@@ -156,10 +156,12 @@ def _driver_threads(session: Any) -> str | None:
 
 
 def _no_memory_error(doing: str, dead: list[str]) -> SparkJobError:
-    return SparkJobError(
-        f"while {doing}, Spark's driver ran out of memory: {', '.join(dead)} died, and "
-        "the rows that it had to fetch never come (the driver's log has the "
-        f"OutOfMemoryError). {MEMORY_REMEDY}"
+    return lasting(
+        SparkJobError(
+            f"while {doing}, Spark's driver ran out of memory: {', '.join(dead)} died, "
+            "and the rows that it had to fetch never come (the driver's log has the "
+            f"OutOfMemoryError). {MEMORY_REMEDY}"
+        )
     )
 
 
@@ -318,7 +320,8 @@ def spark_job_error(error: BaseException, doing: str) -> SparkJobError:
     else:
         text = _FRAMES.sub("", said[-1]).strip()
         text += _remedy(text)
-    return SparkJobError(f"the Spark job that {doing} failed: {text}")
+    failure = SparkJobError(f"the Spark job that {doing} failed: {text}")
+    return lasting(failure) if _OF_DATA.search(whole) else failure
 
 
 def _said_by_java(error: BaseException) -> list[str]:
@@ -354,6 +357,10 @@ _NO_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|TaskResultLost")
 _SHORT_OF_MEMORY: Final = (
     f"{MEMORY_REMEDY} On a cluster, that of a task is spark.executor.memory."
 )
+
+
+# The classes of SQL for values and for names: a query that is run again meets them again.
+_OF_DATA: Final = re.compile(r"SQLSTATE: (?:22|42)")
 
 
 _LOST_TASK: Final = re.compile(

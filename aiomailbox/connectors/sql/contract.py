@@ -19,7 +19,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Protocol
 
-from aiomailbox.errors import RecordTypeError, SinkError, StorageClaimedError
+from aiomailbox.errors import (
+    RecordTypeError,
+    SinkError,
+    StorageClaimedError,
+    lasting,
+)
 
 LEDGER: Final = "aiomailbox_commits"
 LEASES: Final = "aiomailbox_leases"
@@ -276,19 +281,23 @@ def _claimed(
 
 def refused_at_commit(target: TableTarget, reason: object) -> SinkError:
     """Return the error of a target that refuses what its staging table took."""
-    return SinkError(
-        f"{target} refuses rows of a completed checkpoint: {str(reason).strip()}. "
-        "Repair the table, and start the job again; if rows with the same key are "
-        "to replace each other, use SqlSink(..., upsert_by=[...])."
+    return lasting(
+        SinkError(
+            f"{target} refuses rows of a completed checkpoint: {str(reason).strip()}. "
+            "Repair the table, and start the job again; if rows with the same key are "
+            "to replace each other, use SqlSink(..., upsert_by=[...])."
+        )
     )
 
 
 def staging_mismatch(target: TableTarget, staging: str) -> SinkError:
     """Return the error of a target that changed while rows are staged for it."""
-    return SinkError(
-        f"the columns of {target} have changed since the rows in {staging!r} were "
-        "staged for it. Run the job that staged them with the table as it was, or "
-        "remove these rows."
+    return lasting(
+        SinkError(
+            f"the columns of {target} have changed since the rows in {staging!r} were "
+            "staged for it. Run the job that staged them with the table as it was, or "
+            "remove these rows."
+        )
     )
 
 

@@ -271,7 +271,7 @@ class SqlWriter:
                     middle = len(part) // 2
                     parts += [part[middle:], part[:middle]]
         if refused:
-            raise RecordsRefusedError(refused, len(records))
+            raise RecordsRefusedError(refused, len(records), fault="program")
 
     async def _stage(self, rows: list[tuple[Any, ...]]) -> None:
         assert self._reader is not None, "a row was read"

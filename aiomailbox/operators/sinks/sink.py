@@ -20,7 +20,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
-from aiomailbox.errors import RecordsRefusedError
+from aiomailbox.errors import RecordsRefusedError, UserFunctionError
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import (
     OnError,
@@ -331,7 +331,11 @@ class SinkOperator(Operator):
         with self._naming("write_run"):
             for index, error in sorted(refused.errors.items()):
                 timestamp = None if timestamps is None else timestamps[index]
-                self._failures.take(values[index], timestamp, error)
+                try:
+                    self._failures.take(values[index], timestamp, error)
+                except UserFunctionError as failure:
+                    failure.fault = refused.fault
+                    raise
         return run.slice(refused.seen, len(run))
 
     def _flush(self, *, end_of_input: bool) -> Pending:

@@ -74,7 +74,7 @@ class ErrorText(msgspec.Struct, frozen=True, array_like=True):
     location: str | None = None
     record: str | None = None
     shown: str = ""
-    fault: Literal["caller", "program", "world"] = "world"
+    fault: Literal["caller", "program", "lasting", "world"] = "world"
     culprit: str = ""
 
 

@@ -199,7 +199,8 @@ def _is_record(kind: type) -> bool:
 
 def _is_inner(kind: type) -> bool:
     """Say whether it is a class of ours that no user has records of."""
-    public = getattr(sys.modules["aiomailbox"], kind.__name__, None)
+    # Not getattr(): for a name that it lacks, the library finds out which one is meant.
+    public = vars(sys.modules["aiomailbox"]).get(kind.__name__)
     return kind.__module__.startswith(_OURS) and public is not kind
 
 

@@ -561,23 +561,55 @@ def test_what_was_seen_and_deleted_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "data", "problem"),
     [
-        ("a.jsonl", b'{"user": "a"}\n{"user"', "at byte 14"),
-        ("a.jsonl", b'{"user": "a"}\n[1]\n', "at byte 14"),
-        ("a.csv", b"user\na\nb,c\n", "at byte 7: the row has another number"),
-        ("a.csv", b'user\na\n"b', "at byte 7: unexpected end of data"),
+        ("a.jsonl", b'{"user": "a"}\n{"user"', "line 2, at byte 14"),
+        ("a.jsonl", b'{"user": "a"}\n[1]\n', "line 2, at byte 14"),
+        ("a.csv", b"user\na\nb,c\n", "line 3, at byte 7: the row has another number"),
+        ("a.csv", b'user\na\n"b', "line 3, at byte 7: unexpected end of data"),
+        ("a.csv", b"us\xffer\na\n", "line 1, at byte 0: 'utf-8' codec can't decode"),
+        ("a.csv", b"user\na\n\n\xff\n", "line 4, at byte 8: 'utf-8' codec"),
+        ("a.txt", b"a\n\nb\xff\n", "line 3, at byte 3: 'utf-8' codec can't decode"),
     ],
 )
-async def test_what_is_no_record_is_named(
+async def test_what_is_no_record_is_named_and_ends_the_job(
     tmp_path: Path, name: str, data: bytes, problem: str
 ) -> None:
+    """Whatever the strategy: another attempt would read it again."""
+
     @dataclass
     class User:
         user: str
 
     (tmp_path / name).write_bytes(data)
+    records = None if name.endswith(".txt") else User
     with pytest.raises(JobFailedError, match=problem) as caught:
-        await collect(FileSource(tmp_path / name, records=User))
+        await restarting(FileSource(tmp_path / name, records=records))
     assert isinstance(caught.value.__cause__, InvalidRecordError)
+    assert "on_error=am.skip" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.gz", "a.parquet"])
+async def test_a_file_that_is_damaged_or_cut_short_ends_the_job(
+    tmp_path: Path, name: str
+) -> None:
+    if name == "a.parquet":
+        rows = pa.table({"n": range(10_000)})
+        parquet.write_table(rows, tmp_path / name, compression="gzip")
+        data = bytearray((tmp_path / name).read_bytes())
+        data[100:-2000] = bytes(len(data) - 2100)
+    else:
+        data = bytearray(gzip.compress(b"[1]\n" * 10_000))[:-20]
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(JobFailedError, match=f"{name} cannot be read: ") as caught:
+        await restarting(FileSource(tmp_path / name))
+    assert isinstance(caught.value.__cause__, DamagedFileError)
+
+
+async def restarting(source: FileSource[Any]) -> None:
+    """Run a job that starts again, as often as it may."""
+    env = am.StreamExecutionEnvironment()
+    env.configure(restart=am.restart.fixed_delay(1_000_000, am.millis(1)))
+    async with asyncio.timeout(20):
+        await env.from_source(source).collect()
 
 
 async def test_texts_that_do_not_fit_their_class_are_named(tmp_path: Path) -> None:
