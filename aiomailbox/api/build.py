@@ -12,7 +12,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import CellType, CodeType, FunctionType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from aiomailbox import connectors
 from aiomailbox.connectors.sinks import FunctionSink
@@ -221,6 +221,10 @@ OperatorT = TypeVar("OperatorT", bound=Operator)
 
 # Flink's upper bound, too: it is what a key group's number fits into.
 MAX_PARALLELISM_MAX: Final = 2**15
+
+
+# Where a synchronous function runs.
+RunIn = Literal["loop", "thread"]
 
 
 # What `explain` says of operators that keep something per key for ever.

@@ -294,6 +294,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         name: str = "async iterable",
         output_type: type[T] | None = None,
         offset: str | Callable[[T], Any] | None = None,
+        bounded: bool = True,
     ) -> DataStream[T]:
         """Start a stream of the items that an asynchronous iterable yields.
 
@@ -306,9 +307,11 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             output_type: If given, the items are checked to be of this type.
             offset: A field of the items, or a function of one, that gives its offset. It
                 makes the source replayable after a failure.
+            bounded: False for items without an end: what needs one is refused, or
+                warned of.
         """
         return self.from_source(
-            AsyncIterableSource(items, offset=offset),
+            AsyncIterableSource(items, offset=offset, bounded=bounded),
             watermark_strategy,
             name=name,
             output_type=output_type,

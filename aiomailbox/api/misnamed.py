@@ -305,7 +305,7 @@ def no_such_verb(kind: type, name: str) -> str:
     snake = snake_case(name)
     subclasses: list[type] = kind.__subclasses__()
     is_verb = not name.startswith("_") and not hasattr(kind, snake)
-    if is_verb and any(snake in vars(keyed) for keyed in subclasses):
+    if is_verb and any(hasattr(keyed, snake) for keyed in subclasses):
         return f"{name} needs a key: write stream.key_by(...).{snake}(...)"
     meant = _MEANT
     if hasattr(kind, "reduce"):

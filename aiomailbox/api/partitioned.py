@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aiomailbox.api.build import (
     described_key,
@@ -13,13 +13,13 @@ from aiomailbox.api.build import (
     key_selector,
     own_copy,
 )
+from aiomailbox.api.grouped import Grouped
 from aiomailbox.api.misnamed import OF_PARTITIONS, Unfinished
 from aiomailbox.api.windowed import Items
 from aiomailbox.graph.transformation import Origin
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.operators.keyed.sorting import MEMORY_BYTES, SortOperator
-from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.windowing.partition import partition_operator
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _IN_FILES: Final = (
 )
 
 
-class PartitionWindowedStream(Unfinished, Generic[K, T]):
+class PartitionWindowedStream(Unfinished, Grouped[K, T]):
     """A stream in whole partitions; next is what to compute of each of them.
 
     A partition has all records of a key or, of a stream without keys, all of a subtask.
@@ -151,83 +151,15 @@ class PartitionWindowedStream(Unfinished, Generic[K, T]):
             no_checkpoints=_IN_FILES,
         )
 
-    def reduce(
-        self,
-        function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],
-        *,
-        on_error: OnError = fail,
-    ) -> DataStream[T]:
-        """Fold the records of each partition into one.
-
-        Args:
-            function: ``(reduced, record)`` → a new record. It must not change either.
-            on_error: How to handle a record for which it raises.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> numbers = env.from_collection([1, 2, 3])
-            >>> total = numbers.full_window_partition().reduce(lambda a, b: a + b)
-            >>> am.run(total.collect())
-            [6]
-        """
-        check_function(function, "function", arity=2)
+    def _reduced(
+        self, name: str, function: Callable[[Any, Any], Any], on_error: OnError
+    ) -> DataStream[Any]:
         factory = self._factory(reduce=function, on_error=on_error)
         infos = (function_info(function),)
-        return self._at_end("partition reduce", factory, functions=infos)
+        return self._at_end(f"partition {name}", factory, functions=infos)
 
-    @overload
-    def aggregate(
-        self,
-        aggregate: AggregateFunction[T, Any, U],
-        *,
-        include_key: Literal[False] = False,
-        on_error: OnError = fail,
-    ) -> DataStream[U]: ...
-
-    @overload
-    def aggregate(
-        self,
-        aggregate: AggregateFunction[T, Any, U],
-        *,
-        include_key: Literal[True],
-        on_error: OnError = fail,
-    ) -> DataStream[tuple[K, U]]: ...
-
-    def aggregate(
-        self,
-        aggregate: AggregateFunction[T, Any, Any],
-        *,
-        include_key: bool = False,
-        on_error: OnError = fail,
-    ) -> DataStream[Any]:
-        """Aggregate the records of each partition as they arrive, and emit at the end.
-
-        Columns stay columns. A partition without key has a result without records, too.
-
-        Args:
-            aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several named
-                ones give records with a field ``key``, if there are keys.
-            include_key: Whether a single aggregate emits ``(key, result)``.
-            on_error: How to handle a record for which it raises.
-
-        Raises:
-            InvalidArgumentError: If ``include_key`` is given, and there are no keys.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> sales = [("north", 5), ("south", 4), ("north", 3)]
-            >>> by_shop = env.from_collection(sales).key_by(lambda sale: sale[0])
-            >>> totals = by_shop.full_window_partition().aggregate(
-            ...     am.aggregates(sales=am.count(), total=am.sum_(lambda sale: sale[1]))
-            ... )
-            >>> am.run(totals.collect())
-            [Result(key='north', sales=2, total=8), Result(key='south', sales=1, total=4)]
-        """
-        factory = self._factory(
-            aggregate=aggregate, include_key=include_key, on_error=on_error
-        )
+    def _aggregated(self, **work: Any) -> DataStream[Any]:
+        factory = self._factory(**work)
         return self._at_end("partition aggregate", factory, has_columns=True)
 
     def _factory(self, **work: Any) -> partial[Any]:

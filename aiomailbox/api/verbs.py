@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypeVar
 
 from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.showing import show_records
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import IteratorSource
 from aiomailbox.connectors.sinks import PullSink
-from aiomailbox.errors import JobFailedError
-from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.errors import JobFailedError, UsageError
+from aiomailbox.graph.transformation import Origin, Transformation, known_fields
+from aiomailbox.logs import library_log
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.run import Run
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import CountingHandover, PullHandover
+
+if TYPE_CHECKING:
+    from aiomailbox.connectors.spark import DataFrame
 
 P = ParamSpec("P")
 
@@ -297,3 +303,255 @@ async def count_results(definition: JobDefinition, origins: list[Origin]) -> int
         pulling.abandon()
         await pulling.job.outlast()
     return counted.records
+
+
+# As many records take a gigabyte or so.
+_COLLECTED_MANY: Final = 1_000_000
+
+
+class Results(Generic[T]):
+    """The verbs of a stream that run it; see `DataStream`."""
+
+    _definition: JobDefinition
+    _origins: list[Origin]
+
+    def explain(self) -> str:
+        """Return the graph that leads to this stream as text, even without a sink.
+
+        Concept:
+            See `StreamExecutionEnvironment.explain`.
+        """
+        return self._explain("text")
+
+    def _repr_html_(self) -> str:
+        """Return the graph that leads to this stream as a drawing, for notebooks."""
+        return self._explain("svg")
+
+    def _explain(self, form: str) -> str:
+        ends = list(dict.fromkeys(one.transformation for one in self._origins))
+        return self._definition.explain("stream", ends, form)
+
+    def __aiter__(self) -> Pulled[T]:
+        """Run the stream and yield its records, at the pace of the consumer.
+
+        Leaving the loop early cancels the job; ``contextlib.aclosing`` (or
+        ``stream.take``) waits until the job has ended.
+        """
+        return pull_values(self._definition, self._origins, "pull")
+
+    @verb
+    async def collect(self, job_name: str = "collect") -> list[T]:
+        """Return all records as a list; with several subtasks, in no guaranteed order.
+
+        A warning says when the sources have not ended after some seconds, or a million
+        records are held: a stream without end is for ``async for``.
+
+        Raises:
+            JobFailedError: If the job failed.
+        """
+        values: list[T] = []
+        has_warned = False
+        runs = pull_runs(self._definition, self._origins, job_name)
+
+        def look() -> bool:
+            return runs.waited_for("collect", records_held=len(values))
+
+        async with aclosing(runs):
+            with looking_on(look):
+                async for run in runs:
+                    values.extend(run.values)
+                    if len(values) >= _COLLECTED_MANY and not has_warned:
+                        has_warned = True
+                        library_log().warning(
+                            "collect() holds a million records in memory, and goes on",
+                            records=len(values),
+                            remedy="use `async for record in stream`, take(count), "
+                            "or a sink",
+                        )
+        return values
+
+    @verb
+    async def count(self) -> int:
+        """Return how many records there are.
+
+        Raises:
+            JobFailedError: If the job failed.
+        """
+        return await count_results(self._definition, self._origins)
+
+    @verb
+    async def take(self, count: int) -> list[T]:
+        """Return the first records, then cancel the rest of the job.
+
+        Args:
+            count: The maximum number of records, at least 1.
+
+        Raises:
+            JobFailedError: If the job failed before.
+        """
+        check_count(count, "count")
+        values: list[T] = []
+        records: Pulled[T] = pull_values(self._definition, self._origins, "take")
+
+        def look() -> bool:
+            return records.waited_for("take", records=len(values), wanted=count)
+
+        async with aclosing(records):
+            with looking_on(look):
+                async for value in records:
+                    values.append(value)
+                    if len(values) == count:
+                        break
+        return values
+
+    @verb
+    async def show(self, count: int = 20, *, truncate: int | None = 40) -> None:
+        """Run the stream, print its first records as a table, and cancel the rest.
+
+        A column is a field of the records. A notebook shows an HTML table below the cell.
+        Where an event loop is running, as in a notebook, write ``await stream.show()``; in
+        a script, write ``am.run(stream.show())``.
+
+        Args:
+            count: The maximum number of records, at least 1.
+            truncate: The maximum number of characters of a value; None for all of them.
+
+        Raises:
+            InvalidArgumentError: If an argument is out of its range.
+            JobFailedError: If the job failed before.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> env = am.StreamExecutionEnvironment()
+            >>> orders = [{"item": "tea", "price": 2.5}, {"item": "jam", "price": 4}]
+            >>> am.run(env.from_collection(orders).show())
+            +------+-------+
+            | item | price |
+            +------+-------+
+            | tea  |   2.5 |
+            | jam  |     4 |
+            +------+-------+
+
+        Concept:
+            Spark, ``DataFrame.show``.
+        """
+        if truncate is not None:
+            check_count(truncate, "truncate")
+        show_records(await self.take(count), count, truncate)
+
+    def arrow_batches(self) -> Pulled[Any]:
+        """Run the stream and yield the results as Arrow record batches, as they come.
+
+        All batches have one schema, that of the first: dictionaries become plain values,
+        and times are in microseconds, in UTC if they have a zone. Rows are NamedTuples,
+        dicts, dataclasses or msgspec Structs; records that are batches already are yielded
+        themselves, with this schema.
+
+        Raises:
+            MissingExtraError: If pyarrow is not installed.
+            JobFailedError: If the job failed.
+            RecordTypeError: If a record does not fit the schema.
+
+        Example:
+            >>> import aiomailbox as am
+            >>> import pyarrow as pa
+            >>> async def main():
+            ...     env = am.StreamExecutionEnvironment()
+            ...     cities = env.from_arrow(pa.table({"city": ["Oslo", "Rome"]}))
+            ...     async for batch in cities.arrow_batches():
+            ...         print(batch.num_rows, batch.schema)
+            >>> am.run(main())
+            2 city: string
+        """
+        from aiomailbox.connectors import record_batches
+
+        return Pulled(
+            self._definition, self._origins, "arrow_batches", record_batches()
+        )
+
+    @verb
+    async def to_spark(
+        self, spark: Any, *, schema: Any = None, path: Any = None
+    ) -> DataFrame:
+        """Run the stream and return its records as a Spark DataFrame.
+
+        A small result stays in memory. A larger one is written to Parquet files, one
+        segment at a time, so that memory is bounded.
+
+        Args:
+            spark: The SparkSession that gets the data.
+            schema: The DataFrame's schema; None infers it from the records.
+            path: A directory that does not exist yet, for all records; it appears when
+                they are complete. None for files that are removed with this process and
+                that only a local session can read.
+
+        Raises:
+            MissingExtraError: If pyspark is not installed.
+            JobFailedError: If the job failed.
+            UsageError: If there is no path, the records do not fit into one message,
+                and Spark's executors may be on other machines.
+        """
+        from aiomailbox.connectors import dataframe_from_runs
+
+        runs: Pulled[Any] = Pulled(
+            self._definition, self._origins, "to_spark", lambda run: (run,)
+        )
+        try:
+            return await dataframe_from_runs(
+                spark,
+                runs,
+                schema=schema,
+                path=path,
+                fields=known_fields(self._origins),
+            )
+        finally:
+            await runs.aclose()
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            """Say how records are pulled.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = (
+                "records come while the job runs: write `async for record in stream`, "
+                "or `for record in await stream.collect()`"
+            )
+            raise UsageError(message)
+
+        def __bool__(self) -> NoReturn:
+            """Say how to find out whether there are records.
+
+            Raises:
+                UsageError: Always; it would be true whatever its records are.
+            """
+            message = (
+                "a stream is a description, neither true nor false: write "
+                "`if await stream.take(1)` to ask whether it has a record, "
+                "`if stream is None` to ask whether there is a stream"
+            )
+            raise UsageError(message)
+
+        def __len__(self) -> NoReturn:
+            """Say how records are counted.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = "records come while the job runs: write `await stream.count()`"
+            raise UsageError(message)
+
+        def __await__(self) -> NoReturn:
+            """Say what can be awaited.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = (
+                "a stream is a description, which cannot be awaited: write "
+                "`await stream.collect()` for its records, or end it with "
+                "stream.sink_to(...) and `await env.execute()`"
+            )
+            raise UsageError(message)

@@ -14,11 +14,11 @@ from aiomailbox.api.adapted import OnlyProcessWindow, as_object
 from aiomailbox.api.build import (
     check_kind,
     described_key,
-    extreme,
     formed,
     function_info,
     own_copy,
 )
+from aiomailbox.api.grouped import Grouped
 from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
 from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import WrongTypeError
@@ -32,6 +32,7 @@ from aiomailbox.operators.core.user_code import (
     describe,
     is_async_callable,
 )
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import WindowT
@@ -44,11 +45,9 @@ from aiomailbox.windowing.assigners import (
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction
 from aiomailbox.windowing.evictors import CountEvictor, Evictor
-from aiomailbox.windowing.functions import (
-    ProcessWindowContext,
-    ProcessWindowFunction,
-)
-from aiomailbox.windowing.triggers import PurgingTrigger, Trigger
+from aiomailbox.windowing.functions import ProcessWindowContext, ProcessWindowFunction
+from aiomailbox.windowing.time_window import GlobalWindow
+from aiomailbox.windowing.triggers import CountTrigger, PurgingTrigger, Trigger
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
@@ -78,7 +77,7 @@ Items = Iterable[U] | Awaitable[Iterable[U]] | AsyncIterable[U]
 WindowFunction = ProcessWindowFunction[K, T, U, W] | Callable[[K, W, list[T]], Items[U]]
 
 
-class WindowedStream(Unfinished, Generic[K, T, WindowT]):
+class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
     """A keyed stream divided into windows; next is what to compute per key and window.
 
     Made by `KeyedStream.window` and `DataStream.window_all`.
@@ -227,59 +226,17 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             "window reduce", on_error, reduce=function, window_function=window_function
         )
 
-    def min_by(
-        self,
-        field: str | Callable[[T], Any],
-        *,
-        first: bool = True,
-        on_error: OnError = fail,
-    ) -> DataStream[T]:
-        """Emit the record of each window that has the smallest value of a field.
-
-        Args:
-            field: A field's name, or a function of a record; no value may be None.
-            first: Whether the first of several such records is emitted, not the last.
-            on_error: How to handle a record whose value cannot be compared; as in
-                `reduce`.
-        """
-        return self._extreme("min_by", field, first, on_error)
-
-    def max_by(
-        self,
-        field: str | Callable[[T], Any],
-        *,
-        first: bool = True,
-        on_error: OnError = fail,
-    ) -> DataStream[T]:
-        """Emit the record of each window that has the largest value of a field.
-
-        Args:
-            field: A field's name, or a function of a record; no value may be None.
-            first: Whether the first of several such records is emitted, not the last.
-            on_error: How to handle a record whose value cannot be compared; as in
-                `reduce`.
-
-        Example:
-            >>> import aiomailbox as am
-            >>> env = am.StreamExecutionEnvironment()
-            >>> sales = [("tea", 4), ("jam", 9), ("tea", 6), ("jam", 2)]
-            >>> dearest = (
-            ...     env.from_collection(sales)
-            ...     .count_window_all(2)
-            ...     .max_by(lambda s: s[1])
-            ... )
-            >>> am.run(dearest.collect())
-            [('jam', 9), ('tea', 6)]
-        """
-        return self._extreme("max_by", field, first, on_error)
-
     def _extreme(
         self, name: str, field: Any, first: bool, on_error: OnError
     ) -> DataStream[T]:
         # Also if the field is refused: that is said, and no more.
         self._is_used = True
-        reduce = extreme(name, field, first, self._origins)
-        return self._windowed(f"window {name}", on_error, reduce=reduce)
+        return super()._extreme(name, field, first, on_error)
+
+    def _reduced(
+        self, name: str, function: Callable[[Any, Any], Any], on_error: OnError
+    ) -> DataStream[Any]:
+        return self._windowed(f"window {name}", on_error, reduce=function)
 
     @overload
     def aggregate(
@@ -454,6 +411,17 @@ class WindowedStream(Unfinished, Generic[K, T, WindowT]):
             if name in _TOLD:
                 texts.append(f"{_TOLD[name]} {told}")
         return "; ".join(texts)
+
+
+def counting(
+    windows: WindowedStream[K, T, GlobalWindow], size: int, slide: int | None
+) -> WindowedStream[K, T, GlobalWindow]:
+    """Let windows fire for every so many records, as Flink's count windows do."""
+    size = check_count(size, "size")
+    if slide is None:
+        return windows.trigger(PurgingTrigger.of(CountTrigger.of(size)))
+    every = CountTrigger.of(check_count(slide, "slide"))
+    return windows.trigger(every).evictor(CountEvictor.of(size))
 
 
 def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:

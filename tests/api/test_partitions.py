@@ -67,6 +67,10 @@ def test_a_key_has_one_result_whatever_the_parallelism(
     plain = lambda a, b: (a[0], a[1] + b[1])  # noqa: E731 -- as a user writes it
     assert of(lambda parts: parts.reduce(plain)) == expected
     assert of(lambda parts: parts.reduce(add)) == expected
+    values = {key: [v for k, v in records if k == key] for key in sums}
+    for verb, extreme in (("min_by", min), ("max_by", max)):
+        found = of(lambda parts, verb=verb: getattr(parts, verb)(lambda pair: pair[1]))
+        assert found == sorted((key, extreme(values[key])) for key in values)
     total = am.sum_(lambda pair: pair[1])
     assert of(lambda parts: parts.aggregate(total, include_key=True)) == expected
     named = am.aggregates(total=total)
@@ -456,11 +460,24 @@ async def test_what_an_inbox_gave_is_emitted_when_the_job_is_drained() -> None:
     assert found == [1]
 
 
+async def forever() -> AsyncIterator[int]:
+    while True:
+        await asyncio.sleep(1)
+        yield 1
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        lambda env: env.from_source(am.Inbox()),
+        lambda env: env.from_async_iterable(forever, bounded=False),
+    ],
+)
 async def test_a_source_that_never_ends_is_said(
-    caplog: pytest.LogCaptureFixture,
+    endless: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     env = am.StreamExecutionEnvironment()
-    parts = env.from_source(am.Inbox()).full_window_partition()
+    parts = endless(env).full_window_partition()
     parts.aggregate(am.count()).name("totals").sink_to(print)
     async with env.start():
         pass

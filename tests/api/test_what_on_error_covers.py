@@ -8,6 +8,7 @@ import inspect
 import pkgutil
 import re
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,12 @@ def methods_with_on_error() -> set[str]:
         for name, kind in vars(module).items():
             if not inspect.isclass(kind) or kind.__module__ != module.__name__:
                 continue
-            if not name.startswith("_"):
+            if hasattr(am, name):
                 # A base that has no name of its own for users is part of the class.
-                bases = [base for base in kind.__mro__ if base.__name__[0] == "_"]
+                own = lambda base: not hasattr(am, base.__name__)  # noqa: E731
                 found |= {
                     f"{name}.{method}"
-                    for owner in (kind, *bases)
+                    for owner in (kind, *takewhile(own, kind.__mro__[1:]))
                     for method, function in vars(owner).items()
                     if inspect.isfunction(function)
                     and not method.startswith("_")
@@ -325,6 +326,14 @@ CASES: dict[str, tuple[Callable[[Stream], Any], int]] = {
         lambda s: s.full_window_partition().reduce(
             lambda old, new: (old[0], old[1] + number(new)), on_error=am.skip
         ),
+        1,
+    ),
+    "PartitionWindowedStream.min_by": (
+        lambda s: s.full_window_partition().min_by(number, on_error=am.skip),
+        1,
+    ),
+    "PartitionWindowedStream.max_by": (
+        lambda s: s.full_window_partition().max_by(number, on_error=am.skip),
         1,
     ),
     "PartitionWindowedStream.sort_partition": (
