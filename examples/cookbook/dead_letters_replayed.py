@@ -14,7 +14,9 @@ import aiomailbox as am
 FAILED = am.OutputTag("failed")
 
 
-def priced(orders: am.DataStream[str], prices: dict[str, int], letters: Path):
+def priced(
+    orders: am.DataStream[str], prices: dict[str, int], letters: Path
+) -> am.DataStream[tuple[str, int]]:
     """Return the orders with their prices; keep those that have none."""
 
     async def price(order: str) -> tuple[str, int]:

@@ -103,7 +103,7 @@ def tables(
 def _arrow(kind: Any, values: list[Any]) -> Any:
     import pyarrow as pa
 
-    columns = list(zip(*values, strict=True)) or [[] for _ in kind._fields]
+    columns: list[Any] = list(zip(*values, strict=True)) or [[] for _ in kind._fields]
     types = [
         pa.string() if hint is str else pa.int64()
         for hint in get_type_hints(kind).values()

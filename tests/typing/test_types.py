@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_code_blocks import WITH_CODE
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(sys.executable).parent
 IDIOMS = "tests/typing/idioms"
@@ -116,3 +118,22 @@ def test_all_that_is_public_has_a_type() -> None:
         for message in symbol["diagnostics"]
     ]
     assert missing == []
+
+
+def test_the_code_on_the_pages_calls_what_there_is(tmp_path: Path) -> None:
+    """Their functions have no type hints, and blocks of a page await: no more is asked."""
+    for name, blocks in WITH_CODE.items():
+        lines = [""] * (max(b.line + len(b.text.splitlines()) for b in blocks))
+        for block in (one for one in blocks if one.is_python):
+            for number, line in enumerate(block.text.splitlines(), block.line - 1):
+                lines[number] = line
+        page = tmp_path / f"{re.sub(r'[^a-zA-Z0-9]', '_', name)}.py"
+        page.write_text("\n".join(lines) + "\n", "utf-8")
+    done = checked(("mypy",), *map(str, tmp_path.glob("*.py")))
+    assert "found" in done.stdout.lower(), done.stderr
+    wrong = re.findall(
+        rf"^.*{tmp_path.name}.*\[(?:call-arg|call-overload|attr-defined)\]$",
+        done.stdout,
+        re.MULTILINE,
+    )
+    assert wrong == []
