@@ -58,7 +58,7 @@ def renamed(**new: str) -> Callable[[CalledT], CalledT]:
         function: Any = (
             inspect.getattr_static(called, "__init__") if is_class else called
         )
-        name = called.__qualname__
+        name = called.__name__
 
         @wraps(function)
         def checked(*args: Any, **named: Any) -> Any:
