@@ -100,6 +100,16 @@ async def test_a_state_whose_name_has_changed_is_named_with_the_new_one(
     assert empty == ["count"]
 
 
+async def test_state_that_no_operator_reads_stays_in_each_later_snapshot(
+    tmp_path: Path,
+) -> None:
+    first = await run(counting("old"), tmp_path / "1")
+    second = await run(counting("new"), tmp_path / "2", restored=first)
+    third = await run(counting("new"), tmp_path / "3", restored=second)
+    for saved in (first, third):
+        assert dict(am.Savepoint(saved).state("counts", "old")) == {0: 3, 1: 2}
+
+
 async def test_a_state_that_is_asked_for_with_a_record_is_no_warning(
     caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:

@@ -50,18 +50,21 @@ def active(spark: Any) -> list[Any]:
 
 
 async def test_all_batches_come_and_the_query_ends_with_the_job(
-    spark: Any, arrivals: Any, tmp_path: Path
+    spark: Any, arrivals: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    missing = "earlier batches are missing from it"
     arrivals.add(0, 30)
     arrivals.add(30, 40)
     env = am.StreamExecutionEnvironment()
     stream = env.from_source(source(arrivals, tmp_path))
     assert [row.id for row in await stream.collect()] == list(range(40))
     assert active(spark) == []
+    assert missing not in caplog.text
     # Spark has taken both for done: only what is new comes the next time.
     arrivals.add(40, 50)
     again = env.from_source(source(arrivals, tmp_path))
     assert [row.id for row in await again.collect()] == list(range(40, 50))
+    assert missing in caplog.text
 
 
 async def test_a_new_reader_goes_on_in_the_middle_of_a_batch(
