@@ -41,7 +41,7 @@ async def outlast(
 ) -> None:
     """Wait until a future is done, however often the caller is cancelled meanwhile.
 
-    What the future holds is left to the caller.
+    The caller looks at the result of the future.
 
     Args:
         future: A future or an asyncio task; it is not cancelled.
@@ -70,7 +70,8 @@ class SupervisedTask:
     """A coroutine in an asyncio task of its own, whose end can be forced.
 
     Args:
-        work: What runs. What it raises is kept, also what would end the loop.
+        work: The code that runs. It keeps every exception, also those that would end
+            the loop.
         name: Of the asyncio task.
         timeout_s: How long it may go on after the first `interrupt` or `limit`.
         grace_s: How long it may take to unwind after that.
@@ -79,7 +80,7 @@ class SupervisedTask:
     Attributes:
         name: Of the asyncio task.
         task: The asyncio task, once it has started.
-        error: What the work raised.
+        error: The exception of the work.
         is_late: Whether its time is up; it should do nothing more that takes time.
         is_given_up: Whether it was closed by force.
     """
@@ -209,11 +210,11 @@ class Closing:
     """Takes steps one by one; a caller that continues after another one repeats none.
 
     Args:
-        steps: What is to be done, in order.
+        steps: The steps, in order.
         errors: Where it is added what they raise; None for a new list.
 
     Attributes:
-        errors: What the steps raised, in order.
+        errors: The exceptions of the steps, in order.
         is_interrupted: Whether the caller of `run_within` was cancelled.
     """
 

@@ -32,7 +32,7 @@ async def run_in_thread(call: Callable[..., T], *args: Any) -> T:
         *args: Its arguments.
 
     Returns:
-        What the function returned. What it raised is raised.
+        The result of the function. Its exception is raised.
 
     Raises:
         CancelledError: If the waiter was cancelled, whatever the function did.

@@ -34,7 +34,7 @@ from aiomailbox.records.events import Alignment, CheckpointBarrier
 
 @dataclass(slots=True)
 class AlignmentStatistics:
-    """What one checkpoint's alignment cost at one task.
+    """The cost of one checkpoint's alignment at one task.
 
     Attributes:
         checkpoint_id: Number of the checkpoint.
@@ -96,7 +96,7 @@ class AlignmentMeter:
 
 
 class _BarrierHandler:
-    """What both kinds of handlers have in common.
+    """The part that both kinds of handlers share.
 
     Args:
         channels: How many channels the task reads, over all its gates; at least 1.
@@ -358,7 +358,7 @@ class CheckpointBarrierTracker(_BarrierHandler):
     """Triggers a snapshot when the barriers of all channels have been seen.
 
     Several checkpoints may be pending at once; the one that is complete first drops the
-    older ones. What its methods return is as in `CheckpointBarrierHandler`.
+    older ones. Its methods return the same as those of `CheckpointBarrierHandler`.
 
     Args:
         channels: How many channels the task reads, over all its gates; at least 1.

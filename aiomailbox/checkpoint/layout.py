@@ -43,7 +43,7 @@ class OperatorInfo(msgspec.Struct, frozen=True):
     Attributes:
         id: By what its state is found.
         uid: The user's name for it; None if there is none.
-        name: What people call it.
+        name: Its name, for people.
     """
 
     id: OperatorId
@@ -77,7 +77,7 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         kind: A checkpoint, or one of the savepoints.
         epoch: The attempt that took it.
         job_id: The identity of the job.
-        job_name: What people call the job.
+        job_name: The job's name.
         timestamp_ms: When it was triggered, wall-clock time.
         vertices: The job's vertices with the handles of their subtasks.
         enumerators: Per source what its enumerator resumes from; see `encode_snapshot`.
@@ -316,8 +316,8 @@ class JobNumbers(msgspec.Struct, frozen=True):
         savepoint_id: Its number.
         finished_ms: When the job ended well, by the clock on the wall, written before
             its checkpoints are deleted; 0 if it has not, or has begun again.
-        finished_from: What the run that ended well had gone on from; see
-            `CheckpointMetadata.ancestors`.
+        finished_from: The savepoints from which the run that ended well had resumed;
+            see `CheckpointMetadata.ancestors`.
         lineage: Names the executions that have gone on from each other here: the first
             one; "" before there was one, and in what earlier versions have written.
     """
@@ -369,7 +369,7 @@ def _name(directory: str) -> str:
 
 
 class Retained(Protocol):
-    """What has to be known of a completed checkpoint."""
+    """The facts about a completed checkpoint."""
 
     @property
     def checkpoint_id(self) -> int:

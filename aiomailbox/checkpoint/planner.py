@@ -128,7 +128,7 @@ class FailureCounter:
 
 
 class SubtaskState(Enum):
-    """What the coordinator has to know of a subtask."""
+    """The facts about a subtask that the coordinator needs."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -137,7 +137,7 @@ class SubtaskState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPlan:
-    """What one checkpoint does.
+    """The plan of one checkpoint.
 
     Attributes:
         to_trigger: Get the barrier from the coordinator: nothing upstream runs.
@@ -352,15 +352,15 @@ class CheckpointInProgress:
     """A checkpoint that was begun, until it is complete and committed, or deleted.
 
     Attributes:
-        barrier: What its tasks are told.
+        barrier: The command for its tasks.
         plan: Which tasks.
         request: Who asked for it.
         is_pending: Whether it can still complete or fail.
         is_finalizing: Whether all tasks have acknowledged it.
         handles: Where the snapshots of tasks are that have acknowledged it.
-        statistics: What it took at these.
+        statistics: Its statistics at these tasks.
         started_s: When it began; this and what follows its owner keeps here.
-        enumerators: What the enumerators of the sources resume from.
+        enumerators: The state of the sources' enumerators.
         services: Totals of limits and budgets.
         metadata: All of it, once it is written.
         place: Where that is.
@@ -391,7 +391,7 @@ class CheckpointInProgress:
 
     @property
     def prepared(self) -> tuple[PreparedData, ...]:
-        """What sinks have prepared, in the order of the tasks."""
+        """The prepared results of sinks, in the order of the tasks."""
         return tuple(
             one for task in sorted(self.handles) for one in self.handles[task].prepared
         )
@@ -516,8 +516,8 @@ class CheckpointPlanner:
         next_id: The first number to give away: beyond that of a restored checkpoint.
 
     Attributes:
-        in_progress: What was begun, oldest first, until its owner takes it out: when it
-            is answered, or deleted.
+        in_progress: The checkpoints that were begun, oldest first, until the owner
+            takes them out: when they are answered, or deleted.
     """
 
     settings: CheckpointConfig

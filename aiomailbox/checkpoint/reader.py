@@ -45,7 +45,7 @@ from aiomailbox.task.messages import PreparedData, SectionKind, SharedFile, Task
 
 @dataclass(frozen=True, slots=True)
 class RestoredCommittables:
-    """What one sink's subtask had prepared, and what may not be committed yet.
+    """Results that a sink's subtask had prepared, which may not be committed yet.
 
     Attributes:
         operator: The sink.
@@ -62,7 +62,7 @@ class RestoredCommittables:
 
 @dataclass(frozen=True, slots=True)
 class RestoredJob:
-    """What a job resumes from.
+    """The state from which a job resumes.
 
     Attributes:
         metadata: Of the checkpoint.
@@ -70,7 +70,7 @@ class RestoredJob:
         committables: To be committed before the job goes on, in the order of their
             checkpoints.
         place: The path or URL of the checkpoint.
-        ancestors: What checkpoints of a job that goes on from it descend from; see
+        ancestors: The ancestors of the checkpoints of a job that resumes from it; see
             `CheckpointMetadata.ancestors`.
         unused_names: Of the names that classes are said to have been saved under, those
             that it has not, nor the names that these classes have now. Nothing where
@@ -350,7 +350,7 @@ class FoundCheckpoint:
 
     Attributes:
         files: Its files.
-        metadata: What it is; None if that cannot be read, or it is not complete.
+        metadata: Its metadata; None if it cannot be read, or is not complete.
         problem: Why it cannot be read; "" if it can.
         is_complete: Whether it has metadata, readable or not.
     """

@@ -1,4 +1,4 @@
-"""What each task resumes from, given what the tasks of an earlier graph had: pure.
+"""The state of each task, made from the state of an earlier graph's tasks: pure.
 
 Theory of operation: what was kept is sorted by operators, whichever tasks these were in,
 spread over their present subtasks, and put together by present tasks. So chaining and
@@ -102,9 +102,9 @@ def restored_tasks(
     """Return what each task of a graph resumes from.
 
     Args:
-        snapshot: What was kept, maybe of a graph that was chained in another way or had
-            other numbers of subtasks.
-        graph: What is to run.
+        snapshot: The saved state, maybe of a graph that was chained in another way or
+            had other numbers of subtasks.
+        graph: The graph that is to run.
         allow_unmatched: Whether state may be left that no operator of the graph has, nor
             an aggregate of an operator.
         codec: For records in flight, where there are other numbers of subtasks.
@@ -154,7 +154,7 @@ def finished_tasks(
 
     Args:
         finished: The operators whose tasks had all finished.
-        graph: What is to run.
+        graph: The graph that is to run.
 
     Raises:
         StateError: If one of them reads now what is not finished: it was told that
@@ -242,9 +242,9 @@ def _in_flight(
 ) -> _InFlight:
     """Return what each task has to process first, per channel, in its order.
 
-    What had arrived comes before what was still to be sent, and an element may begin in
-    the one and end in the other. All of it goes to the reader of the channel: so no
-    producer has to find buffers for it before it runs.
+    Data that had arrived comes before data that was still to be sent, and an element
+    may begin in the one and end in the other. All of it goes to the reader of the
+    channel: so no producer has to find buffers for it before it runs.
 
     Concept:
         Flink, FLIP-547: output buffers are recovered on the downstream task.

@@ -91,10 +91,10 @@ class SavepointOperator:
     Attributes:
         id: By what its state is found: its uid, or what follows from the graph.
         uid: The user's name for it; None if there is none.
-        name: What people call it.
+        name: Its name, for people.
         parallelism: Its subtasks.
         max_parallelism: The number of key groups.
-        states: What it keeps.
+        states: Its states.
         timers: The names of its timer services that have timers.
     """
 

@@ -1,14 +1,14 @@
 """The checkpoints of one job: which there are, which is complete, which goes.
 
-Theory of operation: a job claims its directory, so that no other one writes there. What
-a crash left that never became complete is removed then. A checkpoint counts from the
+Theory of operation: a job claims its directory, so that no other one writes there. Then
+the store removes checkpoints that never became complete. A checkpoint counts from the
 moment when its metadata is durable, and that is written last; when it goes, the
 metadata goes first. Beside them one small file says which attempt is the newest and
 which checkpoint was the last to complete, so that a checkpoint that has vanished is
 told from one that never was. Each checkpoint names the savepoints that the job has gone
-on from, so that a job that is started again with the same savepoint resumes from its own
-newest checkpoint. What it does not go on from is passed over, and deleted when
-a checkpoint of its own is complete.
+on from, so that a job that is started again with the same savepoint resumes from its
+own newest checkpoint. It passes over checkpoints that it does not resume from, and
+deletes them when a checkpoint of its own is complete.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class CheckpointStore:
         """Make a checkpoint count: write its metadata, durably.
 
         Args:
-            metadata: What it is.
+            metadata: Its metadata.
             location: The place of a savepoint, as tasks have been given it.
 
         Returns:
@@ -304,7 +304,8 @@ class CheckpointStore:
         A second time is a no-op: the first one counts.
 
         Args:
-            ancestors: What it had gone on from; see `RestoredJob.ancestors`.
+            ancestors: The savepoints from which it had resumed; see
+                `RestoredJob.ancestors`.
             savepoint_id: The savepoint that has ended it, None if it ended otherwise.
 
         Raises:
@@ -323,7 +324,8 @@ class CheckpointStore:
         """Return when a run ended well that another one would repeat; None if none did.
 
         Args:
-            which: What the other one is to resume from; as `load` takes it, or None.
+            which: The place from which the other one is to resume; as `load` takes it,
+                or None.
         """
         if not self._job.finished_ms:
             return None
@@ -352,8 +354,8 @@ class CheckpointStore:
     def go_on_from(self, restored: RestoredJob | None) -> None:
         """Be notified of what the job begins with; pass over what is newer, and say so.
 
-        What is passed over is not resumed from in this life, and deleted when a
-        checkpoint is complete.
+        This life does not resume from a checkpoint that is passed over, and deletes it
+        when a checkpoint is complete.
 
         Args:
             restored: What `load` returned; None for a job that begins without state.
@@ -411,8 +413,8 @@ class CheckpointStore:
                 of one of this job's, or the path or URL of any. If checkpoints of this
                 job descend from that, it is the newest of them.
             classes: The classes that state may hold, or type hints that name them.
-            allow_pickled_state: Whether state that was pickled may be read. What this
-                execution has written is read in any case, if it is the latest.
+            allow_pickled_state: Whether state that was pickled may be read. A
+                checkpoint of this execution is read in any case, if it is the latest.
 
         Returns:
             None if the latest is asked for and none was ever complete.
@@ -494,7 +496,7 @@ class CheckpointStore:
         Args:
             classes: As for `load`.
             allow_pickled_state: As for `load`.
-            origin: What it descends from; "" for anything.
+            origin: The ancestor that it must have; "" for any.
         """
         is_damaged = False
         # A damaged one costs what came after the one before, not the job.

@@ -80,7 +80,7 @@ class TaskBytes:
     """The bytes of one task's snapshot, made as they are asked for.
 
     Args:
-        snapshot: What to encode.
+        snapshot: The snapshot to encode.
         classes: The classes that state may hold, or type hints that name them; None
             for all that occur.
         with_files: Whether keyed state that is in files is left out, for its files are
@@ -89,7 +89,7 @@ class TaskBytes:
             declared.
 
     Attributes:
-        sections: What has been made so far; all once it is exhausted.
+        sections: The sections that exist so far; all once it is exhausted.
         size: The bytes of these.
 
     Raises:
@@ -305,7 +305,7 @@ class CheckpointWriter:
         job_id: The identity of the job.
         classes: The classes that state may hold, or type hints that name them; state
             of others is refused: it could not be read again. None for all that occur.
-        memory_threshold: What has at most so many bytes goes with the metadata.
+        memory_threshold: Task state of at most so many bytes goes with the metadata.
         file_mode: The mode of a savepoint's new files; that of checkpoints is the
             storage's.
         on_misfit: Called with an operator, and what it keeps of another type than was
@@ -353,7 +353,7 @@ class CheckpointWriter:
             task: The task.
             epoch: The attempt: one that is dead never writes what a later one did.
             checkpoint_id: The checkpoint.
-            snapshot: What the task resumes from.
+            snapshot: The state of the task.
             location: The place of a savepoint; None for a checkpoint.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What operators may ask of wall-clock time."""
+"""The wall-clock services for operators."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ValveSnapshot:
 
 
 class _Slot:
-    """What is known of one subpartition of one channel."""
+    """The state of one subpartition of one channel."""
 
     __slots__ = ("active", "aligned", "watermark")
 

@@ -28,7 +28,7 @@ def rows_from(origins: list[Origin]) -> Transformation | None:
     """Return the operator or source because of which rows come, None if columns do.
 
     Args:
-        origins: What is united in one input.
+        origins: The streams that one input unites.
     """
     origins = list(origins)
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""What the user's calls describe: operators, and where their input comes from.
+"""The user's calls as a graph: operators, and where their input comes from.
 
 Nothing here is live: a transformation holds factories and descriptors only, so that
 a graph can be pickled, sent to another process, and run there.
@@ -39,9 +39,9 @@ class FunctionInfo:
     """A user's function, for people: what it is called and how it is run.
 
     Attributes:
-        text: What it is called.
+        text: Its name.
         is_async: Whether it is awaited.
-        note: What there is to say about it.
+        note: More text about it.
         unbounded: State that it keeps for ever, if it is on a keyed stream.
     """
 
@@ -75,7 +75,7 @@ class Transformation:
     """One operator of the job as described by the user.
 
     Attributes:
-        name: What people call it.
+        name: Its name, for people.
         factory: Makes the operator, one per subtask.
         inputs: For each input of the operator, the origins that are united there.
         parallelism: Subtasks; None means the environment's.
@@ -91,9 +91,11 @@ class Transformation:
             of all its inputs, or the default one if they differ.
         is_keyed: Whether it has keyed state and timers.
         functions: The user's functions in it.
-        bound: What it holds at most, for `explain`; "" for nothing beyond a run.
-        unbounded: What grows without end in it, for `explain`; "" for nothing known.
-        held: What it emits only when event time goes on, or ends: "" for nothing.
+        bound: The most that it holds, for `explain`; "" for nothing beyond a run.
+        unbounded: The state that grows without end in it, for `explain`; "" for nothing
+            known.
+        held: The contents that it emits only when event time advances, or ends; "" for
+            none.
         settings: Its event times and windows, for `explain`: a line for each.
         emits_at_end: Whether it emits only when its input has ended.
         no_checkpoints: Why its job takes no checkpoints; "" if it may.
@@ -101,7 +103,8 @@ class Transformation:
         has_journal: Whether it keeps finished calls in a journal.
         takes_columns: Whether columns that come in go out as columns.
         columns_aside: The side outputs of records that came in, columns if these were.
-        asks_for_rows: What in it asks for rows, for `explain`; "" for its function.
+        asks_for_rows: The part of it that needs rows, for `explain`; "" for its
+            function.
         rows_note: Why it went on with rows when it ran, if it takes columns.
         record_fields: The fields of the records that it emits; None if not known.
         source: The source, if this is one.

@@ -1,4 +1,4 @@
-"""What a journal holds of a call, as bytes.
+"""The entry of a call in a journal, as bytes.
 
 ::
 
@@ -42,7 +42,7 @@ _KINDS: Final = frozenset({str, int, bytes, UUID})
 
 
 class EntryKind(IntEnum):
-    """What an entry says."""
+    """The contents of an entry."""
 
     RESULT = 1
     """A call has ended well; the payload is its result."""
@@ -58,10 +58,10 @@ class JournalEntry(NamedTuple):
     """One entry of a journal.
 
     Attributes:
-        kind: What it says.
+        kind: Its kind.
         key: Of which record; see `record_key`.
         fingerprint: Of what the call was made with: 8 bytes.
-        payload: What it came to.
+        payload: Its outcome.
     """
 
     kind: int

@@ -93,7 +93,7 @@ class MappedFence:
     def check_anew(self) -> None:
         """Raise if a later epoch has begun, also on another machine that shares the file.
 
-        What is mapped may lag behind there; what is read after opening does not.
+        A mapping may lag behind there; a read after opening does not.
 
         Raises:
             FencedError: If so.

@@ -136,8 +136,8 @@ class JobJournal:
     def pruned_to(self) -> int:
         """The checkpoint before which nothing is kept, 0 if all is.
 
-        What resumes from an older one, such as a savepoint, makes calls again that have
-        been made between the two.
+        A job that resumes from an older one, such as a savepoint, repeats calls that
+        were made between the two.
 
         Raises:
             DamagedFileError: If that is not what was written.
@@ -204,7 +204,7 @@ def _put_together(
     """Make one base of the bases and the logs of earlier epochs.
 
     Returns:
-        What is no longer needed.
+        The segments that are no longer needed.
     """
     bases = base_directories(operator)
     if not logs and len(bases) <= 1:

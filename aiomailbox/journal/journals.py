@@ -180,7 +180,7 @@ class SharedJournals(Journals):
 
 
 class _FinishedByOthers(FinishedBefore):
-    """What all logs of an operator have, by key; about 150 bytes a call."""
+    """The entries of all logs of an operator, by key; about 150 bytes a call."""
 
     __slots__ = ("_segments", "_starts", "_which")
 

@@ -4,8 +4,9 @@ Theory of operation: an object store appends to nothing, so what each group comm
 durable becomes a file of its own there, with the place in its segment as the end of its
 name. A reader joins the segments again on a disk of its own; what was put
 together before is not fetched twice. All else in a journal is written as a whole, by the
-job's master alone. What a writer that was shut out uploads after its log was deleted is
-told apart by the number of its epoch: those that are over are kept, by subtask.
+job's master alone. The number of its epoch tells apart an upload by a writer that was
+shut out, after its log was deleted: the place keeps the epochs that are over, by
+subtask.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the calls of one subtask came to: found again, appended, made durable."""
+"""The outcomes of the calls of one subtask: found again, appended, made durable."""
 
 from __future__ import annotations
 

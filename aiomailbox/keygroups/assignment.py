@@ -402,7 +402,7 @@ def _check_bounds(parameter: str, value: int) -> None:
 
 
 class KeyGroupPiece(NamedTuple):
-    """What one new subtask reads from one old one; both ends inclusive."""
+    """Key groups that a new subtask reads from an old one; both ends inclusive."""
 
     old_subtask: int
     start: int

@@ -1,4 +1,4 @@
-"""What accumulators are made of, and how those of an older aggregate become others.
+"""The parts of accumulators, and how those of an older aggregate become others.
 
 Theory of operation: an accumulator of several aggregates is one list, and which of its
 slots are whose is known only to the aggregate that made it. So a snapshot names the
@@ -21,10 +21,10 @@ Convert = Callable[[Any], Any]
 
 
 class AccumulatorSchema(msgspec.Struct, frozen=True):
-    """What an accumulator is made of.
+    """The parts of an accumulator.
 
     Attributes:
-        kind: What aggregates it; of equal kinds one reads what the other wrote.
+        kind: The kind of its aggregate; equal kinds read each other's accumulators.
         width: How many slots it takes in the list of which it is a part.
         parts: If it is a list: the names of its parts and what these are made of, in
             the order of their slots. The name of the only one may be empty.
@@ -84,7 +84,7 @@ def conversion(
 
     Args:
         state: The state's name, for errors.
-        written: What they are made of; None if that was not kept.
+        written: Their parts; None if these were not saved.
         aggregate: The aggregate function; None if the state holds none.
         allow_unmatched: Whether aggregates that have none of their name and kind may be
             dropped, and new ones begin empty.

@@ -57,7 +57,7 @@ _DICT_ENTRY_BYTES = 100
 
 
 class _HeapTable(Layered):
-    """What both kinds of tables have in common.
+    """The part that both kinds of tables share.
 
     Attributes:
         rows: By key.

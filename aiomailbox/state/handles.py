@@ -153,7 +153,7 @@ class ValueHandle(_Handle):
 
     Args:
         cell: Where it is.
-        default: What keys without a value have; each gets a copy of its own.
+        default: The value of keys without one; each gets a copy of its own.
     """
 
     __slots__ = ("_default", "_shares_default")
@@ -478,7 +478,7 @@ class TtlCell:
 
 
 class _Elements(_Handle):
-    """What list and map state with a time to live have in common."""
+    """The part that list and map state with a time to live share."""
 
     __slots__ = ("_expiry", "_sweep")
 

@@ -2,9 +2,10 @@
 
 Theory of operation: a snapshot freezes the dict and puts a layer on top of it that takes all
 later changes, so that a thread may read what is below without a lock, and nothing is
-copied for it. What is read from below and could be changed in place is copied up first.
-While there is no layer the dict itself is used, with its own methods; a layer costs
-some hundred nanoseconds per access. When a snapshot is no longer read, its layer is
+copied for it. A content below that is read, and could be changed in place, is copied up
+first. While there is no layer the dict itself is used, with its own methods; a layer
+costs some hundred nanoseconds per access. When a snapshot is no longer read, its layer
+is
 settled: what it holds goes down into the dict, so much at a time as the caller wants,
 and what is set in between goes there at once, so that there is an end of it.
 
@@ -42,7 +43,7 @@ class Layer(MutableMapping[K, V], Generic[K, V]):
 
     Attributes:
         base: That mapping.
-        own: What was set, or copied up, since.
+        own: The contents that were set, or copied up, since.
         gone: The keys that were removed, all of ``base``; what is in ``own`` is there
             again.
         size_hint: About how many keys there are, which takes no time to find out.
@@ -360,7 +361,7 @@ class _Shards(Generic[K, V]):
 class DictSnapshot:
     """A `LayeredDict` as it was at one moment; readable in any thread, at any time.
 
-    What it gives may be read, not changed, and only as long as the object exists.
+    Its contents may be read, not changed, and only as long as the object exists.
     """
 
     __slots__ = ("__weakref__", "_frozen", "error")
@@ -407,7 +408,7 @@ class LayeredDict(Generic[K, V]):
     Args:
         thaw: Returns what may be changed in place, given a content that a snapshot may
             have: a copy, or the content if it never changes.
-        live: What it has at first; None for nothing.
+        live: Its first contents; None for none.
 
     Attributes:
         live: The mapping to use now: a dict, or while there are snapshots a `Layer`. It is

@@ -1,4 +1,4 @@
-"""What types state is made of, as text, and whether newer ones can read older ones.
+"""The types of state, as text, and whether newer ones can read older ones.
 
 Theory of operation: a schema names the type of each part of a state (its value, or a
 map's key and value) and the fields of every class that its contents hold. A type is a
@@ -47,8 +47,8 @@ class StateSchema:
         parts: Per part (``value``, ``element``, ``key``) the alternatives of its type;
             a part whose type is not known is left out.
         classes: Per class that occurs, by its name, its fields.
-        accumulator: What accumulators in it are made of; None if it holds none, or
-            that is not known.
+        accumulator: The parts of accumulators in it; None if it holds none, or they are
+            not known.
 
     Example:
         >>> StateSchema({"value": type_options(int | None)}).parts
@@ -279,7 +279,7 @@ class DeclaredTypes:
 
     Args:
         state: The name of the state.
-        schema: What was declared.
+        schema: The declared type.
 
     Example:
         >>> declared = DeclaredTypes("n", StateSchema({"value": ("int",)}))

@@ -78,8 +78,8 @@ def kept_in_state(name: str) -> Callable[[KindT], KindT]:
     """Declare a class that an operator or a source keeps in its own state, for all jobs.
 
     Args:
-        name: What it is called in saved state, after ``aiomailbox.``. It stays, wherever
-            the class is moved to and whatever it is called there.
+        name: Its name in saved state, after ``aiomailbox.``. It stays, wherever the
+            class is moved to and whatever it is called there.
 
     Concept:
         A decorator; for classes of this library. Users' classes are found in the type
@@ -130,7 +130,7 @@ def check_state_names(names: Any, parameter: str = "state_names") -> None:
 
     Args:
         names: The classes by the names that they were saved under.
-        parameter: What it is called, for messages.
+        parameter: Its name, for messages.
 
     Raises:
         WrongTypeError: If it is no mapping of texts to classes.
@@ -173,7 +173,7 @@ def moved_in_library(module: str, name: str) -> Any:
 
     Args:
         module: Where it was, and may be no longer.
-        name: What it is called.
+        name: Its name.
 
     Returns:
         None if it is of no module of ours, or nothing that is kept in state.

@@ -1,4 +1,4 @@
-"""What a snapshot of keyed state is, and how contents are copied for it.
+"""Snapshots of keyed state, and how contents are copied for them.
 
 Theory of operation: a snapshot must not change when the operator goes on, and neither may
 two restored operators share anything that one of them could change. Immutable
@@ -101,7 +101,7 @@ class Entries(Sequence[tuple[Any, ...]]):
 
 
 class SnapshotRows(NamedTuple):
-    """What a snapshot has of one state; it may be read in any thread, and again.
+    """One state in a snapshot; it may be read in any thread, and again.
 
     Attributes:
         width: Three if there are namespaces, else two.
@@ -126,12 +126,12 @@ class SnapshotRows(NamedTuple):
 
 
 class GroupedEntries(Mapping[int, dict[int, Entries]]):
-    """What a snapshot has of several states, by key group; see `KeyedStateSnapshot`.
+    """Several states in a snapshot, by key group; see `KeyedStateSnapshot`.
 
     It may be read in any thread.
 
     Args:
-        states: What it has of each.
+        states: The contents of each.
         max_parallelism: The number of key groups.
     """
 
@@ -158,7 +158,7 @@ class GroupedEntries(Mapping[int, dict[int, Entries]]):
     def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
         """Yield positions and entries, and forget them: all at once would take long.
 
-        What is asked for again is found again.
+        The same question again finds the same contents.
         """
         with self._lock:
             found = self._found
@@ -267,7 +267,7 @@ IMMUTABLE_TYPES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class StateMeta:
-    """What a snapshot knows of one state besides its contents.
+    """The description of one state in a snapshot.
 
     Attributes:
         name: The state's name.
@@ -295,7 +295,7 @@ class StateFile:
     """A file that a snapshot consists of, on this machine while the snapshot lives.
 
     Attributes:
-        name: What its store calls it.
+        name: Its name in its store.
         path: Where it is.
         is_final: Whether, as long as the store lives, another snapshot of it that has a
             file of this name has the same contents there.

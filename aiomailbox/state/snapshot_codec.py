@@ -130,12 +130,12 @@ class BlockReader:
 
     Args:
         data: Everything; a mapped file will do.
-        magic: What it should begin with.
+        magic: The bytes that it should begin with.
         version: Of the format.
-        what: What it should be, for messages.
+        what: The thing that it should be, for messages.
 
     Attributes:
-        metadata: What was written behind the blocks.
+        metadata: The description behind the blocks.
 
     Raises:
         CorruptStreamError: If it is something else, of another version, or damaged.
@@ -243,7 +243,7 @@ class Contents(msgspec.Struct):
         parts: The types of the parts.
         classes: The fields of classes.
         met: Which of the classes occur.
-        accumulator: What accumulators in them are made of, if that is known.
+        accumulator: The parts of accumulators in them, if they are known.
     """
 
     serializer: str

@@ -42,7 +42,7 @@ class Registered(Generic[TableT]):
     """One state of a store.
 
     Attributes:
-        meta: What is known of it.
+        meta: Its description.
         table: Where its contents are.
         descriptor: The last descriptor that was found to fit; None if there was none.
         allow_unmatched: Whether accumulators that were restored, and that nothing has
@@ -61,7 +61,7 @@ class Restoring(Generic[TableT]):
 
     Attributes:
         table: Where its contents go.
-        descriptor: What has asked for it already, if anything has.
+        descriptor: The descriptor that has asked for it already, if any has.
         convert: Converts accumulators to those of the descriptor, if they are others.
     """
 
@@ -147,7 +147,7 @@ class StateRegistry(Generic[TableT]):
         """Return what puts contents of a snapshot into the table of their state.
 
         Args:
-            meta: What the snapshot says of the state.
+            meta: The snapshot's description of the state.
             allow_unmatched: Whether accumulators may be left, and others begin empty.
 
         Raises:
@@ -496,8 +496,8 @@ class RunContents(Protocol):
 class StateTable(Protocol):
     """One state of all keys, for operators that work on whole runs.
 
-    The caller names the key; the store's current key plays no part. What is kept is
-    the raw content: the value, the list, the dict, the accumulator.
+    The caller names the key; the store's current key plays no part. The table keeps the
+    raw content: the value, the list, the dict, the accumulator.
 
     Attributes:
         get: ``get(key, default=None)`` returns the content.

@@ -1,4 +1,4 @@
-"""What keyed stores have in common: state objects over tables.
+"""The part that keyed stores share: state objects over tables.
 
 Theory of operation: a store has a table per state, and a state object is a view of the
 current key's entry in it. Stores differ in the tables they make, and in how they cut

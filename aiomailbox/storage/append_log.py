@@ -1,9 +1,9 @@
 """A log that is only appended to, in segments, and survives a crash at any byte.
 
 An entry survives the process once `AppendLog.append` has returned, and the machine once
-`AppendLog.sync` has returned after it. What a crash has torn at the end of the last
-segment is cut off when the log is opened again, with a warning: its write was never
-acknowledged. Damage is told apart from that, and is an error.
+`AppendLog.sync` has returned after it. If a crash has torn the end of the last segment,
+opening the log again cuts it off, with a warning: its write was never acknowledged.
+Damage is told apart from that, and is an error.
 
 Theory of operation: a segment is mapped into memory, with room that the disk has promised.
 So appending is a copy, which no other thread's sync holds up as it does a write. Behind
@@ -322,7 +322,7 @@ class LogSegment:
         """Return where it has to be cut off, None if it is whole.
 
         A crash may leave the end of the last segment torn, and behind the end of
-        another one the room that it had. What is torn is logged with its length.
+        another one the room that it had. A torn end is logged with its length.
 
         Raises:
             DamagedFileError: If it is damaged and that was no crash.

@@ -30,7 +30,7 @@ def checked_chunks(kind: int, payloads: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the bytes of a file that holds ``payloads``, one frame each.
 
     Args:
-        kind: What the file is, from 0 to 255; a reader asks for it.
+        kind: The kind of the file, from 0 to 255; a reader asks for it.
         payloads: Each of 1 byte to 64 MiB.
 
     Example:
@@ -54,11 +54,11 @@ def checked_chunks(kind: int, payloads: Iterable[bytes]) -> Iterator[bytes]:
 def checked_frames(name: str, kind: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the payloads of a file, each after its checksum has been compared.
 
-    What was yielded before an error is right, but not all of it.
+    The frames before an error are right, but they are not all.
 
     Args:
         name: The file, for messages.
-        kind: What it has to be.
+        kind: The kind that it has to be.
         chunks: Its bytes, cut anywhere.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What was committed to a directory, commit by commit, for readers that follow it.
+"""The commits to a directory, one by one, for readers that follow it.
 
 Theory of operation: beside the files there is a directory ``_aiomailbox``. Each commit
 is a small file in it, written in one step after all files of the commit are in place: a
@@ -44,7 +44,7 @@ class _Commit(msgspec.Struct):
 
 
 class DirectoryLog(Protocol):
-    """What notifies readers of a directory of commits; all calls block."""
+    """Notifies readers of a directory of commits; all calls block."""
 
     def create(self, directory: Path) -> None:
         """Begin in a directory that is not visible yet."""

@@ -3,8 +3,8 @@
 Theory of operation: the commit collects the files in ``new`` beside the target, and makes
 that the target, in one step where the file system can exchange two directories. Where it
 cannot, it takes two, and between them there is no target; the next start puts the old one
-back then. What was done is undone in reverse order if the job fails. A job that claims the
-target removes everything that dead executions left beside it.
+back then. If the job fails, the steps are undone in reverse order. A job that claims
+the target removes everything that dead executions left beside it.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ _INTENT: Final = ".committing"
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """What a target's hidden file says.
+    """The contents of a target's hidden file.
 
     Attributes:
         token: Of the job and sink.
@@ -208,8 +208,8 @@ class GrowingDirectory:
         token: Names job and sink, the same for every execution that goes on.
         overwrite: Whether a target is replaced that is not this job's.
         append: Whether files are added to one that is not.
-        former: What named job and sink before; "" for nothing. What is prepared under it
-            is this job's, too.
+        former: The former name of job and sink; "" for none. Files that are prepared
+            under it are this job's, too.
         is_resumable: Whether what is prepared outlives an execution that fails.
         disk: The file operations.
         logs: Tell readers of commits.
@@ -354,7 +354,7 @@ class GrowingDirectory:
     def recover(self) -> None:
         """Remove what was prepared and is in no checkpoint; there must be no writer.
 
-        What a restored checkpoint has must have been committed.
+        The files of a restored checkpoint must have been committed.
         """
         self._workplace.empty(self._token)
         self._workplace.sweep(keep=self._token, mine=self._tokens)
@@ -372,8 +372,8 @@ class GrowingDirectory:
     def end(self, *, succeeded: bool) -> None:
         """Give up the claim; what was committed stays.
 
-        What is prepared stays if the execution failed and another one can go on. What
-        one without checkpoints has committed is taken back if it failed.
+        Prepared files stay if the execution failed and another one can go on. A failed
+        execution without checkpoints takes back what it has committed.
         """
         if not self._workplace.is_claimed:
             return

@@ -207,7 +207,8 @@ class Workplace:
 
         Args:
             keep: A token; what other jobs may still commit stays then, too.
-            mine: What else the caller has prepared under, which no other job commits.
+            mine: Further names under which the caller has prepared files, which no
+                other job commits.
 
         Raises:
             OSError: If what may be old data of the user's cannot be removed.

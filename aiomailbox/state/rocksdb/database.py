@@ -126,7 +126,7 @@ class RocksDatabase:
 
     Args:
         parent: Where to make its directory; None for the system's place.
-        memory_bytes: What its buffers and its cache may take.
+        memory_bytes: The bytes that its buffers and its cache may take.
 
     Raises:
         MissingExtraError: If ``rocksdict`` is not installed.
@@ -274,7 +274,7 @@ class PendingSnapshot:
         forget: Called when that is done.
 
     Attributes:
-        reader: What will read it; once that is gone, it is not needed.
+        reader: The snapshot that will read it; once that is gone, it is not needed.
     """
 
     def __init__(

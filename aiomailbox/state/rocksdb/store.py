@@ -80,7 +80,7 @@ class CacheLimit:
     """How many contents the caches of a store may hold together.
 
     Args:
-        memory_bytes: What they may take, about.
+        memory_bytes: The bytes that they may take, approximately.
 
     Attributes:
         caches: How many caches share it.
@@ -142,7 +142,7 @@ class _Generation:
 
 
 class _Frozen:
-    """What was in a cache when a snapshot was taken: a thread is about to write it.
+    """A cache as it was when a snapshot was taken: a thread is about to write it.
 
     Args:
         generations: The newest first; no longer changed.
@@ -471,7 +471,7 @@ class Rows:
 
 
 class RocksDBTable:
-    """What both kinds of tables have in common.
+    """The part that both kinds of tables share.
 
     Args:
         database: Where the contents are.
@@ -664,7 +664,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
         key_group_range: The key groups of this subtask.
         clock: Read only for state with a time to live.
         path: Where to make a temporary directory; None for the system's place.
-        memory_bytes: What caches and buffers may take, about.
+        memory_bytes: The bytes that caches and buffers may take, approximately.
 
     Raises:
         MissingExtraError: With the first state, if ``rocksdict`` is not installed.
@@ -715,8 +715,8 @@ class RocksDBStateStore(TableStateStore[_Table]):
     def snapshot(self) -> KeyedStateSnapshot:
         """Return a snapshot, which shares the files and reads a key group when asked.
 
-        What is cached and buffered is written by the thread that first asks for a key
-        group. Until then nothing else is written.
+        The thread that first asks for a key group writes the cached and buffered
+        contents. Until then nothing else is written.
         """
         metas = [entry.meta for entry in self._registry.entries.values()]
         database = self._database

@@ -196,7 +196,7 @@ class SimulationLoop(VirtualTimeLoop):
 
     Attributes:
         is_exhausted: Whether there were so many.
-        on_exhausted: What is called then; by default it stops the loop.
+        on_exhausted: The function to call then; by default it stops the loop.
     """
 
     def __init__(self, life: Life, start: datetime, steps_max: int) -> None:
@@ -317,13 +317,13 @@ class RunFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What stays the same in all lives of a run.
+    """The facts that stay the same in all lives of a run.
 
     Attributes:
         interval_s: From one checkpoint to the next.
-        parallelisms: What the environment may have.
+        parallelisms: The parallelisms that the environment may have.
         steps_max: After how many callbacks a life has not come to its end.
-        mode: What a recovery does to records after the checkpoint.
+        mode: How a recovery treats records after the checkpoint.
         backends: Where keyed state may be kept; nothing for what the pipeline says.
     """
 
@@ -340,7 +340,7 @@ def run_world(
     """Run a pipeline to its end, however many lives that takes.
 
     Returns:
-        What was committed.
+        The committed rows.
 
     Raises:
         RunFailedError: If the job failed by itself, hangs or never ends.

@@ -1,4 +1,4 @@
-"""What outlives a simulated program: time, files, committed results, and its fate."""
+"""All that outlives a simulated program: time, files, committed results, its fate."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from aiomailbox.records.run import Run
 
 @dataclass(slots=True)
 class Calls:
-    """What a server was asked for, by the key that came with each call.
+    """The calls of a server, by the key that came with each.
 
     Attributes:
         begun: How often each key was asked for.
@@ -68,7 +68,7 @@ class Calls:
 
 
 class Blow(Enum):
-    """What ends the tasks of a job, or the whole program."""
+    """The exception that ends the tasks of a job, or the whole program."""
 
     TASK_CRASH = "task_crashes"
     PROGRAM_CRASH = "program_crashes"
@@ -169,7 +169,7 @@ class ProgramDiedError(SimulatedFaultError):
 
 
 class SimulatedSavepoint(NamedTuple):
-    """What a life of the program has ended with."""
+    """The savepoint that has ended a life of the program."""
 
     checkpoint_id: int
     path: str
@@ -189,22 +189,22 @@ class World:
 
     Args:
         seed: Decides everything.
-        faults: What may go wrong.
+        faults: The faults that may happen.
         steps: Callbacks of the run without faults.
         notes: Notes of the run without faults.
 
     Attributes:
-        trace: What has happened, in order.
+        trace: The events, in order.
         taken: The faults among it.
         files: Contents by name.
-        staged: What writers prepared, by identity.
-        committed: What was committed, likewise.
+        staged: The prepared results of writers, by identity.
+        committed: The committed ones, likewise.
         is_complete: Whether the job has said that it succeeded.
         steps: How many callbacks there were.
         notes: How much was noted.
         ended_s: When the last life ended, seconds since it began.
-        savepoint: What the last life has ended with, if it was that.
-        calls: What a server outside was asked for.
+        savepoint: The savepoint that has ended the last life, if one has.
+        calls: The calls of an outside server.
         attempts: How often tasks were started.
         journal_appends: Whether finished calls are kept in files, not as objects of the
             store that has the checkpoints.
@@ -306,14 +306,14 @@ class Life:
     """One life of the program.
 
     Attributes:
-        world: What it lives in.
+        world: Its world.
         number: Which life it is, from 0.
         parallelism: Of the environment.
         strike: Carries out a blow.
         now: Tells the time without moving it.
         is_alive: Whether what it does counts.
         wish: Why the program ended its job, if it did.
-        savepoint: What it ended with.
+        savepoint: The savepoint that ended it.
     """
 
     world: World
