@@ -5,9 +5,8 @@ later changes, so that a thread may read what is below without a lock, and nothi
 copied for it. A content below that is read, and could be changed in place, is copied up
 first. While there is no layer the dict itself is used, with its own methods; a layer
 costs some hundred nanoseconds per access. When a snapshot is no longer read, its layer
-is
-settled: what it holds goes down into the dict, so much at a time as the caller wants,
-and what is set in between goes there at once, so that there is an end of it.
+is settled: its contents go down into the dict, as many at a time as the caller wants, and
+new contents go there at once, so that settling comes to an end.
 
 Copying a group of keys when one of them is first written would not do: a run of a
 thousand keys touches all groups, and would copy everything in the middle of that run.
