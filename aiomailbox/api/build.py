@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import copy
-import dataclasses
 import inspect
 import operator
 import os
@@ -65,20 +64,16 @@ from aiomailbox.state.descriptors import (
 # Reads from a function's source which state it describes when it runs.
 
 
-_DESCRIPTORS: Final[tuple[Any, ...]] = (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
+_MAKERS: Final = frozenset(
+    kind.__name__
+    for kind in (
+        AggregatingStateDescriptor,
+        ListStateDescriptor,
+        MapStateDescriptor,
+        ReducingStateDescriptor,
+        ValueStateDescriptor,
+    )
 )
-
-
-# The place of the time to live.
-_TTL_PLACES: Final = {
-    kind.__name__: [field.name for field in dataclasses.fields(kind)].index("ttl")
-    for kind in _DESCRIPTORS
-}
 
 
 def described_in(code: CodeType) -> tuple[set[str], bool]:
@@ -100,8 +95,7 @@ def described_in(code: CodeType) -> tuple[set[str], bool]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
-        place = _TTL_PLACES.get(_called(node))
-        if place is None or _has_ttl(node, place):
+        if _called(node) not in _MAKERS or _has_ttl(node):
             continue
         name = _first(node)
         if isinstance(name, ast.Constant) and isinstance(name.value, str):
@@ -124,18 +118,15 @@ def _first(call: ast.Call) -> ast.expr | None:
     return next((word.value for word in call.keywords if word.arg == "name"), None)
 
 
-def _has_ttl(call: ast.Call, place: int) -> bool:
-    given = [word.value for word in call.keywords if word.arg == "ttl"]
-    given += call.args[place : place + 1]
+def _has_ttl(call: ast.Call) -> bool:
     return any(
-        not (isinstance(value, ast.Constant) and value.value is None) for value in given
+        not (isinstance(word.value, ast.Constant) and word.value.value is None)
+        for word in call.keywords
+        if word.arg == "ttl"
     )
 
 
 # Finds state that is kept for ever, in what users' functions refer to.
-
-
-_MAKERS: Final = frozenset(_TTL_PLACES)
 
 
 def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -166,7 +157,7 @@ def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
         # Not isinstance(): it asks the object, which is the user's and may fail.
         kind = type(item)
         if issubclass(kind, StateDescriptor):
-            if item.ttl_config is None:
+            if item.ttl is None:
                 names.add(item.name)
         elif kind is CodeType and not _MAKERS.isdisjoint(item.co_names):
             written, unnamed = described_in(item)

@@ -7,7 +7,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    overload,
+)
 
 from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -151,13 +161,28 @@ class StateTtlConfig(metaclass=Suggesting):
         object.__setattr__(self, "ttl_ms", ttl_ms)
 
 
+class _Kept(TypedDict, total=False):
+    """The arguments that every descriptor takes, by name."""
+
+    ttl: StateTtlConfig | None
+    serializer: StateSerializer | None
+
+
 @dataclass(frozen=True)
 class StateDescriptor:
-    """The base of all descriptors: a name, and optionally a time to live."""
+    """The base of all descriptors: a name, and optionally a time to live.
+
+    Attributes:
+        name: The state's name, unique within its operator.
+        ttl: The time to live, or None when the state never expires.
+        serializer: Converts contents to bytes; None for `ObjectSerializer`.
+    """
 
     kind: ClassVar[str]
 
     name: str
+    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
+    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         name: Any = self.name
@@ -175,20 +200,13 @@ class StateDescriptor:
         self._give_serializer()
 
     def _give_serializer(self) -> None:
-        serializer: StateSerializer | None = getattr(self, "serializer", None)
-        if serializer is not None:
-            give_serializer(serializer)
-
-    @property
-    def ttl_config(self) -> StateTtlConfig | None:
-        """The time to live, or None when the state never expires."""
-        return getattr(self, "ttl", None)
+        if self.serializer is not None:
+            give_serializer(self.serializer)
 
     @property
     def serializer_id(self) -> str:
         """The id of the serializer, as recorded in snapshots."""
-        serializer: StateSerializer | None = getattr(self, "serializer", None)
-        return ObjectSerializer.id if serializer is None else serializer.id
+        return (self.serializer or ObjectSerializer).id
 
     def other_kind(self, kind: str) -> str:
         """Return what to say where a snapshot has state of another kind of this name."""
@@ -204,7 +222,7 @@ class StateDescriptor:
 
     def converted(self, content: Any, convert: Convert) -> Any:
         """Return a content with its accumulators converted, None if nothing is left."""
-        if self.ttl_config is None:
+        if self.ttl is None:
             return convert(content)
         accumulator, touched = content
         made = convert(accumulator)
@@ -245,21 +263,13 @@ class ValueStateDescriptor(StateDescriptor, Generic[ValueT]):
 
     type_: Any = None
     default: ValueT | None = None
-    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
-    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
     # What the value is follows from its type, and None is one without a default.
     if TYPE_CHECKING:
 
         @overload
         def __init__(
-            self,
-            name: str,
-            type_: type[ValueT],
-            default: ValueT,
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            self, name: str, type_: type[ValueT], default: ValueT, **kept: Unpack[_Kept]
         ) -> None: ...
 
         @overload
@@ -267,9 +277,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[ValueT]):
             self: ValueStateDescriptor[KindT | None],
             name: str,
             type_: type[KindT],
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            **kept: Unpack[_Kept],
         ) -> None: ...
 
         @overload
@@ -279,8 +287,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[ValueT]):
             type_: None = None,
             *,
             default: ValueT,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            **kept: Unpack[_Kept],
         ) -> None: ...
 
         @overload
@@ -289,9 +296,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[ValueT]):
             name: str,
             type_: Any = None,
             default: Any = None,
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            **kept: Unpack[_Kept],
         ) -> None: ...
 
         def __init__(self, *args: Any, **named: Any) -> None: ...
@@ -315,29 +320,17 @@ class ListStateDescriptor(StateDescriptor, Generic[ValueT]):
     kind: ClassVar[str] = "list"
 
     type_: Any = None
-    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
-    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
 
         @overload
         def __init__(
-            self,
-            name: str,
-            type_: type[ValueT],
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            self, name: str, type_: type[ValueT], **kept: Unpack[_Kept]
         ) -> None: ...
 
         @overload
         def __init__(
-            self,
-            name: str,
-            type_: Any = None,
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            self, name: str, type_: Any = None, **kept: Unpack[_Kept]
         ) -> None: ...
 
         def __init__(self, *args: Any, **named: Any) -> None: ...
@@ -363,8 +356,6 @@ class MapStateDescriptor(StateDescriptor, Generic[MapKeyT, ValueT]):
 
     key_type: Any = None
     value_type: Any = None
-    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
-    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
 
@@ -374,9 +365,7 @@ class MapStateDescriptor(StateDescriptor, Generic[MapKeyT, ValueT]):
             name: str,
             key_type: type[MapKeyT],
             value_type: type[ValueT],
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            **kept: Unpack[_Kept],
         ) -> None: ...
 
         @overload
@@ -385,9 +374,7 @@ class MapStateDescriptor(StateDescriptor, Generic[MapKeyT, ValueT]):
             name: str,
             key_type: Any = None,
             value_type: Any = None,
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            **kept: Unpack[_Kept],
         ) -> None: ...
 
         def __init__(self, *args: Any, **named: Any) -> None: ...
@@ -413,8 +400,6 @@ class ReducingStateDescriptor(StateDescriptor, Generic[ValueT]):
 
     reduce_function: Callable[[ValueT, ValueT], ValueT]
     type_: Any = None
-    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
-    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
     if TYPE_CHECKING:
 
@@ -424,9 +409,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[ValueT]):
             name: str,
             reduce_function: Callable[[ValueT, ValueT], ValueT],
             type_: type[ValueT],
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            **kept: Unpack[_Kept],
         ) -> None: ...
 
         @overload
@@ -435,9 +418,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[ValueT]):
             name: str,
             reduce_function: Callable[[ValueT, ValueT], ValueT],
             type_: Any = None,
-            *,
-            ttl: StateTtlConfig | None = None,
-            serializer: StateSerializer | None = None,
+            **kept: Unpack[_Kept],
         ) -> None: ...
 
         def __init__(self, *args: Any, **named: Any) -> None: ...
@@ -474,8 +455,6 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[InT, OutT]):
 
     aggregate_function: AggregateFunction[InT, Any, OutT]
     type_: Any = None
-    ttl: StateTtlConfig | None = field(default=None, kw_only=True)
-    serializer: StateSerializer | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

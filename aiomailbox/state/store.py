@@ -108,8 +108,6 @@ class StateRegistry(Generic[TableT]):
         allows_unmatched: Whether what was restored may be left unread.
     """
 
-    __slots__ = ("_make_table", "_restored", "allows_unmatched", "entries")
-
     def __init__(self, make_table: Callable[[StateMeta], TableT]) -> None:
         self._make_table = make_table
         self.entries: dict[tuple[str, bool], Registered[TableT]] = {}
@@ -242,7 +240,7 @@ def check_max_parallelism(snapshot: KeyedStateSnapshot, max_parallelism: int) ->
 
 def refuse_ttl(descriptor: StateDescriptor) -> None:
     """Raise if the state has a time to live, which tables of all keys ignore."""
-    if descriptor.ttl_config is not None:
+    if descriptor.ttl is not None:
         raise StateError(
             f"state {descriptor.name!r} has a time to live, which a table of all "
             "keys ignores. Use the state object of its kind, e.g. get_value()."
@@ -255,7 +253,7 @@ def state_meta(descriptor: StateDescriptor, *, namespaced: bool) -> StateMeta:
         descriptor.name,
         descriptor.kind,
         namespaced,
-        descriptor.ttl_config is not None,
+        descriptor.ttl is not None,
         descriptor.serializer_id,
         descriptor.schema,
     )

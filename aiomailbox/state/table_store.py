@@ -308,7 +308,7 @@ class TableStateStore(Generic[TableT]):
         self, descriptor: StateDescriptor, namespace: Any
     ) -> tuple[Expiry, Sweep] | None:
         """Return when the state's contents expire; one sweep serves all its objects."""
-        config = descriptor.ttl_config
+        config = descriptor.ttl
         if config is None:
             return None
         table = self._table(descriptor, namespaced=namespace is not VOID)
