@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from aiomailbox.errors import (
     AioMailboxError,
@@ -18,6 +19,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext
 from aiomailbox.policies.arguments import local_path
 from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
@@ -53,11 +55,23 @@ def is_left_behind(name: str, *, subtasks: Collection[int], before: int) -> bool
     return found is not None and int(found[1]) in subtasks and int(found[2]) < before
 
 
-class _DirectoryCommitter:
-    """Runs steps in a thread, and says of errors which directory they are about."""
+DirectoryT = TypeVar("DirectoryT", StagedDirectory, GrowingDirectory)
 
-    def __init__(self, place: str, context: CommitterContext) -> None:
+
+class _DirectoryCommitter(Generic[DirectoryT]):
+    """Runs steps in a thread, and says of errors which directory they are about.
+
+    Args:
+        place: The target, for messages.
+        directory: The target.
+        context: Whose it is.
+    """
+
+    def __init__(
+        self, place: str, directory: DirectoryT, context: CommitterContext
+    ) -> None:
         self._place = place
+        self._directory = directory
         self._turns = ThreadTurns()
         self._owner = f"job {context.job_name!r}"
 
@@ -73,21 +87,17 @@ class _DirectoryCommitter:
     async def _begin(self, step: Callable[[], None]) -> None:
         await self._run(step, "Choose a path where this process may create files.")
 
+    async def end(self, *, succeeded: bool) -> None:
+        """Give up the claim, and what nothing goes on from; see the directory's `end`.
 
-class WholeCommitter(_DirectoryCommitter):
-    """Makes a directory visible at the end of a job; see `StagedDirectory`.
+        Raises:
+            SinkError: If the disk refuses, or what was there cannot be put back.
+        """
+        await self._run(partial(self._directory.end, succeeded=succeeded))
 
-    Args:
-        place: The target, for messages.
-        directory: The target.
-        context: Whose it is.
-    """
 
-    def __init__(
-        self, place: str, directory: StagedDirectory, context: CommitterContext
-    ) -> None:
-        super().__init__(place, context)
-        self._directory = directory
+class WholeCommitter(_DirectoryCommitter[StagedDirectory]):
+    """Makes a directory visible at the end of a job; see `StagedDirectory`."""
 
     async def begin(self, *, restored: bool) -> None:
         """Claim the target and make the staging directory.
@@ -109,29 +119,9 @@ class WholeCommitter(_DirectoryCommitter):
         """
         await self._run(partial(self._directory.commit, committables))
 
-    async def end(self, *, succeeded: bool) -> None:
-        """Leave nothing behind; after a failure the target is as it was.
 
-        Raises:
-            SinkError: If it cannot be put back; says where it is.
-        """
-        await self._run(partial(self._directory.end, succeeded=succeeded))
-
-
-class GrowingCommitter(_DirectoryCommitter):
-    """Adds files to a directory with every checkpoint; see `GrowingDirectory`.
-
-    Args:
-        place: The target, for messages.
-        directory: The target.
-        context: Whose it is.
-    """
-
-    def __init__(
-        self, place: str, directory: GrowingDirectory, context: CommitterContext
-    ) -> None:
-        super().__init__(place, context)
-        self._directory = directory
+class GrowingCommitter(_DirectoryCommitter[GrowingDirectory]):
+    """Adds files to a directory with every checkpoint; see `GrowingDirectory`."""
 
     async def begin(self, *, restored: bool) -> None:
         """Claim the target and make the staging directory, or find what is prepared.
@@ -176,14 +166,6 @@ class GrowingCommitter(_DirectoryCommitter):
         """
         is_left = partial(is_left_behind, subtasks=subtasks, before=before)
         await self._run(partial(self._directory.remove_prepared, is_left))
-
-    async def end(self, *, succeeded: bool) -> None:
-        """Leave behind what was committed, and what may be committed yet.
-
-        Raises:
-            SinkError: If the disk refuses.
-        """
-        await self._run(partial(self._directory.end, succeeded=succeeded))
 
 
 # What sinks of files have in common: a directory, and how its files are named.
@@ -316,13 +298,50 @@ class Segments:
         finished, self._finished = self._finished, []
         return finished
 
+
+class SegmentWriter(ABC):
+    """The base of writers of files: their names, and their turns in a thread.
+
+    Args:
+        segments: The files.
+    """
+
+    # What is written, for messages.
+    kind = "files"
+
+    def __init__(self, segments: Segments) -> None:
+        self._segments = segments
+        self._turns = ThreadTurns()
+        self._has_written = False
+
+    def prepare_commit(self) -> list[Any]:
+        """Return the names of the files finished since the last call."""
+        return self._segments.take_finished()
+
     def snapshot(self) -> list[Any]:
         """Return how many files there are, so that names do not come again."""
-        return [self.count]
+        return [self._segments.count]
 
     def restore(self, elements: list[Any]) -> None:
         """Take over the number of files; of several writers, the largest."""
-        self.count = max(elements)
+        self._segments.count = max(elements)
+
+    def close(self) -> Pending:
+        """Close the files; they stay in the staging directory."""
+        return self._turns.run(self._abandon) if self._has_written else None
+
+    async def _in_thread(self, work: Callable[[], None]) -> None:
+        try:
+            self._has_written = True
+            await self._turns.run(work)
+        except OSError as error:
+            place = str(self._segments.directory)
+            message = f"cannot write {self.kind} into {place!r}: {error}"
+            raise SinkError(message) from error
+
+    @abstractmethod
+    def _abandon(self) -> None:
+        """Close what is open, whatever becomes of it; called in a thread."""
 
 
 def token_of(context: RuntimeContext | CommitterContext) -> str:

@@ -16,6 +16,7 @@ from aiomailbox.connectors.directory import (
     DirectoryTarget,
     GrowingCommitter,
     Segments,
+    SegmentWriter,
     WholeCommitter,
     WriteMode,
 )
@@ -23,7 +24,6 @@ from aiomailbox.connectors.sinks import RowReader, field_names, refuse
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
-    SinkError,
     WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
@@ -32,7 +32,6 @@ from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
-from aiomailbox.threads import ThreadTurns
 
 Format = Literal["jsonl", "csv", "text"]
 
@@ -155,7 +154,7 @@ class _CsvLines:
         return row.encode()
 
 
-class _LineWriter:
+class _LineWriter(SegmentWriter):
     """Collects lines and writes them a mebibyte at a time, in a thread.
 
     Args:
@@ -164,12 +163,11 @@ class _LineWriter:
     """
 
     def __init__(self, segments: Segments, lines: _Lines | _CsvLines) -> None:
-        self._segments = segments
+        super().__init__(segments)
         self._lines = lines
         self._buffer = bytearray()
         self._file: BinaryIO | None = None
         self._path = Path()
-        self._turns = ThreadTurns()
 
     def write_run(self, run: Run) -> Pending:
         """Collect lines; write when there are enough.
@@ -197,29 +195,6 @@ class _LineWriter:
         if self._file is None and not self._buffer:
             return None
         return self._in_thread(self._finish)
-
-    def prepare_commit(self) -> list[Any]:
-        """Return the names of the files finished since the last call."""
-        return self._segments.take_finished()
-
-    def snapshot(self) -> list[Any]:
-        """Return how many files there are, so that names do not come again."""
-        return self._segments.snapshot()
-
-    def restore(self, elements: list[Any]) -> None:
-        """Take over the number of files; of several writers, the largest."""
-        self._segments.restore(elements)
-
-    def close(self) -> Pending:
-        """Close the file; it stays in the staging directory."""
-        return None if self._file is None else self._turns.run(self._abandon)
-
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        try:
-            await self._turns.run(work)
-        except OSError as error:
-            place = str(self._segments.directory)
-            raise SinkError(f"cannot write files into {place!r}: {error}") from error
 
     def _write(self) -> None:
         if self._file is None:

@@ -23,6 +23,7 @@ from aiomailbox.connectors.directory import (
     DirectoryTarget,
     GrowingCommitter,
     Segments,
+    SegmentWriter,
     WholeCommitter,
     WriteMode,
 )
@@ -30,7 +31,6 @@ from aiomailbox.connectors.sinks import refuse
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
-    SinkError,
     WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
@@ -39,7 +39,6 @@ from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
 from aiomailbox.storage.commit_log import Following
-from aiomailbox.threads import ThreadTurns
 
 # Rows by the values of columns, in directories that Spark and Arrow read as columns.
 
@@ -169,7 +168,7 @@ GROUP_BYTES: Final = 64 * 1024 * 1024
 _OPEN_FILES_MAX: Final = 64
 
 
-class ParquetWriter:
+class ParquetWriter(SegmentWriter):
     """Collects records and writes them a row group at a time, in a thread.
 
     Args:
@@ -191,6 +190,8 @@ class ParquetWriter:
         maker: Makes the columns, and has their schema.
     """
 
+    kind = "Parquet"
+
     def __init__(
         self,
         segments: Segments,
@@ -205,10 +206,10 @@ class ParquetWriter:
         is_first: bool = True,
         gives_schema: bool = False,
     ) -> None:
+        super().__init__(segments)
         self.maker: BatchMaker = BatchMaker(
             schema, kind_of, needs_columns=True, fields=fields
         )
-        self._segments = segments
         self._partition_by = partition_by
         self._rows_per_file = rows_per_file
         self._group_rows = min(row_group_rows, rows_per_file or row_group_rows)
@@ -220,8 +221,6 @@ class ParquetWriter:
         # By directory, the one that was written to last at the end.
         self._files: dict[str, _OpenFile] = {}
         self._schema: pa.Schema | None = None
-        self._turns = ThreadTurns()
-        self._has_written = False
         # The first array that pyarrow makes of Python's values imports pandas.
         self._is_warm = "pandas" in sys.modules
 
@@ -261,22 +260,6 @@ class ParquetWriter:
         batches = [self.maker.fit(batch) for batch in collected]
         return pa.Table.from_batches(batches, self.maker.schema)
 
-    def prepare_commit(self) -> list[Any]:
-        """Return the names of the files finished since the last call."""
-        return self._segments.take_finished()
-
-    def snapshot(self) -> list[Any]:
-        """Return how many files there are, so that names do not come again."""
-        return self._segments.snapshot()
-
-    def restore(self, elements: list[Any]) -> None:
-        """Take over the number of files; of several writers, the largest."""
-        self._segments.restore(elements)
-
-    def close(self) -> Pending:
-        """Close the files; they stay in the staging directory."""
-        return self._turns.run(self._abandon) if self._has_written else None
-
     def _collect(self, run: Run) -> dict[int, BaseException]:
         """Make batches of records; return why some do not fit, by their index.
 
@@ -314,14 +297,6 @@ class ParquetWriter:
         pending = self.write_run(run)
         if pending is not None:
             await pending
-
-    async def _in_thread(self, work: Callable[[], None]) -> None:
-        try:
-            self._has_written = True
-            await self._turns.run(work)
-        except OSError as error:
-            place = str(self._segments.directory)
-            raise SinkError(f"cannot write Parquet into {place!r}: {error}") from error
 
     def _write_groups(self) -> None:
         """Write whole row groups, and keep the rest."""

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from aiomailbox.connectors.sinks import patient
+from aiomailbox.connectors.sinks import ImmediateWriter, field_names, patient
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import (
     InvalidArgumentError,
@@ -157,7 +157,9 @@ class _Commands:
         return [("SET", key, data, "PX", self._expire_ms)]
 
     def _hash(self, key: bytes, value: Any) -> list[tuple[Any, ...]]:
-        fields = value if isinstance(value, Mapping) else _fields(value)
+        fields = value
+        if not isinstance(value, Mapping):
+            fields = {name: getattr(value, name) for name in field_names(value)}
         found = [
             (_encoded(name), _encoded(one))
             for name, one in fields.items()
@@ -175,7 +177,7 @@ class _Commands:
         return commands
 
 
-class _RedisWriter:
+class _RedisWriter(ImmediateWriter):
     """Sends each run as one pipeline."""
 
     def __init__(
@@ -194,21 +196,6 @@ class _RedisWriter:
             RecordsRefusedError: If some have no command, or the server refuses it.
         """
         return self._write(run) if len(run) else None
-
-    def flush(self, *, end_of_input: bool) -> Pending:
-        """Nothing is buffered."""
-        return None
-
-    def prepare_commit(self) -> list[Any]:
-        """Nothing to commit."""
-        return []
-
-    def snapshot(self) -> list[Any]:
-        """Nothing to keep."""
-        return []
-
-    def restore(self, elements: list[Any]) -> None:
-        """Nothing to take over."""
 
     def close(self) -> Pending:
         """Close the connections."""
@@ -297,18 +284,3 @@ def _json(value: Any) -> bytes:
     as_dict = getattr(value, "_asdict", None)
     # msgspec takes a NamedTuple for a list.
     return msgspec.json.encode(value if as_dict is None else as_dict())
-
-
-def _fields(record: Any) -> dict[str, Any]:
-    as_dict = getattr(record, "_asdict", None)
-    if as_dict is not None:
-        named: dict[str, Any] = as_dict()
-        return named
-    if isinstance(record, msgspec.Struct):
-        return msgspec.structs.asdict(record)
-    names = getattr(type(record), "__dataclass_fields__", None)
-    if names is None:
-        raise RecordTypeError(
-            "value", f"{record!r} has no fields", "Use as_hash=False, or a dict."
-        )
-    return {name: getattr(record, name) for name in names}
