@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
@@ -196,39 +197,18 @@ _NEXT: Final = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class SystemTimer:
     """A registration with a `SystemProcessingTimeService`."""
 
-    __slots__ = (
-        "_loop_handle",
-        "_service",
-        "callback",
-        "cancelled",
-        "done",
-        "due_s",
-        "fixed_delay",
-        "period_ms",
-        "timestamp_ms",
-    )
-
-    def __init__(
-        self,
-        service: SystemProcessingTimeService,
-        callback: Callable[[int], object],
-        timestamp_ms: int,
-        *,
-        period_ms: int = 0,
-        fixed_delay: bool = False,
-    ) -> None:
-        self._service = service
-        self._loop_handle: asyncio.TimerHandle | None = None
-        self.callback: Callable[[int], object] = callback
-        self.timestamp_ms: int = timestamp_ms
-        self.due_s: float = 0.0
-        self.period_ms: int = period_ms
-        self.fixed_delay: bool = fixed_delay
-        self.done: bool = False
-        self.cancelled: bool = False
+    _service: SystemProcessingTimeService
+    callback: Callable[[int], object]
+    timestamp_ms: int
+    period_ms: int = 0
+    due_s: float = 0.0
+    done: bool = False
+    cancelled: bool = False
+    _loop_handle: asyncio.TimerHandle | None = None
 
     def cancel(self) -> bool:
         """Make sure that the callback does not start (again)."""
@@ -322,22 +302,10 @@ class SystemProcessingTimeService:
             IllegalStateError: After `shutdown`.
             InvalidArgumentError: If the period is not positive.
         """
-        return self._start_periodic(
-            callback, initial_delay_ms, period_ms, fixed_delay=False
-        )
-
-    def schedule_with_fixed_delay(
-        self, callback: Callable[[int], object], initial_delay_ms: int, delay_ms: int
-    ) -> SystemTimer:
-        """Call ``callback`` ``delay_ms`` after each time it has ended.
-
-        Raises:
-            IllegalStateError: After `shutdown`.
-            InvalidArgumentError: If the delay is not positive.
-        """
-        return self._start_periodic(
-            callback, initial_delay_ms, delay_ms, fixed_delay=True
-        )
+        check_period(period_ms)
+        due_ms = self._clock.now_ms() + initial_delay_ms
+        timer = SystemTimer(self, callback, due_ms, period_ms)
+        return self._start(timer, initial_delay_ms)
 
     def quiesce(self) -> asyncio.Future[None]:
         """Cancel what is scheduled and start nothing more, at once.
@@ -365,24 +333,6 @@ class SystemProcessingTimeService:
             self.state = target
         for timer in list(self._timers):
             timer.cancel()
-
-    def _start_periodic(
-        self,
-        callback: Callable[[int], object],
-        initial_delay_ms: int,
-        period_ms: int,
-        *,
-        fixed_delay: bool,
-    ) -> SystemTimer:
-        check_period(period_ms)
-        timer = SystemTimer(
-            self,
-            callback,
-            self._clock.now_ms() + initial_delay_ms,
-            period_ms=period_ms,
-            fixed_delay=fixed_delay,
-        )
-        return self._start(timer, initial_delay_ms)
 
     def _start(self, timer: SystemTimer, delay_ms: int) -> SystemTimer:
         if self.state is ServiceState.SHUTDOWN:
@@ -413,15 +363,9 @@ class SystemProcessingTimeService:
             self._schedule_next(timer)
 
     def _schedule_next(self, timer: SystemTimer) -> None:
-        period_ms = timer.period_ms
-        if timer.fixed_delay:
-            timer.timestamp_ms = self._clock.now_ms() + period_ms
-            due_s = self._clock.monotonic() + period_ms / 1000
-        else:
-            timer.timestamp_ms += period_ms
-            # From when it was due and not from now, or a fixed rate would drift.
-            due_s = timer.due_s + period_ms / 1000
-        timer.schedule(due_s, self._fire)
+        timer.timestamp_ms += timer.period_ms
+        # From when it was due and not from now, or a fixed rate would drift.
+        timer.schedule(timer.due_s + timer.period_ms / 1000, self._fire)
 
 
 class MailboxProcessingTimeService:

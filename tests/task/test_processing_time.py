@@ -77,9 +77,8 @@ async def test_cancelled_timers_leave_the_schedule_at_once() -> None:
     timers = [
         system.at(1000),
         system.service.schedule_at_fixed_rate(system.note, 0, 10),
-        system.service.schedule_with_fixed_delay(system.note, 0, 10),
     ]
-    assert system.service.timer_count == 3
+    assert system.service.timer_count == 2
     for timer in timers:
         assert timer.cancel()
         assert (timer.done, timer.cancelled, timer.cancel()) == (True, True, False)
@@ -105,20 +104,6 @@ async def test_fixed_rate_keeps_its_nominal_times_when_runs_are_late() -> None:
     timer.cancel()
     assert [nominal for nominal, _ in system.fired] == [10, 20, 30, 40, 50, 60, 70]
     assert [now for _, now in system.fired] == [10, 55, 55, 55, 55, 60, 70]
-
-
-async def test_fixed_delay_counts_from_the_end_of_the_run() -> None:
-    """MB-91."""
-    system = System()
-
-    def slowly(timestamp_ms: int) -> None:
-        system.note(timestamp_ms)
-        system.clock.advance(0.007)  # type: ignore[attr-defined]
-
-    timer = system.service.schedule_with_fixed_delay(slowly, 10, 10)
-    await sleep_ms(50)
-    timer.cancel()
-    assert system.fired == [(10, 10), (27, 27), (44, 44)]
 
 
 async def test_an_error_is_handed_on_and_the_schedule_goes_on() -> None:
@@ -156,7 +141,6 @@ async def test_quiesce_cancels_what_is_scheduled_and_swallows_what_follows() -> 
     late = [
         system.at(-50),
         system.service.schedule_at_fixed_rate(system.note, 0, 10),
-        system.service.schedule_with_fixed_delay(system.note, 0, 10),
     ]
     assert system.service.timer_count == 0
     await sleep_ms(200)
@@ -195,7 +179,6 @@ async def test_shutdown_refuses_everything_from_now_on() -> None:
     for register in (
         system.at,
         lambda t: system.service.schedule_at_fixed_rate(system.note, t, 1),
-        lambda t: system.service.schedule_with_fixed_delay(system.note, t, 1),
     ):
         with pytest.raises(IllegalStateError, match="shut down"):
             register(10)
@@ -209,8 +192,6 @@ async def test_a_period_is_positive(period: int) -> None:
     system = System()
     with pytest.raises(InvalidArgumentError, match="period_ms"):
         system.service.schedule_at_fixed_rate(system.note, 0, period)
-    with pytest.raises(InvalidArgumentError, match="period_ms"):
-        system.service.schedule_with_fixed_delay(system.note, 0, period)
 
 
 class Mailed(System):

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import reprlib
 from collections.abc import Callable, Collection, Hashable, Iterable
+from dataclasses import dataclass, field
 from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
@@ -22,6 +23,7 @@ from aiomailbox.supervision import frames_of
 # Rows that are on their way through an async operator, and the calls made for them.
 
 
+@dataclass(slots=True, eq=False)
 class CallEntry:
     """One row, from its arrival until its result has been emitted.
 
@@ -42,37 +44,19 @@ class CallEntry:
         place: Where in that run; meaningless without one.
     """
 
-    __slots__ = (
-        "attempts",
-        "cache_key",
-        "done",
-        "dropped",
-        "identity",
-        "key",
-        "letter",
-        "place",
-        "result",
-        "run",
-        "segment",
-        "timestamp",
-        "value",
-    )
-
-    segment: RowSegment
-    place: int
-
-    def __init__(self, value: Any, timestamp: int | None, attempts: int = 0) -> None:
-        self.value: Any = value
-        self.timestamp: int | None = timestamp
-        self.done: bool = False
-        self.dropped: bool = False
-        self.result: Any = None
-        self.letter: DeadLetter | None = None
-        self.key: Hashable = None
-        self.cache_key: tuple[Hashable] | None = None
-        self.identity: Identity | None = None
-        self.attempts: int = attempts
-        self.run: Run | None = None
+    value: Any
+    timestamp: int | None
+    attempts: int = 0
+    done: bool = False
+    dropped: bool = False
+    result: Any = None
+    letter: DeadLetter | None = None
+    key: Hashable = None
+    cache_key: tuple[Hashable] | None = None
+    identity: Identity | None = None
+    run: Run | None = None
+    segment: RowSegment = field(init=False)
+    place: int = field(init=False)
 
     @property
     def record(self) -> Any:
@@ -163,6 +147,7 @@ class Call:
 # What came of a call, row by row.
 
 
+@dataclass(slots=True, eq=False)
 class Outcomes:
     """Is notified of what came of a row; each row exactly once.
 
@@ -172,17 +157,9 @@ class Outcomes:
         on_fatal: Told of an error that no row is to blame for.
     """
 
-    __slots__ = ("on_failure", "on_fatal", "on_result")
-
-    def __init__(
-        self,
-        on_result: Callable[[CallEntry, Any], None],
-        on_failure: Callable[[CallEntry, BaseException, int], None],
-        on_fatal: Callable[[BaseException], None],
-    ) -> None:
-        self.on_result: Callable[[CallEntry, Any], None] = on_result
-        self.on_failure: Callable[[CallEntry, BaseException, int], None] = on_failure
-        self.on_fatal: Callable[[BaseException], None] = on_fatal
+    on_result: Callable[[CallEntry, Any], None]
+    on_failure: Callable[[CallEntry, BaseException, int], None]
+    on_fatal: Callable[[BaseException], None]
 
 
 class CallResults:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from aiomailbox.errors import OverdraftCeilingError, StateError
@@ -24,6 +25,7 @@ from aiomailbox.state.store import KeyedStateStore
 # What a keyed async function is called for: a row, or a timer.
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class KeyedEvent:
     """A row of a key, or a timer of it that is due.
 
@@ -35,21 +37,11 @@ class KeyedEvent:
         domain: The timer's domain; None for a row.
     """
 
-    __slots__ = ("domain", "key", "timestamp", "value", "watermark")
-
-    def __init__(
-        self,
-        value: Any,
-        timestamp: int | None,
-        key: Any,
-        watermark: int,
-        domain: TimeDomain | None = None,
-    ) -> None:
-        self.value: Any = value
-        self.timestamp: int | None = timestamp
-        self.key: Any = key
-        self.watermark: int = watermark
-        self.domain: TimeDomain | None = domain
+    value: Any
+    timestamp: int | None
+    key: Any
+    watermark: int
+    domain: TimeDomain | None = None
 
     @property
     def result_timestamp(self) -> int | None:
@@ -76,8 +68,6 @@ class StateHandles:
     Args:
         store: The operator's keyed state.
     """
-
-    __slots__ = ("_handles", "store")
 
     def __init__(self, store: KeyedStateStore) -> None:
         self.store: KeyedStateStore = store
