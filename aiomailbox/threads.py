@@ -95,8 +95,6 @@ class ThreadTurns:
         3
     """
 
-    __slots__ = ("_lock",)
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
 

@@ -62,8 +62,6 @@ class AlignmentMeter:
         latest: The alignment that was begun last, None before the first.
     """
 
-    __slots__ = ("_bytes", "_clock", "_started_s", "latest")
-
     def __init__(self, clock: Clock) -> None:
         self.latest: AlignmentStatistics | None = None
         self._clock = clock
@@ -109,8 +107,6 @@ class _BarrierHandler:
         open_channels: How many channels have not come to their end.
     """
 
-    __slots__ = ("_after_end", "_meter", "latest_checkpoint_id", "open_channels")
-
     def __init__(self, channels: int, clock: Clock, *, after_end: bool) -> None:
         self.latest_checkpoint_id: int = -1
         self.open_channels: int = channels
@@ -143,16 +139,6 @@ class CheckpointBarrierHandler(_BarrierHandler):
     Invariants:
         A checkpoint is pending exactly while ``latest_checkpoint_id != last done``.
     """
-
-    __slots__ = (
-        "_arrived",
-        "_clock",
-        "_is_closed",
-        "_last_done_id",
-        "_machine",
-        "_pending",
-        "_target",
-    )
 
     def __init__(
         self,
@@ -365,8 +351,6 @@ class CheckpointBarrierTracker(_BarrierHandler):
         clock: For the statistics.
         after_end: Whether there are checkpoints once some channels have ended.
     """
-
-    __slots__ = ("_pending",)
 
     def __init__(self, channels: int, clock: Clock, *, after_end: bool = True) -> None:
         super().__init__(channels, clock, after_end=after_end)

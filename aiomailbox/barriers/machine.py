@@ -164,8 +164,6 @@ class AlignmentMachine:
         Flink, ``ChannelState`` for what it keeps.
     """
 
-    __slots__ = ("_announced", "_blocked", "_may_overtake", "state")
-
     def __init__(self, *, may_overtake: bool) -> None:
         self.state: AlignmentState = AlignmentState.WAITING_ALIGNED
         self._may_overtake = may_overtake

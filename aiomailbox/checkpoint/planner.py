@@ -93,8 +93,6 @@ class FailureCounter:
         True
     """
 
-    __slots__ = ("_failed_ids", "_last_success", "_tolerable")
-
     def __init__(self, tolerable: int) -> None:
         self._tolerable = tolerable
         self._last_success = 0

@@ -64,16 +64,6 @@ class ArrowForm:
         <ArrowRun of 2 records: city>
     """
 
-    __slots__ = (
-        "_classes",
-        "_head",
-        "_maker",
-        "_makers",
-        "_reader",
-        "_rows",
-        "_writer",
-    )
-
     tag: Final = 65
     kind: Final = ArrowRun
 

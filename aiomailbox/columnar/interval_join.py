@@ -159,8 +159,6 @@ class KeptColumns:
         ([2, 0], [2, 0])
     """
 
-    __slots__ = ("segments",)
-
     def __init__(self) -> None:
         self.segments: list[tuple[SortedRecords, int]] = []
 

@@ -40,18 +40,6 @@ class RowMaker:
         [Record(city='Oslo', visits=3), Record(city='Rome', visits=None)]
     """
 
-    __slots__ = (
-        "_build",
-        "_decoders",
-        "_fixed_bytes",
-        "_texts",
-        "can_take",
-        "form",
-        "has_special",
-        "schema",
-        "special",
-    )
-
     def __init__(
         self,
         schema: pa.Schema,

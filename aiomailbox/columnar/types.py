@@ -624,8 +624,6 @@ class KeyTypes:
         [DataType(int64)]
     """
 
-    __slots__ = ("_seen", "types")
-
     def __init__(self) -> None:
         self.types: list[pa.DataType] | None = None
         self._seen: set[tuple[pa.DataType, ...]] = set()

@@ -42,15 +42,6 @@ class AlignmentGroup:
         400
     """
 
-    __slots__ = (
-        "_max_drift_ms",
-        "_moved_to_ms",
-        "_on_moved",
-        "_on_report",
-        "_reported",
-        "outer_limit_ms",
-    )
-
     def __init__(
         self,
         max_drift_ms: int,
@@ -105,8 +96,6 @@ class AlignmentGroups:
         >>> first is groups.get(AlignmentConfig("orders", 100, 500))
         True
     """
-
-    __slots__ = ("_groups", "_on_moved", "_on_report", "_outer_limits")
 
     def __init__(
         self,
@@ -177,15 +166,6 @@ class AlignedReader:
         >>> reader.availability.available
         False
     """
-
-    __slots__ = (
-        "_clock",
-        "_is_ended",
-        "_is_idle",
-        "_limit",
-        "availability",
-        "watermark",
-    )
 
     def __init__(self, clock: RelativeClock) -> None:
         self._clock = clock

@@ -461,15 +461,6 @@ class WithIdleness:
         Flink, ``WatermarksWithIdleness``.
     """
 
-    __slots__ = (
-        "_clock",
-        "_generator",
-        "_is_announced",
-        "_quiet_since",
-        "_saw_record",
-        "_timeout_s",
-    )
-
     def __init__(
         self, generator: WatermarkGenerator, timeout_s: float, clock: RelativeClock
     ) -> None:

@@ -83,8 +83,6 @@ class NoTimers:
         reason: Why, and what to do instead.
     """
 
-    __slots__ = ("_reason", "_service")
-
     def __init__(self, service: ProcessingTimeService, reason: str) -> None:
         self._service = service
         self._reason = reason

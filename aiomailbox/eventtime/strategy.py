@@ -57,8 +57,6 @@ class TimestampAssigner:
         [1, 5]
     """
 
-    __slots__ = ("_function", "_takes_previous", "field", "is_new")
-
     def __init__(self, spec: AssignerSpec) -> None:
         self.field: str | None = spec if isinstance(spec, str) else None
         self.is_new: bool = True

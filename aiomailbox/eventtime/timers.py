@@ -668,8 +668,6 @@ class LoadedTimers:
         processing: The same.
     """
 
-    __slots__ = ("_key_group_range", "_max_parallelism", "event", "processing")
-
     def __init__(
         self,
         max_parallelism: int,

@@ -243,8 +243,6 @@ class WatermarkOutputMultiplexer:
         3
     """
 
-    __slots__ = ("_combined", "_output", "_splits")
-
     def __init__(self, output: WatermarkOutput) -> None:
         self._output = output
         self._combined = CombinedWatermark()

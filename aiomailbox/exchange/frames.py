@@ -79,8 +79,6 @@ class FrameEncoder:
         [26]
     """
 
-    __slots__ = ("_codec", "_length", "frame_bytes_wished")
-
     def __init__(
         self, codec: ElementCodec, *, frame_bytes_wished: int = FRAME_BYTES_WISHED
     ) -> None:
@@ -150,16 +148,6 @@ class ElementReader:
         records_total: Records read.
         bytes_total: Bytes read, events included.
     """
-
-    __slots__ = (
-        "_codec",
-        "_deserializer",
-        "_name",
-        "_rest",
-        "buffers_total",
-        "bytes_total",
-        "records_total",
-    )
 
     def __init__(
         self,
@@ -439,15 +427,6 @@ class FrameWriter:
         Flink, ``BufferWritingResultPartition``.
     """
 
-    __slots__ = (
-        "_encoder",
-        "_frame_bytes_max",
-        "_producer",
-        "_small_buffers_max",
-        "channels",
-        "shared",
-    )
-
     def __init__(
         self, producer: Producer, encoder: FrameEncoder, *, small_buffers_max: int = 0
     ) -> None:
@@ -596,8 +575,6 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
         own: What only this channel reads.
         receiver_exclusive_buffers: As given, or as a partition request says.
     """
-
-    __slots__ = ("_writer", "own", "receiver_exclusive_buffers")
 
     def __init__(
         self, index: int, writer: FrameWriter, *, receiver_exclusive_buffers: int = 2

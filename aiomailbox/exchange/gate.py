@@ -53,8 +53,6 @@ class PartitionRegistry:
         0
     """
 
-    __slots__ = ("_partitions",)
-
     def __init__(self) -> None:
         self._partitions: dict[PartitionId, OutputPartition] = {}
 

@@ -35,8 +35,6 @@ class PipelinedSubpartition(ResultSubpartition[ObjectBuffer, PolledBuffer]):
         buffer_size_bytes: Estimated size at which a buffer is sealed.
     """
 
-    __slots__ = ("_buffer_size_bytes", "_charged", "_producer")
-
     def __init__(
         self,
         index: int,

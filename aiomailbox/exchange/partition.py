@@ -96,21 +96,6 @@ class ResultPartition:
         [128, 18]
     """
 
-    __slots__ = (
-        "_acknowledged",
-        "_end_of_data",
-        "_is_released",
-        "_local",
-        "_on_consumed",
-        "_producer",
-        "_remote",
-        "_users",
-        "all_data_processed",
-        "availability",
-        "partition_id",
-        "subpartitions",
-    )
-
     def __init__(
         self,
         partition_id: PartitionId,

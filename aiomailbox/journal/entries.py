@@ -295,8 +295,6 @@ class FinishedBefore:
         OSError: If it cannot be read.
     """
 
-    __slots__ = ("_file", "_path", "places", "users")
-
     def __init__(self, operator: Path) -> None:
         self.places: dict[bytes, int] = {}
         self.users: int = 0

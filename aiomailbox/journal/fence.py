@@ -61,8 +61,6 @@ class MappedFence:
         OSError: If there is no such file.
     """
 
-    __slots__ = ("_epoch", "_expected", "_numbers", "_operator", "_slot")
-
     def __init__(self, operator: Path, epoch: int, subtask: int) -> None:
         self._epoch = epoch
         # One more than the epoch: 0 is for subtasks that never had one.
@@ -122,8 +120,6 @@ class RemoteFence:
         FencedError: If a later epoch has begun.
         OSError: If there is no such file.
     """
-
-    __slots__ = ("_epoch", "_expected", "_is_raised", "_name", "_slot", "_storage")
 
     def __init__(self, storage: Storage, name: str, epoch: int, subtask: int) -> None:
         self._storage = storage

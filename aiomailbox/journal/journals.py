@@ -182,8 +182,6 @@ class SharedJournals(Journals):
 class _FinishedByOthers(FinishedBefore):
     """The entries of all logs of an operator, by key; about 150 bytes a call."""
 
-    __slots__ = ("_segments", "_starts", "_which")
-
     def __init__(self, operator: Path) -> None:
         super().__init__(operator)
         assert not base_directories(operator), "a shared journal has no base"

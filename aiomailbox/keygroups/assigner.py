@@ -173,8 +173,6 @@ class KeyTypeAgreement:
         shape: The type of the first key that any of them saw, or None before it.
     """
 
-    __slots__ = ("shape",)
-
     def __init__(self) -> None:
         self.shape: _Shape | None = None
 

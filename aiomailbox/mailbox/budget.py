@@ -54,8 +54,6 @@ class LoopGovernor:
         is so or an admission is scheduled.
     """
 
-    __slots__ = ("_admitted", "_is_admitting", "_line", "began", "runner")
-
     def __init__(self) -> None:
         self._line: deque[asyncio.Future[None]] = deque()
         self.began: float | None = None
@@ -166,8 +164,6 @@ class LoopClock:
     Args:
         clock: The clock to use; None for that of the running event loop.
     """
-
-    __slots__ = ("_clock",)
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock

@@ -53,16 +53,6 @@ class LoopControl:
         ended_by: What the loop raised that closed the mailbox, if it did.
     """
 
-    __slots__ = (
-        "_mailbox",
-        "cancelled",
-        "ended_by",
-        "failure",
-        "leave",
-        "running",
-        "suspended_mails",
-    )
-
     def __init__(self, mailbox: TaskMailbox) -> None:
         self._mailbox = mailbox
         self.leave: bool = False
@@ -253,8 +243,6 @@ class Suspension:
 class ActionGate:
     """Whether the default action may run: open, or closed by one `Suspension`."""
 
-    __slots__ = ("mailbox", "suspension")
-
     def __init__(self, mailbox: TaskMailbox) -> None:
         self.mailbox: TaskMailbox = mailbox
         self.suspension: Suspension | None = None
@@ -299,8 +287,6 @@ class MailboxController:
     Concept:
         Flink, ``MailboxDefaultAction.Controller``.
     """
-
-    __slots__ = ("_control", "_gate")
 
     def __init__(self, gate: ActionGate, control: LoopControl) -> None:
         self._gate = gate

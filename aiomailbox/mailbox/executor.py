@@ -63,17 +63,6 @@ class MailYielder:
         children: The asyncio tasks that run coroutine mail, outermost first.
     """
 
-    __slots__ = (
-        "_budget",
-        "_control",
-        "_depth",
-        "_depth_max",
-        "_gate",
-        "_mailbox",
-        "_metrics",
-        "children",
-    )
-
     def __init__(
         self,
         gate: ActionGate,

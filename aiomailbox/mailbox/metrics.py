@@ -57,16 +57,6 @@ class PeriodMeter:
         True
     """
 
-    __slots__ = (
-        "_begin_s",
-        "_buckets",
-        "_clock",
-        "_end_s",
-        "_newest",
-        "_since",
-        "_total_s",
-    )
-
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._since: float | None = None
@@ -223,15 +213,6 @@ class LatencyProbe:
         Flink, ``MailboxMetricsController``.
     """
 
-    __slots__ = (
-        "_clock",
-        "_handle",
-        "_interval_s",
-        "_mailbox",
-        "started",
-        "waited_ms",
-    )
-
     def __init__(self, mailbox: TaskMailbox, clock: Clock, interval_ms: float) -> None:
         if interval_ms <= 0:
             raise InvalidArgumentError(
@@ -294,18 +275,6 @@ class MailboxMetrics:
     Concept:
         Flink, ``MailboxMetricsController`` and ``TaskIOMetricGroup``.
     """
-
-    __slots__ = (
-        "_clock",
-        "_mailbox",
-        "_started_s",
-        "backpressured",
-        "hard_backpressured",
-        "idle",
-        "latency",
-        "mails_processed",
-        "ran",
-    )
 
     def __init__(self, mailbox: TaskMailbox, clock: Clock) -> None:
         self._mailbox = mailbox

@@ -308,21 +308,6 @@ class MailboxProcessor:
         5
     """
 
-    __slots__ = (
-        "_budget",
-        "_closing",
-        "_control",
-        "_gate",
-        "_is_managed",
-        "_loop",
-        "_runner",
-        "_yielder",
-        "mailbox",
-        "main_executor",
-        "metrics",
-        "name",
-    )
-
     def __init__(
         self,
         default_action: MailboxDefaultAction | None = None,

@@ -64,8 +64,6 @@ class MailboxLifecycle:
         (False, True)
     """
 
-    __slots__ = ("state",)
-
     def __init__(self) -> None:
         self.state: MailboxState = MailboxState.OPEN
 
@@ -108,8 +106,6 @@ class Ownership:
     Unbound it belongs to its holder. The ownership of a task that has ended is
     void, so that its supervisor can clean up.
     """
-
-    __slots__ = ("holder", "loop")
 
     def __init__(self) -> None:
         self.holder: asyncio.Task[object] | None = None
@@ -277,8 +273,6 @@ class MailStorage:
         >>> [str(mail) for mail in storage.batch]
         ['U', 'a']
     """
-
-    __slots__ = ("batch", "queue", "urgent_queued")
 
     def __init__(self) -> None:
         self.queue: deque[Mail] = deque()

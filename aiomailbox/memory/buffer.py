@@ -122,8 +122,6 @@ class MemoryArena:
         segment_size_bytes: Size of each.
     """
 
-    __slots__ = ("_view", "segment_size_bytes", "segments")
-
     def __init__(self, segments: int, segment_size_bytes: int) -> None:
         self.segments: int = segments
         self.segment_size_bytes: int = segment_size_bytes

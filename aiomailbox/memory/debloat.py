@@ -74,8 +74,6 @@ class BufferSizeEma:
         (104, 60)
     """
 
-    __slots__ = ("_alpha", "_last", "_size_bytes_max", "_size_bytes_min")
-
     def __init__(
         self, size_bytes: float, size_bytes_min: int, size_bytes_max: int, samples: int
     ) -> None:
@@ -119,8 +117,6 @@ class BufferDebloater:
         >>> debloater.recalculate(1_201, buffers_in_use=0) is None
         True
     """
-
-    __slots__ = ("_ema", "buffering_ms", "options", "size_bytes")
 
     def __init__(self, options: DebloatOptions) -> None:
         self.options: DebloatOptions = options
@@ -184,8 +180,6 @@ class ThroughputMeter:
         >>> meter.calculate(1_400)
         1000
     """
-
-    __slots__ = ("_active_ms", "_bytes", "_last", "_since_ms")
 
     def __init__(self) -> None:
         self._bytes = 0

@@ -112,8 +112,6 @@ class ChannelQuota:
         1
     """
 
-    __slots__ = ("_per_channel_max", "at_quota", "used")
-
     def __init__(self, channels: int, per_channel_max: int | None) -> None:
         self._per_channel_max = per_channel_max
         self.used: list[int] = [0] * channels
@@ -168,23 +166,6 @@ class LocalBufferPool:
     Concept:
         Flink, ``LocalBufferPool``.
     """
-
-    __slots__ = (
-        "_awaiting_source",
-        "_destroyed",
-        "_elastic",
-        "_idle",
-        "_listeners",
-        "_on_destroyed",
-        "_quota",
-        "_recyclers",
-        "_requested",
-        "_source",
-        "availability",
-        "options",
-        "overdraft_max",
-        "size",
-    )
 
     def __init__(
         self,

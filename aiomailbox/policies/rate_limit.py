@@ -202,20 +202,6 @@ class RateWindow:
         0.75
     """
 
-    __slots__ = (
-        "_burst",
-        "_count",
-        "_even_s",
-        "_interval_s",
-        "_paused_until_s",
-        "_per_s",
-        "_reserved",
-        "_step_s",
-        "_used",
-        "_uses",
-        "total",
-    )
-
     def __init__(self, limit: RateLimit) -> None:
         self._count = float(limit.count)
         self._per_s = limit.per_s

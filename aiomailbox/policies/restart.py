@@ -167,8 +167,6 @@ class RestartWait:
         269
     """
 
-    __slots__ = ("_backoff", "_due_ms")
-
     def __init__(self, backoff: RestartBackoff) -> None:
         self._backoff = backoff
         self._due_ms: int | None = None

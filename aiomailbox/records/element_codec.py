@@ -415,8 +415,6 @@ class ElementCodec:
         StreamRecord(value=7, timestamp=1000)
     """
 
-    __slots__ = ("_forms", "_names", "_readers", "_serializer", "_writers")
-
     def __init__(
         self,
         serializer: TypeSerializer[Any],

@@ -49,8 +49,6 @@ class PythonTypes:
         classes: Classes of the user's that may occur.
     """
 
-    __slots__ = ("_classes", "_decoder")
-
     def __init__(self, classes: ClassTable = NO_RECORD_CLASSES) -> None:
         self._classes = classes
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(

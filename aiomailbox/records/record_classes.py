@@ -198,8 +198,6 @@ class RecordClasses:
         ('symbol', 'price')
     """
 
-    __slots__ = ("_by_kind", "_by_name", "_declared", "_families", "_made")
-
     def __init__(
         self,
         kinds: Iterable[type | RecordClass] = (),

@@ -107,8 +107,6 @@ class SpillFile:
         b'large record'
     """
 
-    __slots__ = ("_file", "_map", "size_bytes")
-
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         # Late: its import takes long, and few jobs spill.
         import tempfile
@@ -213,17 +211,6 @@ class RecordDeserializer:
         >>> bytes(deserializer.next_record().content)
         b'ab'
     """
-
-    __slots__ = (
-        "_buffer",
-        "_collected",
-        "_length",
-        "_position",
-        "_record_bytes_max",
-        "_spill_directory",
-        "_spill_threshold_bytes",
-        "_spilled",
-    )
 
     def __init__(
         self,

@@ -459,8 +459,6 @@ class JobLifecycle:
         (True, False)
     """
 
-    __slots__ = ("state",)
-
     def __init__(self) -> None:
         self.state: JobState = JobState.CREATED
 

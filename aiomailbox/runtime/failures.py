@@ -127,8 +127,6 @@ class FirstError:
         (ValueError('a'), ["later error: KeyError('b')"])
     """
 
-    __slots__ = ("error",)
-
     def __init__(self) -> None:
         self.error: BaseException | None = None
 

@@ -51,18 +51,6 @@ class RateLimiter:
         0
     """
 
-    __slots__ = (
-        "_clock",
-        "_closed",
-        "_is_exhausted",
-        "_refused_s",
-        "_timer",
-        "_waiters",
-        "_window",
-        "limit",
-        "on_exhausted",
-    )
-
     def __init__(self, limit: RateLimit, clock: Clock) -> None:
         self.limit: RateLimit = limit
         self._clock = clock

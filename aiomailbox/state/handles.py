@@ -331,15 +331,6 @@ class Expiry:
         clock: Wall-clock time.
     """
 
-    __slots__ = (
-        "_clock",
-        "_grace_ms",
-        "_is_pair",
-        "_ttl_ms",
-        "refreshes_on_read",
-        "returns_expired",
-    )
-
     def __init__(self, config: StateTtlConfig, kind: str, clock: Clock) -> None:
         self._clock = clock
         self._ttl_ms = config.ttl_ms
@@ -393,8 +384,6 @@ class Sweep:
         Two keys, or elements of a list or map, per call on average, and one list of all
         keys per round.
     """
-
-    __slots__ = ("_expiry", "_keys", "_owed", "_table")
 
     def __init__(self, table: ContentTable, expiry: Expiry) -> None:
         self._table = table

@@ -287,8 +287,6 @@ class DeclaredTypes:
         [Misfit(state='n', part='value', declared='int', found='str')]
     """
 
-    __slots__ = ("_parts", "_state")
-
     def __init__(self, state: str, schema: StateSchema) -> None:
         self._state = state
         self._parts: dict[str, tuple[Options, set[type]]] = {}

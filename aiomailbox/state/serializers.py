@@ -277,8 +277,6 @@ class StateClasses:
         met: The classes that were written, by their names.
     """
 
-    __slots__ = ("_by_kind", "_by_name", "declared", "met")
-
     def __init__(self, declared: Mapping[str, type] | None = None) -> None:
         self.declared: Mapping[str, type] | None = declared
         self._by_kind: dict[type, RecordClass] = {}
@@ -470,8 +468,6 @@ class ObjectCodec:
         {('a', 1): [1208925819614629174706176, None]}
     """
 
-    __slots__ = ("_decode", "_encode", "_prepare", "classes")
-
     def __init__(self, classes: StateClasses | None = None) -> None:
         self.classes: StateClasses = classes or StateClasses()
         types = PythonTypes(self.classes)
@@ -571,8 +567,6 @@ class ObjectSerializer:
 
     id: ClassVar[str] = "msgpack/2"
 
-    __slots__ = ("codec", "decode", "encode")
-
     def __init__(self, classes: StateClasses | None = None) -> None:
         self.codec: ObjectCodec = ObjectCodec(classes)
         self.encode: Callable[[Any], bytes] = self.codec.encode
@@ -592,8 +586,6 @@ class PickleSerializer:
     """
 
     id: ClassVar[str] = "pickle/5"
-
-    __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PickleSerializer)
@@ -620,8 +612,6 @@ class _PickleReader(PickleSerializer):
     Args:
         declared: Classes by names that they had.
     """
-
-    __slots__ = ("_declared",)
 
     def __init__(self, declared: Mapping[str, type]) -> None:
         self._declared = declared

@@ -102,8 +102,6 @@ class BlockWriter:
         (b'{}', b'abc')
     """
 
-    __slots__ = ("_head", "_position", "blocks")
-
     def __init__(self, magic: bytes, version: int) -> None:
         self._head = _HEAD.pack(magic, version)
         self._position = len(self._head)
@@ -140,8 +138,6 @@ class BlockReader:
     Raises:
         CorruptStreamError: If it is something else, of another version, or damaged.
     """
-
-    __slots__ = ("_data", "_end", "_what", "metadata")
 
     def __init__(
         self, data: bytes | memoryview, magic: bytes, version: int, what: str
@@ -434,8 +430,6 @@ class _StateCodec:
         contents: Encodes contents.
         on_misfit: Called with what is of another type than was declared.
     """
-
-    __slots__ = ("_contents", "_declared", "_meta", "_objects", "_on_misfit")
 
     def __init__(
         self,

@@ -255,8 +255,6 @@ class LogSegment:
         path: The file.
     """
 
-    __slots__ = ("number", "path")
-
     def __init__(self, directory: Path, number: int) -> None:
         self.number: int = number
         self.path: Path = directory / f"{number:012}{_SUFFIX}"

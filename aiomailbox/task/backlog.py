@@ -226,16 +226,6 @@ class BacklogInput:
         may_leave: Whether the operator may leave the rest of a run of this input.
     """
 
-    __slots__ = (
-        "_availability",
-        "_backlog",
-        "_interruption",
-        "_may_leave",
-        "_process_run",
-        "_target",
-        "index",
-    )
-
     def __init__(
         self, backlog: Backlog, index: int, target: Input, *, may_leave: bool
     ) -> None:

@@ -77,8 +77,6 @@ class HelperTasks:
         timeout_s: How long those that are asked to end may take.
     """
 
-    __slots__ = ("_closing", "_every_s", "_on_failure", "_tasks")
-
     def __init__(
         self, on_failure: Callable[[BaseException], None], timeout_s: float = 30.0
     ) -> None:

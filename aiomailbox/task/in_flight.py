@@ -67,8 +67,6 @@ class TaskChannels:
 class _Collection:
     """The data of one checkpoint, and what of it is still to come."""
 
-    __slots__ = ("complete", "data", "error", "missing")
-
     def __init__(self) -> None:
         self.data: dict[str, list[bytes]] = {}
         self.missing: set[str] = set()

@@ -163,8 +163,6 @@ class TaskLifecycle:
         ('restoring', False)
     """
 
-    __slots__ = ("state",)
-
     def __init__(self) -> None:
         self.state: TaskState = TaskState.CREATED
 

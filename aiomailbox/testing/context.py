@@ -61,8 +61,6 @@ class ManualClock:
         (1.5, 1356998401500)
     """
 
-    __slots__ = ("_monotonic", "_start_ms")
-
     def __init__(self, start: datetime = DEFAULT_START) -> None:
         if start.tzinfo is None:
             raise InvalidArgumentError(

@@ -204,8 +204,6 @@ class OpenWindows(ContentsByStart):
         (False, {60000: {'a': 7}}, None)
     """
 
-    __slots__ = ("_table",)
-
     def __init__(self, table: NamespacedTable) -> None:
         super().__init__()
         self._table = table

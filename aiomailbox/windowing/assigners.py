@@ -556,8 +556,6 @@ class DynamicGap:
         gap: A function of a record that returns a timedelta.
     """
 
-    __slots__ = ("_gap",)
-
     def __init__(self, gap: Callable[[Any], timedelta]) -> None:
         self._gap = check_sync_function(gap, "gap", arity=1)
 

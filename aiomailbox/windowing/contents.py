@@ -39,8 +39,6 @@ class UndoLog:
         {'a': 1}
     """
 
-    __slots__ = ("_calls",)
-
     def __init__(self) -> None:
         self._calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
 
@@ -66,8 +64,6 @@ class UndoableTimers:
         timers: An `InternalTimerService`.
         log: Where it is noted.
     """
-
-    __slots__ = ("_log", "_timers")
 
     def __init__(self, timers: Any, log: UndoLog) -> None:
         self._timers = timers

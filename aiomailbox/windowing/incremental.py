@@ -184,8 +184,6 @@ def _own(get_result: Callable[[Any], Any]) -> WindowResult:
 class _Times:
     """The datetimes of the window that was asked for last: it is mostly the same."""
 
-    __slots__ = ("_times", "_window")
-
     def __init__(self) -> None:
         self._window: Window | None = None
         self._times: tuple[Any, Any] = (None, None)

@@ -249,8 +249,6 @@ class WindowFailures(RecordFailures):
         may_fail: Whether the job goes on after a failure.
     """
 
-    __slots__ = ("may_fail",)
-
     def __init__(
         self,
         on_error: OnError,

@@ -71,8 +71,6 @@ class ForgivingMerge:
         aggregate: An aggregate function.
     """
 
-    __slots__ = ("_aggregate",)
-
     def __init__(self, aggregate: Any) -> None:
         self._aggregate = aggregate
 

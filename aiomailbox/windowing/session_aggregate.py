@@ -80,15 +80,6 @@ class OpenSessions(Layered):
         (([], True), ([('a', [0, 20, 'content', 2])], True))
     """
 
-    __slots__ = (
-        "_due",
-        "_entries",
-        "_lateness_ms",
-        "_queue",
-        "_table",
-        "by_key",
-    )
-
     def __init__(self, table: StateTable, lateness_ms: int) -> None:
         super().__init__(LayeredDict(_copied))
         self._queue: list[tuple[int, int, Any]] = []

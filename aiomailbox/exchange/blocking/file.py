@@ -53,8 +53,6 @@ class BlockingFile:
         >>> file.close()
     """
 
-    __slots__ = ("_directory", "_file", "frame_bytes_max", "size_bytes")
-
     def __init__(self, directory: str | os.PathLike[str] | None = None) -> None:
         self._directory = directory
         # Opened by the first write: a subpartition that gets nothing needs no file.

@@ -82,22 +82,6 @@ class _FileView:
         Flink, ``BoundedBlockingSubpartitionReader``.
     """
 
-    __slots__ = (
-        "_file",
-        "_held_bytes",
-        "_is_blocked",
-        "_is_reading",
-        "_listener",
-        "_loaded",
-        "_offset",
-        "_on_left",
-        "_read_ahead_bytes",
-        "_released",
-        "_sequence_number",
-        "backlog",
-        "failure",
-    )
-
     def __init__(
         self,
         file: BlockingFile,
@@ -232,8 +216,6 @@ class _FileView:
 class BlockingView(_FileView):
     """The end that a connection reads; see `BlockingResultPartition`."""
 
-    __slots__ = ()
-
     def poll(self) -> PolledBytes | None:
         """Take the next buffer, or None; the caller recycles it."""
         return self._next()
@@ -244,8 +226,6 @@ class BlockingView(_FileView):
 
 class BlockingObjectView(_FileView):
     """A reader's end on the producer's loop: what is read is decoded here."""
-
-    __slots__ = ("_reader",)
 
     has_priority = False
 
@@ -315,16 +295,6 @@ class BlockingWriter:
     Attributes:
         waiting_bytes: Bytes that are not yet written.
     """
-
-    __slots__ = (
-        "_files",
-        "_is_busy",
-        "_is_stopped",
-        "_on_failed",
-        "_on_idle",
-        "_queue",
-        "waiting_bytes",
-    )
 
     def __init__(
         self, files: Sequence[BlockingFile], on_failed: Callable[[BaseException], None]
@@ -462,26 +432,6 @@ class BlockingResultPartition:
         [ListRun([7, 8], None)]
         [ListRun([7, 8], None)]
     """
-
-    __slots__ = (
-        "_codec",
-        "_data_counts",
-        "_directory",
-        "_files",
-        "_is_deleted",
-        "_is_finished",
-        "_on_consumed",
-        "_read_ahead_bytes",
-        "_readers",
-        "_staging",
-        "_writer",
-        "all_data_processed",
-        "availability",
-        "failure",
-        "finished",
-        "is_released",
-        "partition_id",
-    )
 
     def __init__(
         self,
@@ -810,8 +760,6 @@ class BlockingResultPartition:
 
 class _Drain:
     """Reads a subpartition of the staging partition whenever something is complete."""
-
-    __slots__ = ("_subpartition", "_take")
 
     def __init__(
         self, subpartition: BytesSubpartition, take: Callable[[BytesSubpartition], None]

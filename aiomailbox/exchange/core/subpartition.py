@@ -187,8 +187,6 @@ class Producer:
         is_closed: Whether nothing can be emitted any more.
     """
 
-    __slots__ = ("_counts_channels", "is_closed", "partition_id", "pool")
-
     def __init__(self, partition_id: PartitionId, pool: LocalBufferPool) -> None:
         self.partition_id: PartitionId = partition_id
         self.pool: LocalBufferPool = pool
@@ -239,27 +237,6 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
     Concept:
         Flink, ``PipelinedSubpartition``.
     """
-
-    __slots__ = (
-        "_buffers",
-        "_channel_state",
-        "_codec",
-        "_data_count",
-        "_expected_id",
-        "_flush_requested",
-        "_has_view",
-        "_is_blocked",
-        "_listener",
-        "_sequence_number",
-        "buffer_bytes",
-        "buffers_total",
-        "bytes_total",
-        "failure",
-        "index",
-        "is_finished",
-        "is_released",
-        "records_total",
-    )
 
     def __init__(self, index: int) -> None:
         self.index: int = index
@@ -672,8 +649,6 @@ class SubpartitionView(Generic[PolledT]):
     Concept:
         Flink, ``PipelinedSubpartitionView``.
     """
-
-    __slots__ = ("_on_acknowledged", "_on_released", "_released", "_subpartition")
 
     def __init__(
         self,

@@ -141,8 +141,6 @@ class Layout:
         templates: The kind of each piece.
     """
 
-    __slots__ = ("_pieces",)
-
     def __init__(self, templates: Sequence[Template]) -> None:
         self._pieces: list[tuple[Template, dict[str, str]]] = []
         slot = 0

@@ -54,8 +54,6 @@ class ResultCodec:
         ('forty-two', 42)
     """
 
-    __slots__ = ("_classes", "_declared", "_head", "_met", "_name", "_read", "_write")
-
     def __init__(self, name: str, classes: Iterable[Any] = ()) -> None:
         self._name = name
         self._declared = declared_classes(classes)
@@ -120,8 +118,6 @@ class Rounds:
         pause_s: From the beginning of one round to that of the next, unless an urgent
             one is requested.
     """
-
-    __slots__ = ("_is_urgent", "_is_wanted", "_next_s", "_waiter", "_work", "pause_s")
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work = work

@@ -117,8 +117,6 @@ class OrderedQueue:
         2
     """
 
-    __slots__ = ("_items",)
-
     def __init__(self) -> None:
         self._items: deque[CallEntry | QueuedControl] = deque()
 
@@ -174,16 +172,6 @@ class SegmentedQueue:
             came earlier and is still held back. Then control elements take no place;
             neighbours become one.
     """
-
-    __slots__ = (
-        "_done",
-        "_early",
-        "_first",
-        "_last",
-        "_rows",
-        "_rows_may_overtake",
-        "held",
-    )
 
     def __init__(self, *, rows_may_overtake: bool) -> None:
         self._rows_may_overtake = rows_may_overtake

@@ -39,8 +39,6 @@ class Gatherer:
         submit: Takes the lists.
     """
 
-    __slots__ = ("_rows", "_size", "_submit", "_timer", "_within_s")
-
     def __init__(self, batch: Batch, submit: Callable[[list[CallEntry]], None]) -> None:
         self._size = batch.size
         self._within_s = batch.within_s
@@ -98,8 +96,6 @@ class KeyGate:
         True
     """
 
-    __slots__ = ("_rows", "waiting", "waiting_max")
-
     def __init__(self, waiting_max: int) -> None:
         self.waiting_max: int = waiting_max
         self.waiting: int = 0
@@ -155,8 +151,6 @@ class SharedResults:
         clock: Tells how old results are.
         hits: Counts the rows that needed no call.
     """
-
-    __slots__ = ("_clock", "_followers", "_hits", "_key", "_results")
 
     def __init__(self, cache: Cache, clock: Clock, hits: Counter) -> None:
         assert cache.key is not None, "checked where the settings are made"

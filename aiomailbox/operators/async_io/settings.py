@@ -321,8 +321,6 @@ class Identity:
         segment: Where the journal has what its call came to, or None.
     """
 
-    __slots__ = ("fingerprint", "id", "key", "segment")
-
     def __init__(self, identity: Any, key: bytes, fingerprint: bytes) -> None:
         self.id: Any = identity
         self.key: bytes = key
@@ -338,8 +336,6 @@ class RecordIds:
         scope: What the ids belong to: they are another job's, or operator's, there.
         with_fingerprints: Whether records of one id are compared.
     """
-
-    __slots__ = ("_read", "_with_fingerprints", "scope")
 
     def __init__(
         self, read: Callable[[Any], Any], scope: str, *, with_fingerprints: bool

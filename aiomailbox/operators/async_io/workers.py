@@ -54,17 +54,6 @@ class WorkerPool:
             worker.
     """
 
-    __slots__ = (
-        "_attempt",
-        "_context",
-        "_idle",
-        "_size",
-        "_todo",
-        "_workers",
-        "closing",
-        "in_flight",
-    )
-
     def __init__(
         self,
         context: RuntimeContext,

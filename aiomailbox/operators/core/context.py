@@ -58,8 +58,6 @@ class RepeatedWarnings:
         [(1, 1), (999, 1000)]
     """
 
-    __slots__ = ("_clock", "_events", "_log")
-
     def __init__(self, log: Any, clock: Clock) -> None:
         self._log = log
         self._clock = clock
@@ -154,8 +152,6 @@ class LateRecords:
         metrics: The operator's.
         warnings: The operator's.
     """
-
-    __slots__ = ("_counter", "_warnings")
 
     def __init__(self, metrics: MetricGroup, warnings: RepeatedWarnings) -> None:
         self._counter = metrics.counter("num_late_records_dropped")

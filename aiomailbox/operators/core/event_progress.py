@@ -94,8 +94,6 @@ class IdleTicks:
         clock: Measures quiet time.
     """
 
-    __slots__ = ("_blocked", "_handle", "_on_tick", "_output", "clock")
-
     def __init__(
         self,
         strategy: WatermarkStrategy,

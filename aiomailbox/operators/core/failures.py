@@ -169,19 +169,6 @@ class RecordFailures:
         waiting: Whether there is something to report.
     """
 
-    __slots__ = (
-        "_context",
-        "_first_skipped",
-        "_function",
-        "_letters",
-        "_line",
-        "_on_error",
-        "_output",
-        "_skipped",
-        "_timestamps",
-        "waiting",
-    )
-
     def __init__(
         self,
         on_error: OnError,

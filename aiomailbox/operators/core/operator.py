@@ -715,8 +715,6 @@ class RowsNote:
         'a sum leaves 64 bits'
     """
 
-    __slots__ = ("reason",)
-
     def __init__(self) -> None:
         self.reason: str = ""
 

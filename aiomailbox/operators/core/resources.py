@@ -42,8 +42,6 @@ class FunctionLife:
         closed
     """
 
-    __slots__ = ("_exit", "_function", "_holders", "_hooks", "_is_open", "resource")
-
     def __init__(self, function: Any) -> None:
         self._function = function
         self._exit: Callable[..., Any] | None = None

@@ -557,14 +557,6 @@ class FunctionStateContext:
         Flink, ``FunctionInitializationContext`` and ``FunctionSnapshotContext``.
     """
 
-    __slots__ = (
-        "is_restored",
-        "keyed_state",
-        "operator_state",
-        "parallelism",
-        "subtask_index",
-    )
-
     def __init__(self, context: RuntimeContext) -> None:
         self.operator_state: OperatorStateStore = context.operator_state
         self.keyed_state: KeyedStateStore = context.keyed_state
@@ -701,8 +693,6 @@ class FunctionHooks:
     Raises:
         WrongTypeError: If it has one of them without the other, or an ``async def`` one.
     """
-
-    __slots__ = ("_context", "_function")
 
     def __init__(self, function: Any) -> None:
         self._function: CheckpointedFunction | None = None

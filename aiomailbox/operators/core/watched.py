@@ -117,8 +117,6 @@ class WatchedCollector(Collector):
         check: The operator's.
     """
 
-    __slots__ = ("_check",)
-
     def __init__(self, output: Output, check: MutationCheck) -> None:
         super().__init__(output)
         self._check = check

@@ -275,8 +275,6 @@ class NoTimerService(TimerService):
         problem: What to say of it.
     """
 
-    __slots__ = ("_problem",)
-
     def __init__(
         self, timers: InternalTimerService, context: KeyedProcessContext, problem: str
     ) -> None:
@@ -363,8 +361,6 @@ class BroadcastStates:
         descriptors: What was given to ``stream.broadcast(...)``.
         store: The operator's state without keys.
     """
-
-    __slots__ = ("_readable", "_writable")
 
     def __init__(
         self, descriptors: Sequence[MapStateDescriptor], store: OperatorStateStore

@@ -93,8 +93,6 @@ class KeyCheck:
         True
     """
 
-    __slots__ = ("_assigner", "key")
-
     def __init__(
         self, key: Callable[[Any], Any], assigner: KeyGroupAssigner | None = None
     ) -> None:

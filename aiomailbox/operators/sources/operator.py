@@ -86,20 +86,6 @@ class SourceAlignment:
         Flink, the alignment part of ``SourceOperator``.
     """
 
-    __slots__ = (
-        "_group",
-        "_handle",
-        "_has_reported",
-        "_limit",
-        "_ms_per_record",
-        "_name",
-        "_on_tick",
-        "_paused",
-        "_reader",
-        "_saw_run",
-        "availability",
-    )
-
     def __init__(
         self,
         config: AlignmentConfig,
@@ -235,8 +221,6 @@ class SourceAvailability(Availability):
         >>> reader.set_available()
         look
     """
-
-    __slots__ = ("_gate", "_is_armed", "_is_set", "_reader")
 
     def __init__(self) -> None:
         self._callbacks: list[Callable[[], None]] = []

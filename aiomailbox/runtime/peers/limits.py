@@ -82,16 +82,6 @@ class RemoteLimiter:
         send: Sends a message to the parent.
     """
 
-    __slots__ = (
-        "_asked",
-        "_is_closed",
-        "_send",
-        "_text",
-        "_used",
-        "_waiters",
-        "limit",
-    )
-
     def __init__(self, limit: RateLimit, text: LimitText, send: Send) -> None:
         self.limit: RateLimit = limit
         self._text = text

@@ -28,8 +28,6 @@ class KeyCodec:
         objects: Encodes keys and namespaces.
     """
 
-    __slots__ = ("_encode", "_groups", "_objects", "_prefixes")
-
     def __init__(self, max_parallelism: int, objects: ObjectCodec) -> None:
         self._groups = KeyGroupAssigner(1, max_parallelism)
         self._objects = objects

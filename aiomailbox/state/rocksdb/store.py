@@ -87,8 +87,6 @@ class CacheLimit:
         per_generation: How many contents each of them may have in a generation.
     """
 
-    __slots__ = ("_average_bytes", "_memory_bytes", "caches", "per_generation")
-
     def __init__(self, memory_bytes: int) -> None:
         self._memory_bytes = memory_bytes
         self._average_bytes = 16.0
@@ -177,20 +175,6 @@ class ContentCache:
         encode_all: Makes contents bytes.
         decode: Makes bytes a content.
     """
-
-    __slots__ = (
-        "_database",
-        "_decode",
-        "_encode_all",
-        "_frozen",
-        "_leaving",
-        "_limit",
-        "_old",
-        "_places",
-        "_put",
-        "_reads",
-        "_young",
-    )
 
     def __init__(
         self,

@@ -265,8 +265,6 @@ class SimulationLoop(VirtualTimeLoop):
 class _UnevenClock(ManualClock):
     """A clock that is moved by reading it."""
 
-    __slots__ = ("_random",)
-
     def __init__(self, start: datetime, seed: int) -> None:
         super().__init__(start)
         self._random = random.Random(seed)
