@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 import sys
 import unicodedata
@@ -11,6 +10,7 @@ from html import escape
 from typing import Any, Final, NamedTuple
 
 from aiomailbox.errors import safe_str
+from aiomailbox.records.record_classes import fields_of
 
 # Whether a program runs in a notebook, and how something is shown there.
 
@@ -132,14 +132,11 @@ def table_of(records: Sequence[Any]) -> RecordTable:
 def _fields_of(record: Any) -> dict[str, Any]:
     if isinstance(record, Mapping):
         return {safe_str(name): value for name, value in record.items()}
-    names = getattr(record, "_fields", None) or getattr(record, "__fields__", None)
+    names = fields_of(record)
     if isinstance(record, tuple):
-        names = names or [f"_{number}" for number in range(1, len(record) + 1)]
-        return dict(zip(names, record, strict=False))
-    names = getattr(type(record), "__struct_fields__", None)
-    if names is None and dataclasses.is_dataclass(record):
-        names = [field.name for field in dataclasses.fields(record)]
-    if names is None or isinstance(record, type):
+        numbered = [f"_{number}" for number in range(1, len(record) + 1)]
+        return dict(zip(names or numbered, record, strict=False))
+    if names is None:
         return {"value": record}
     return {name: getattr(record, name, "") for name in names}
 

@@ -11,8 +11,6 @@ from itertools import islice
 from typing import Any, Final
 from uuid import UUID
 
-import msgspec
-
 from aiomailbox.checkpoint.layout import CheckpointMetadata, OperatorInfo
 from aiomailbox.checkpoint.reader import CheckpointFiles
 from aiomailbox.errors import MissingExtraError, NoCheckpointError, StateError
@@ -23,7 +21,7 @@ from aiomailbox.operators.snapshots.codec import (
     decode_state,
     describe_snapshot,
 )
-from aiomailbox.records.record_classes import present_name
+from aiomailbox.records.record_classes import fields_of_class, present_name
 from aiomailbox.state.operator_state import RedistributionMode
 from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import (
@@ -49,13 +47,8 @@ def arrow_value(value: Any) -> Any:
     """
     if isinstance(value, Enum):
         return arrow_value(value.value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return dict(zip(value._fields, map(arrow_value, value), strict=True))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = [one.name for one in dataclasses.fields(value)]
-        return {name: arrow_value(getattr(value, name)) for name in names}
-    if isinstance(value, msgspec.Struct):
-        names = list(value.__struct_fields__)
+    names = fields_of_class(type(value))
+    if names is not None:
         return {name: arrow_value(getattr(value, name)) for name in names}
     # A dict without keys of text cannot be a struct: Arrow's fields have names.
     if isinstance(value, dict):

@@ -28,7 +28,13 @@ from aiomailbox.errors import (
     UnsupportedColumnError,
 )
 from aiomailbox.operators.aggregates.compiled import result_type
-from aiomailbox.records.record_classes import RecordClass, is_field_name, record_class
+from aiomailbox.records.record_classes import (
+    RecordClass,
+    fields_of,
+    fields_of_class,
+    is_field_name,
+    record_class,
+)
 from aiomailbox.records.run import map_all
 
 # (columns of Python values, how many rows) → records.
@@ -250,13 +256,7 @@ def record_form(records: object, parameter: str = "records") -> RecordForm:
 
 def is_record_type(candidate: Any) -> TypeGuard[type]:
     """Say whether a value is a class of records: a dataclass, Struct or NamedTuple."""
-    if not isinstance(candidate, type):
-        return False
-    if dataclasses.is_dataclass(candidate):
-        return True
-    if issubclass(candidate, msgspec.Struct):
-        return True
-    return issubclass(candidate, tuple) and hasattr(candidate, "_fields")
+    return isinstance(candidate, type) and fields_of_class(candidate) is not None
 
 
 def is_typed_dict(candidate: Any) -> bool:
@@ -457,16 +457,7 @@ def _by_field(
 
 
 def _names(record: Any) -> tuple[str, ...] | None:
-    if isinstance(record, Mapping):
-        return tuple(record)
-    if isinstance(record, tuple):
-        names = getattr(record, "_fields", None) or getattr(record, "__fields__", None)
-        return None if names is None else tuple(names)
-    if isinstance(record, msgspec.Struct):
-        return record.__struct_fields__
-    if dataclasses.is_dataclass(record):
-        return tuple(field.name for field in dataclasses.fields(record))
-    return None
+    return tuple(record) if isinstance(record, Mapping) else fields_of(record)
 
 
 def _check_text(record: Any, names: tuple[Any, ...]) -> None:

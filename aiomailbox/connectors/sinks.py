@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
@@ -23,6 +22,7 @@ from aiomailbox.operators.core.user_code import (
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
 from aiomailbox.operators.stateless.thread_operator import check_run_in
 from aiomailbox.policies.retry import Retry
+from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import Run
 from aiomailbox.threads import run_in_thread
 
@@ -292,12 +292,9 @@ def field_names(record: Any) -> tuple[str, ...]:
     """
     if isinstance(record, Mapping):
         return tuple(str(name) for name in record)
-    for attribute in ("_fields", "__struct_fields__", "__fields__"):
-        names = getattr(type(record), attribute, None)
-        if names:
-            return tuple(names)
-    if dataclasses.is_dataclass(record):
-        return tuple(field.name for field in dataclasses.fields(record))
+    names = fields_of(record)
+    if names:
+        return names
     raise RecordTypeError(
         "record",
         f"{record!r} of type {type(record).__name__} has no named fields",

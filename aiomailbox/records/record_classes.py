@@ -72,6 +72,30 @@ def saved_names(hints: Iterable[Any]) -> dict[str, type]:
     }
 
 
+def fields_of_class(kind: Any) -> tuple[str, ...] | None:
+    """Return the fields of a NamedTuple, dataclass or struct; None of another class.
+
+    Example:
+        >>> fields_of_class(SavedAs), fields_of_class(dict)
+        (('name',), None)
+    """
+    if issubclass(kind, tuple):
+        return getattr(kind, "_fields", None)
+    if issubclass(kind, msgspec.Struct):
+        return kind.__struct_fields__
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return None
+
+
+def fields_of(record: Any) -> tuple[str, ...] | None:
+    """Return the fields of a record that is no dict, also of a Row of Spark, or None."""
+    names = fields_of_class(type(record))
+    if names is None and isinstance(record, tuple):
+        names = getattr(record, "__fields__", None)
+    return None if names is None else tuple(names)
+
+
 def is_ours(name: str | None) -> bool:
     """Say whether a module, or the class of a name, belongs to this library."""
     return name is not None and (name == _OURS or name.startswith(f"{_OURS}."))
@@ -241,7 +265,7 @@ class RecordClasses:
                 continue
             seen.add(id(hint))
             waiting.extend(typing.get_args(hint))
-            if isinstance(hint, type) and _is_record(hint) and hint not in found:
+            if isinstance(hint, type) and is_record(hint) and hint not in found:
                 found[hint] = None
                 waiting.extend(_hints_of(hint))
         return list(found)
@@ -319,14 +343,11 @@ def _sent_name(kind: type) -> str:
     return class_name(kind).replace(":", ".")
 
 
-def _is_record(kind: type) -> bool:
+def is_record(kind: type) -> bool:
+    """Say whether a class is one of records, or an enum with members."""
     if issubclass(kind, Enum):
         return bool(kind.__members__)
-    return (
-        (issubclass(kind, tuple) and hasattr(kind, "_fields"))
-        or dataclasses.is_dataclass(kind)
-        or (issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct)
-    )
+    return kind is not msgspec.Struct and fields_of_class(kind) is not None
 
 
 def _hints_of(kind: type) -> list[Any]:
@@ -337,20 +358,13 @@ def _hints_of(kind: type) -> list[Any]:
 
 
 def _fields_of(kind: type) -> tuple[str, ...]:
-    if not isinstance(kind, type) or not _is_record(kind):
+    if not isinstance(kind, type) or not is_record(kind):
         raise WrongTypeError(
             "kinds",
             f"{kind!r} is not a NamedTuple, dataclass, msgspec.Struct or enum",
             "Make it one of these, or send its contents as a tuple or a dict.",
         )
-    described: Any = kind
-    if issubclass(kind, Enum):
-        return ("value",)
-    if issubclass(kind, tuple):
-        return tuple(described._fields)
-    if issubclass(kind, msgspec.Struct):
-        return kind.__struct_fields__
-    return tuple(field.name for field in dataclasses.fields(described))
+    return ("value",) if issubclass(kind, Enum) else fields_of_class(kind) or ()
 
 
 def _splitter(kind: type, fields: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from aiomailbox.errors import StateError
-from aiomailbox.records.record_classes import class_name
+from aiomailbox.records.record_classes import class_name, fields_of_class
 from aiomailbox.state.accumulators import AccumulatorSchema
 
 Options = tuple[str, ...]
@@ -180,9 +180,8 @@ def class_schemas(annotations: Iterable[Any]) -> dict[str, ClassSchema]:
 
 def is_record_class(kind: Any) -> bool:
     """Say whether it is a dataclass, a struct, a NamedTuple or an enum."""
-    if issubclass(kind, tuple):
-        return hasattr(kind, "_fields")
-    return dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct | Enum)
+    is_enum = issubclass(kind, Enum) and not issubclass(kind, tuple)
+    return is_enum or fields_of_class(kind) is not None
 
 
 def _fields(kind: Any) -> list[tuple[str, bool]]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Mapping
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar
 
-import msgspec
 from msgspec.msgpack import Decoder, Encoder
 
 from aiomailbox.errors import (
@@ -26,6 +25,7 @@ from aiomailbox.records.record_classes import (
     RecordClasses,
     SavedAs,
     class_name,
+    fields_of_class,
     give_name,
     is_ours,
     present_name,
@@ -425,8 +425,7 @@ def _older(kind: Any, fields: tuple[str, ...]) -> Callable[[Any], Any]:
 
 def _make(kind: Any, fields: dict[str, Any]) -> Any:
     if not dataclasses.is_dataclass(kind):
-        is_struct = issubclass(kind, msgspec.Struct)
-        names = kind.__struct_fields__ if is_struct else kind._fields
+        names = fields_of_class(kind) or ()
         return kind(**{name: fields[name] for name in names if name in fields})
     described: Any = kind
     made = object.__new__(described)

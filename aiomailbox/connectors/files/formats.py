@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import dataclasses
 import errno
 import os
 import stat
@@ -24,7 +23,7 @@ from aiomailbox.errors import (
     InvalidRecordError,
     MissingExtraError,
 )
-from aiomailbox.records.record_classes import record_class
+from aiomailbox.records.record_classes import fields_of_class, record_class
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 # Which files there are, and how one is opened: on this machine, or where fsspec
@@ -715,19 +714,16 @@ def _shape_of(kind: type) -> tuple[type, Callable[[Any], Any] | None]:
 
     msgspec takes a NamedTuple for an array, and files have objects.
     """
-    is_class = isinstance(kind, type)
-    if is_class and (
-        dataclasses.is_dataclass(kind) or issubclass(kind, msgspec.Struct)
-    ):
-        return kind, None
-    fields = getattr(kind, "_fields", None)
-    if not is_class or fields is None or not issubclass(kind, tuple):
+    fields = fields_of_class(kind) if isinstance(kind, type) else None
+    if fields is None:
         raise InvalidArgumentError(
             "records",
             f"{kind!r} is not a kind of record",
             'Use dict, "namedtuple", {"field": type}, a dataclass, a msgspec.Struct or a '
             "NamedTuple class.",
         )
+    if not issubclass(kind, tuple):
+        return kind, None
     types = typing.get_type_hints(kind)
     defaults: dict[str, Any] = getattr(kind, "_field_defaults", {})
     shape = msgspec.defstruct(

@@ -9,8 +9,6 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
@@ -24,7 +22,7 @@ from aiomailbox.operators.core.user_code import (
     refuse_called,
     refuse_generator,
 )
-from aiomailbox.records.record_classes import is_field_name
+from aiomailbox.records.record_classes import fields_of, fields_of_class, is_field_name
 
 # Reads a field of a record: by name, or by a function.
 
@@ -346,14 +344,8 @@ def _hints(kind: type) -> dict[str, Any]:
 def _field_names(record: Any) -> list[str]:
     if isinstance(record, Mapping):
         return [str(name) for name in record]
-    for attribute in ("_fields", "__fields__", "__struct_fields__"):
-        names = getattr(record, attribute, None)
-        if isinstance(names, (list, tuple)):
-            return [str(name) for name in names]
-    names = getattr(record, "__dataclass_fields__", None)
-    if names is None:
-        names = getattr(record, "__dict__", {})
-    return [str(name) for name in names]
+    names = fields_of(record)
+    return list(getattr(record, "__dict__", {}) if names is None else names)
 
 
 # Which fields the records of a stream have, where that is known before it runs.
@@ -399,13 +391,8 @@ class RecordFields:
     def _of_class(cls, kind: type) -> RecordFields | None:
         if hasattr(kind, "__getattr__"):
             return None
-        if dataclasses.is_dataclass(kind):
-            names = tuple(field.name for field in dataclasses.fields(kind))
-        elif issubclass(kind, msgspec.Struct):
-            names = kind.__struct_fields__
-        elif issubclass(kind, tuple) and hasattr(kind, "_fields"):
-            names = tuple(kind._fields)
-        else:
+        names = fields_of_class(kind)
+        if names is None:
             return None
         return cls(names, frozenset(dir(kind)), types=_hints(kind))
 

@@ -9,13 +9,13 @@ Only asynchronous functions work on their own; they are watched call by call.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, ClassVar, Final
 
 from aiomailbox.errors import RecordMutatedError, add_note
+from aiomailbox.records.record_classes import fields_of_class
 
 # Of those that an operator got or emitted before, so many are looked at again.
 _KEPT: Final = 256
@@ -76,13 +76,9 @@ def _parts(value: Any) -> Any:
     # Classes and functions are shared by all, and change without any mistake.
     if isinstance(value, type | enum.Enum) or callable(value):
         return None
-    kind = type(value)
-    if dataclasses.is_dataclass(kind):
-        names = [field.name for field in dataclasses.fields(kind)]
-    else:
-        names = getattr(kind, "__struct_fields__", None)
-        if names is None:
-            return _attributes(value)
+    names = fields_of_class(type(value))
+    if names is None:
+        return _attributes(value)
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
 

@@ -949,19 +949,3 @@ InputSelection.FIRST = InputSelection.of(0)
 
 
 InputSelection.SECOND = InputSelection.of(1)
-
-
-class InputSelectable(Protocol):
-    """An operator that says which input it wants to read.
-
-    Concept:
-        Flink, ``InputSelectable``.
-    """
-
-    def next_selection(self) -> InputSelection:
-        """Return the inputs of which the next record may come.
-
-        Asked once after ``open`` and then after each record. It may name inputs that
-        have ended only as long as another one of those it names has not.
-        """
-        ...

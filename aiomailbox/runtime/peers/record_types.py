@@ -8,15 +8,11 @@ time, out of sight, has to be named in a type hint.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import typing
 from collections.abc import Iterable, Iterator
-from enum import Enum
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
-
-import msgspec
 
 from aiomailbox.operators.aggregates.compiled import result_type
 from aiomailbox.operators.core.failures import DeadLetter
@@ -27,6 +23,7 @@ from aiomailbox.records.record_classes import (
     RecordClass,
     RecordClasses,
     class_name,
+    is_record,
     is_spark_row,
     record_class,
     row_class,
@@ -89,7 +86,7 @@ class RecordTypes:
                 continue
             self._seen.add(id(item))
             self._kept.append(item)
-            if isinstance(item, type) and _is_record(item) and not _is_inner(item):
+            if isinstance(item, type) and _is_looked_up(item) and not _is_inner(item):
                 self.found[item] = None
             if is_foreign(item) or is_spark_row(item):
                 continue
@@ -97,7 +94,7 @@ class RecordTypes:
             if (item.__module__ or "").startswith(_OURS):
                 # Of our own functions, only what a class names itself.
                 named = [one for one in named if isinstance(one, type)]
-                named = [one for one in named if _is_record(one)]
+                named = [one for one in named if _is_looked_up(one)]
             waiting.extend(named)
 
 
@@ -186,15 +183,8 @@ def _names_in(code: CodeType) -> Iterator[str]:
             yield from _names_in(constant)
 
 
-def _is_record(kind: type) -> bool:
-    if issubclass(kind, Enum):
-        return bool(kind.__members__)
-    return (
-        is_spark_row(kind)
-        or (issubclass(kind, tuple) and hasattr(kind, "_fields"))
-        or dataclasses.is_dataclass(kind)
-        or (issubclass(kind, msgspec.Struct) and kind is not msgspec.Struct)
-    )
+def _is_looked_up(kind: type) -> bool:
+    return is_spark_row(kind) or is_record(kind)
 
 
 def _is_inner(kind: type) -> bool:
