@@ -33,7 +33,7 @@ from aiomailbox.state.layers import (
     LayeredDict,
     frozen_items,
 )
-from aiomailbox.state.snapshot import GroupedEntries, SnapshotRows
+from aiomailbox.state.snapshot import GroupedEntries, LazyTimers, SnapshotRows
 
 # A set of timers that knows its earliest.
 #
@@ -723,25 +723,16 @@ def event_timers(rows: SnapshotRows, max_parallelism: int) -> TimerSnapshot:
     return TimerSnapshot(max_parallelism, _SnapshotTimers(rows, max_parallelism))
 
 
-class _SnapshotTimers(Mapping[int, _Rows]):
+class _SnapshotTimers(LazyTimers):
     """Timers by key group, which are found out when one is asked for."""
-
-    __slots__ = ("_groups",)
 
     def __init__(self, snapshot: SnapshotRows, max_parallelism: int) -> None:
         self._groups = GroupedEntries([snapshot], max_parallelism)
 
-    def __getitem__(self, group: int) -> _Rows:
-        return [
-            (timestamp, key, namespace)
-            for key, namespace, timestamp in self._groups[group][0]
-        ]
+    def pieces(self, group: int) -> Iterator[_Rows]:
+        """Yield the timers of a key group, some at a time."""
+        for _, rows in self._groups.pieces(group):
+            yield [(timestamp, key, namespace) for key, namespace, timestamp in rows]
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._groups)
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)

@@ -15,11 +15,12 @@ import decimal
 import functools
 import threading
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -125,7 +126,49 @@ class SnapshotRows(NamedTuple):
         return cls(width, columns)
 
 
-class GroupedEntries(Mapping[int, dict[int, Entries]]):
+GroupT = TypeVar("GroupT")
+
+
+class LazyGroups(Mapping[int, GroupT]):
+    """Contents by key group, found when they are asked for."""
+
+    @abstractmethod
+    def pieces(self, group: int) -> Iterator[Any]:
+        """Yield the contents of a key group, some at a time."""
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What travels are the contents, to a subtask that reads them anyway.
+        return dict, (dict(self),)
+
+
+class LazyEntries(LazyGroups[dict[int, Entries]]):
+    """Entries by key group and by the position of their state, read in pieces."""
+
+    makes_new = True
+
+    def __getitem__(self, group: int) -> dict[int, Entries]:
+        found: dict[int, Entries] = {}
+        for position, entries in self.pieces(group):
+            if position in found:
+                found[position].extend(entries)
+            else:
+                found[position] = entries
+        if not found and group not in list(self):
+            raise KeyError(group)
+        return found
+
+
+class LazyTimers(LazyGroups[list[tuple[int, Any, Any]]]):
+    """Timers by key group: their times, keys and namespaces."""
+
+    def __getitem__(self, group: int) -> list[tuple[int, Any, Any]]:
+        return [row for rows in self.pieces(group) for row in rows]
+
+
+class GroupedEntries(LazyGroups[dict[int, Entries]]):
     """Several states in a snapshot, by key group; see `KeyedStateSnapshot`.
 
     It may be read in any thread.
@@ -134,8 +177,6 @@ class GroupedEntries(Mapping[int, dict[int, Entries]]):
         states: The contents of each.
         max_parallelism: The number of key groups.
     """
-
-    __slots__ = ("_found", "_known", "_lock", "_max_parallelism", "_states")
 
     def __init__(self, states: Sequence[SnapshotRows], max_parallelism: int) -> None:
         # The snapshots must live as long as contents of them are used.
@@ -170,13 +211,6 @@ class GroupedEntries(Mapping[int, dict[int, Entries]]):
     def __iter__(self) -> Iterator[int]:
         self._groups()
         return iter(self._known)
-
-    def __len__(self) -> int:
-        self._groups()
-        return len(self._known)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return dict, (dict(self),)
 
     def _groups(self) -> dict[int, dict[int, Entries]]:
         with self._lock:

@@ -50,6 +50,7 @@ from aiomailbox.state.snapshot import (
     Entries,
     FetchFile,
     KeyedStateSnapshot,
+    LazyEntries,
     StateFile,
     StateMeta,
     pieces_of,
@@ -572,7 +573,7 @@ def _key_groups_in_files(
     if missing:
         raise CorruptStreamError(f"a snapshot lacks its files {missing}")
     # Snapshots without such state need no database.
-    from aiomailbox.state.rocksdb.files import FilesKeyGroups
+    from aiomailbox.state.rocksdb.store import FilesKeyGroups
 
     named = {name: files[name] for name in part.files}
     return FilesKeyGroups(named, part.max_parallelism, metas, readers)
@@ -641,12 +642,8 @@ def decode_block(data: memoryview, kind: Any) -> Any:
         raise CorruptStreamError(f"a block holds something else: {error}") from error
 
 
-class _KeyGroups(Mapping[int, dict[int, Entries]]):
+class _KeyGroups(LazyEntries):
     """The entries of a snapshot by key group, read when they are asked for."""
-
-    makes_new = True
-
-    __slots__ = ("_contents", "_groups", "_metas", "_objects", "_reader")
 
     def __init__(
         self,
@@ -664,15 +661,6 @@ class _KeyGroups(Mapping[int, dict[int, Entries]]):
             None if own is None else serializer_of(meta.serializer, own)
             for meta, own in zip(metas, objects, strict=True)
         ]
-
-    def __getitem__(self, group: int) -> dict[int, Entries]:
-        found: dict[int, Entries] = {}
-        for position, entries in self.pieces(group):
-            if position in found:
-                found[position].extend(entries)
-            else:
-                found[position] = entries
-        return found
 
     def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
         """Yield the positions and entries of the blocks of a key group."""
@@ -692,13 +680,6 @@ class _KeyGroups(Mapping[int, dict[int, Entries]]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._groups)
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # What travels are the contents, to a subtask that reads them anyway.
-        return dict, (dict(self),)
 
     def _entries(
         self,

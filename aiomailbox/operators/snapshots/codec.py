@@ -32,7 +32,7 @@ from aiomailbox.state.serializers import (
     declared_classes,
     serializer_of,
 )
-from aiomailbox.state.snapshot import FetchFile
+from aiomailbox.state.snapshot import FetchFile, LazyTimers
 from aiomailbox.state.snapshot_codec import (
     BLOCK_BYTES,
     BLOCK_ROWS,
@@ -477,10 +477,8 @@ def _read_timers(
     return TimerSnapshot(timers.max_parallelism, event, processing)
 
 
-class _TimerGroups(Mapping[int, _Rows]):
+class _TimerGroups(LazyTimers):
     """Timers by key group, read when they are asked for."""
-
-    __slots__ = ("_groups", "_objects", "_reader")
 
     def __init__(
         self,
@@ -491,9 +489,6 @@ class _TimerGroups(Mapping[int, _Rows]):
         self._groups = groups
         self._reader = reader
         self._objects = objects
-
-    def __getitem__(self, group: int) -> _Rows:
-        return [row for rows in self.pieces(group) for row in rows]
 
     def pieces(self, group: int) -> Iterator[_Rows]:
         """Yield the timers of a key group, a block at a time."""
@@ -506,13 +501,6 @@ class _TimerGroups(Mapping[int, _Rows]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._groups)
-
-    def __len__(self) -> int:
-        return len(self._groups)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # What travels are the contents, to a subtask that reads them anyway.
-        return dict, (dict(self),)
 
 
 def _timer(timestamp: Any, key: Any, namespace: Any) -> tuple[int, Any, Any]:

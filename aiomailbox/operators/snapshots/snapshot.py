@@ -14,7 +14,7 @@ from aiomailbox.state.operator_state import (
     OperatorStateSnapshot,
     redistribute_operator_state,
 )
-from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, LazyTimers
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ def _timers(
     return found
 
 
-class _OfGroups(Mapping[int, list[_Row]]):
+class _OfGroups(LazyTimers):
     """The timers of some key groups, read when they are asked for.
 
     Args:
@@ -151,13 +151,8 @@ class _OfGroups(Mapping[int, list[_Row]]):
         mine: The key groups.
     """
 
-    __slots__ = ("_parts",)
-
     def __init__(self, parts: Iterable[Mapping[int, list[_Row]]], mine: range) -> None:
         self._parts = {group: part for part in parts for group in part if group in mine}
-
-    def __getitem__(self, group: int) -> list[_Row]:
-        return self._parts[group][group]
 
     def pieces(self, group: int) -> Iterator[list[_Row]]:
         """Yield the timers of a key group, some at a time."""
@@ -167,10 +162,3 @@ class _OfGroups(Mapping[int, list[_Row]]):
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._parts)
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # What travels are the timers, to a subtask that reads them anyway.
-        return dict, (dict(self),)

@@ -8,17 +8,24 @@ database's files, and its contents are read on request, key group by key group.
 from __future__ import annotations
 
 import itertools
+import shutil
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain, compress, islice
 from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.clock import Clock
-from aiomailbox.errors import StateError
+from aiomailbox.errors import CorruptStreamError, MissingExtraError, StateError
 from aiomailbox.keygroups.assignment import KeyGroupRange
-from aiomailbox.state.rocksdb.database import PendingSnapshot, RocksDatabase
+from aiomailbox.state.rocksdb.database import (
+    DatabaseSnapshot,
+    PendingSnapshot,
+    RocksDatabase,
+    new_directory,
+)
 from aiomailbox.state.rocksdb.encoding import KeyCodec
 from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import (
@@ -30,7 +37,9 @@ from aiomailbox.state.serializers import (
 from aiomailbox.state.snapshot import (
     IMMUTABLE_TYPES,
     Entries,
+    FetchFile,
     KeyedStateSnapshot,
+    LazyEntries,
     StateFile,
     StateMeta,
     copy_content,
@@ -630,9 +639,6 @@ _Table = RocksDBStateTable | RocksDBNamespacedTable
 _NUMBERS = ("estimate-num-keys", "estimate-live-data-size", "cur-size-all-mem-tables")
 
 
-_Entries = dict[int, Entries]
-
-
 # So many are read at a time.
 _PIECE: Final = 1024
 
@@ -724,7 +730,7 @@ class RocksDBStateStore(TableStateStore[_Table]):
         rows = [table.rows_of for table in tables]
         # One codec for all states: which of them has objects of a class is not known.
         met = self._objects.codec.classes.schemas
-        groups = SnapshotKeyGroups(pending, rows, self._key_group_range, met)
+        groups = SnapshotKeyGroups(pending, rows, self._key_group_range.key_groups, met)
         pending.reader = weakref.ref(groups)
         return KeyedStateSnapshot(self._max_parallelism, metas, groups)
 
@@ -785,72 +791,124 @@ class RocksDBStateStore(TableStateStore[_Table]):
         return kind(self._database, rows, self._key_group_range, cache)
 
 
-class SnapshotKeyGroups(Mapping[int, _Entries]):
-    """The entries of a snapshot by key group, read when they are asked for.
+class _DatabaseGroups(LazyEntries):
+    """The entries of a database by key group.
+
+    Args:
+        rows: Read the entries of each state, by its position.
+        key_groups: Those that there may be.
+    """
+
+    def __init__(self, rows: Mapping[int, Rows], key_groups: range) -> None:
+        self._rows = rows
+        self._key_groups = key_groups
+
+    @abstractmethod
+    def opened(self) -> DatabaseSnapshot:
+        """Return the database."""
+
+    def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
+        """Yield positions and entries of a key group, a piece at a time."""
+        for position, rows in self._rows.items():
+            found = self.opened().items(rows.prefix(group))
+            read = (rows.entry(*row) for row in found)
+            while piece := list(islice(read, _PIECE)):
+                yield position, Entries.of(piece, len(piece[0]))
+
+    def __iter__(self) -> Iterator[int]:
+        return (group for group in self._key_groups if self._holds(group))
+
+    def _holds(self, group: int) -> bool:
+        return any(
+            next(self.opened().items(rows.prefix(group)), None) is not None
+            for rows in self._rows.values()
+        )
+
+
+class SnapshotKeyGroups(_DatabaseGroups):
+    """The entries of a snapshot, read when they are asked for.
 
     Args:
         snapshot: The database at the moment of the snapshot, once that is made.
         states: Reads the entries of each state.
-        key_group_range: The key groups of its store.
+        key_groups: The key groups of its store.
         met: Returns the classes that occur, once the snapshot is made.
     """
-
-    makes_new = True
-
-    __slots__ = ("__weakref__", "_met", "_range", "_snapshot", "_states")
 
     def __init__(
         self,
         snapshot: PendingSnapshot,
         states: list[Rows],
-        key_group_range: KeyGroupRange,
+        key_groups: range,
         met: Callable[[], dict[str, ClassSchema]],
     ) -> None:
+        super().__init__(dict(enumerate(states)), key_groups)
         self._snapshot = snapshot
         self._met = met
-        self._states = states
-        self._range = key_group_range
 
-    def __getitem__(self, group: int) -> _Entries:
-        found: _Entries = {}
-        for position, entries in self.pieces(group):
-            if position in found:
-                found[position].extend(entries)
-            else:
-                found[position] = entries
-        if not found:
-            raise KeyError(group)
-        return found
+    def opened(self) -> DatabaseSnapshot:
+        return self._snapshot.made()
 
     def files(self) -> tuple[StateFile, ...]:
         """Return the files of the database; see `KeyedStateSnapshot.files`."""
-        return self._snapshot.made().files()
+        return self.opened().files()
 
     def classes(self) -> dict[str, ClassSchema]:
         """Return the classes that occur in the files."""
-        self._snapshot.made()
+        self.opened()
         return self._met()
 
-    def pieces(self, group: int) -> Iterator[tuple[int, Entries]]:
-        """Yield positions and entries of a key group, a piece at a time."""
-        snapshot = self._snapshot.made()
-        for position, rows in enumerate(self._states):
-            read = (rows.entry(*row) for row in snapshot.items(rows.prefix(group)))
-            while piece := list(islice(read, _PIECE)):
-                yield position, Entries.of(piece, len(piece[0]))
 
-    def __iter__(self) -> Iterator[int]:
-        return (group for group in self._range.key_groups if self._holds(group))
+class FilesKeyGroups(_DatabaseGroups):
+    """State that was kept as the files of a database; they are fetched when it is read.
 
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
+    Args:
+        files: By the names that the database has for them.
+        max_parallelism: The number of key groups.
+        metas: The states, in their order.
+        objects: Read the objects of each; None for a state that is not wanted.
+    """
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Its files are this machine's: what travels are the contents.
-        return dict, (dict(self),)
+    def __init__(
+        self,
+        files: Mapping[str, FetchFile],
+        max_parallelism: int,
+        metas: Sequence[StateMeta],
+        objects: Sequence[ObjectSerializer | None],
+    ) -> None:
+        rows = {
+            position: Rows(
+                position,
+                KeyCodec(max_parallelism, own.codec),
+                serializer_of(meta.serializer, own),
+                namespaced=meta.namespaced,
+            )
+            for position, (meta, own) in enumerate(zip(metas, objects, strict=True))
+            if own is not None
+        }
+        super().__init__(rows, range(max_parallelism))
+        self._files = files
+        self._snapshot: DatabaseSnapshot | None = None
 
-    def _holds(self, group: int) -> bool:
-        return any(
-            next(self._snapshot.made().items(rows.prefix(group)), None) is not None
-            for rows in self._states
-        )
+    def opened(self) -> DatabaseSnapshot:
+        if self._snapshot is None:
+            directory = new_directory(None)
+            try:
+                (directory / "db").mkdir()
+                for name, fetch in self._files.items():
+                    fetch(directory / "db" / name)
+                self._snapshot = _snapshot_of(directory)
+            except BaseException:
+                shutil.rmtree(directory, ignore_errors=True)
+                raise
+        return self._snapshot
+
+
+def _snapshot_of(directory: Path) -> DatabaseSnapshot:
+    try:
+        return DatabaseSnapshot(directory)
+    except MissingExtraError:
+        raise
+    except Exception as error:
+        # Whatever the library raises.
+        raise CorruptStreamError(f"a database cannot be opened: {error}") from error
