@@ -55,7 +55,7 @@ def is_left_behind(name: str, *, subtasks: Collection[int], before: int) -> bool
     return found is not None and int(found[1]) in subtasks and int(found[2]) < before
 
 
-DirectoryT = TypeVar("DirectoryT", StagedDirectory, GrowingDirectory)
+DirectoryT = TypeVar("DirectoryT", bound=StagedDirectory | GrowingDirectory)
 
 
 class _DirectoryCommitter(Generic[DirectoryT]):

@@ -80,7 +80,8 @@ def fields_of_class(kind: Any) -> tuple[str, ...] | None:
         (('name',), None)
     """
     if issubclass(kind, tuple):
-        return getattr(kind, "_fields", None)
+        names: tuple[str, ...] | None = getattr(kind, "_fields", None)
+        return names
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_fields__
     if dataclasses.is_dataclass(kind):
