@@ -79,14 +79,14 @@ def fields_of_class(kind: Any) -> tuple[str, ...] | None:
         >>> fields_of_class(SavedAs), fields_of_class(dict)
         (('name',), None)
     """
+    names: tuple[str, ...] | None = None
     if issubclass(kind, tuple):
-        names: tuple[str, ...] | None = getattr(kind, "_fields", None)
-        return names
-    if issubclass(kind, msgspec.Struct):
-        return kind.__struct_fields__
-    if dataclasses.is_dataclass(kind):
-        return tuple(field.name for field in dataclasses.fields(kind))
-    return None
+        names = getattr(kind, "_fields", None)
+    elif issubclass(kind, msgspec.Struct):
+        names = kind.__struct_fields__
+    elif dataclasses.is_dataclass(kind):
+        names = tuple(field.name for field in dataclasses.fields(kind))
+    return names
 
 
 def fields_of(record: Any) -> tuple[str, ...] | None:
