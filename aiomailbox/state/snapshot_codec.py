@@ -13,7 +13,6 @@ import struct
 import zlib
 from collections.abc import (
     Callable,
-    Container,
     Generator,
     Iterable,
     Iterator,
@@ -43,7 +42,6 @@ from aiomailbox.state.serializers import (
     StateSerializer,
     check_declared,
     check_serializer,
-    declared_classes,
     serializer_of,
 )
 from aiomailbox.state.snapshot import (
@@ -181,15 +179,6 @@ class BlockReader:
         return data
 
 
-_MAGIC: Final = b"AMKS"
-
-
-_VERSION: Final = 3
-
-
-_WHAT: Final = "snapshot of keyed state"
-
-
 # As a block's place is written: its first byte, its length, its checksum.
 Place = tuple[int, int, int]
 
@@ -282,69 +271,6 @@ class KeyedPart(msgspec.Struct):
     states: list[_State]
     key_groups: list[KeyGroupBlocks]
     files: list[str] = []
-
-
-def encode_keyed_snapshot(
-    snapshot: KeyedStateSnapshot, classes: Iterable[Any] | None = None
-) -> bytes:
-    """Return a snapshot as bytes; a block of it at a time is in memory as objects.
-
-    Args:
-        snapshot: The snapshot.
-        classes: The classes that contents may have; None for all that occur.
-
-    Raises:
-        StateError: If a content is of a type that its serializer does not know, or of a
-            class that was not declared.
-
-    Example:
-        >>> snapshot = KeyedStateSnapshot(128, [], {})
-        >>> decode_keyed_snapshot(encode_keyed_snapshot(snapshot)) == snapshot
-        True
-    """
-    declared = None if classes is None else declared_classes(classes)
-    return b"".join(_chunks(snapshot, declared))
-
-
-def decode_keyed_snapshot(
-    data: bytes | memoryview,
-    key_groups: Container[int] | None = None,
-    *,
-    classes: Iterable[Any] = (),
-    allow_pickled_state: bool = False,
-) -> KeyedStateSnapshot:
-    """Return the snapshot that was encoded, or some key groups of it.
-
-    A key group is read when it is asked for; that raises as this does.
-
-    Args:
-        data: The bytes; a mapped file will do.
-        key_groups: The key groups that are wanted; None for all.
-        classes: The classes of records that contents may have, or type hints that
-            name them; those of their fields are among them.
-        allow_pickled_state: Whether state that was pickled may be read: reading it runs code
-            that the bytes name.
-
-    Raises:
-        CorruptStreamError: If the bytes are damaged, or of another format.
-        StateError: If a class in it was not declared or no longer fits, or pickle is
-            needed and not allowed.
-    """
-    reader = BlockReader(data, _MAGIC, _VERSION, _WHAT)
-    part = decode_metadata(reader, KeyedPart)
-    if key_groups is not None:
-        part.key_groups = [one for one in part.key_groups if one[0] in key_groups]
-    declared = declared_classes(classes)
-    return read_keyed(part, reader, declared, allow_pickled_state=allow_pickled_state)
-
-
-def _chunks(
-    snapshot: KeyedStateSnapshot, declared: Mapping[str, type] | None
-) -> Iterator[bytes]:
-    writer = BlockWriter(_MAGIC, _VERSION)
-    yield writer.head()
-    part = yield from write_keyed(snapshot, writer, declared)
-    yield writer.tail(msgspec.json.encode(part))
 
 
 def write_keyed(

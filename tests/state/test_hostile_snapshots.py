@@ -32,7 +32,6 @@ from aiomailbox.state.descriptors import (
 )
 from aiomailbox.state.operator_state import OperatorStateSnapshot, OperatorStateStore
 from aiomailbox.state.serializers import ObjectCodec
-from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
 from aiomailbox.testing import ManualClock
 
 _TAIL = struct.Struct(">II4s")
@@ -162,8 +161,8 @@ def test_only_declared_errors_come_out_whatever_was_changed(
 
 @given(st.binary(max_size=200))
 def test_only_declared_errors_come_out_of_any_bytes(data: bytes) -> None:
-    for decode in (decode_snapshot, decode_keyed_snapshot, ObjectCodec().decode):
-        for prefix in (b"", b"AMKS\0\2", b"AMOS\0\1"):
+    for decode in (decode_snapshot, ObjectCodec().decode):
+        for prefix in (b"", b"AMOS\0\1"):
             with contextlib.suppress(CorruptStreamError, StateError):
                 decode(prefix + data)
 
@@ -215,11 +214,3 @@ def test_a_class_that_a_snapshot_names_is_neither_imported_nor_made() -> None:
         read_all(repaired(data))
     with pytest.raises(StateError, match="Cart, a class that the job does not"):
         decode_snapshot(DATA, [Color, Point, Quote, Void])
-
-
-def test_keyed_state_alone_is_read_in_the_same_way() -> None:
-    (keyed,) = example().keyed
-    data = encode_keyed_snapshot(keyed, DECLARED)
-    assert decode_keyed_snapshot(data, classes=DECLARED) == keyed
-    with pytest.raises(CorruptStreamError, match="not a snapshot of an operator"):
-        decode_snapshot(data)

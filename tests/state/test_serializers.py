@@ -37,8 +37,8 @@ from aiomailbox.state.serializers import (
     StateClasses,
     declared_classes,
 )
-from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
 from aiomailbox.testing import ManualClock
+from tests.state.kept import found as found_keyed, kept as keyed_bytes
 
 
 class Color(enum.Enum):
@@ -164,8 +164,8 @@ def test_what_nobody_could_read_is_not_written() -> None:
     store = HeapStateStore(128, KeyGroupRange(0, 127), ManualClock())
     store.table(ValueStateDescriptor("account")).put("a", Account("a", 1))
     with pytest.raises(StateError, match="the job does not declare"):
-        encode_keyed_snapshot(store.snapshot(), [Point])
-    assert encode_keyed_snapshot(store.snapshot(), [dict[str, Account]])
+        keyed_bytes(store.snapshot(), [Point])
+    assert keyed_bytes(store.snapshot(), [dict[str, Account]])
 
 
 def test_objects_that_are_nested_without_end_are_refused() -> None:
@@ -179,7 +179,7 @@ def cut_with(new_store: Any, value: Any, **options: Any) -> bytes:
     store = new_store()
     store.set_current_key("a")
     store.get_value(ValueStateDescriptor("account", **options)).update(value)
-    return encode_keyed_snapshot(store.snapshot())
+    return keyed_bytes(store.snapshot())
 
 
 def test_a_cut_can_be_read_by_either_store(new_store: Any) -> None:
@@ -187,21 +187,12 @@ def test_a_cut_can_be_read_by_either_store(new_store: Any) -> None:
     before.table(ValueStateDescriptor("v", int)).put("a", 1)
     before.namespaced(MapStateDescriptor("m")).put("b", Point(1), {"x": (1, 2)})
     after = new_store()
-    data = encode_keyed_snapshot(before.snapshot())
-    after.restore([decode_keyed_snapshot(data, classes=[Point])])
+    data = keyed_bytes(before.snapshot())
+    after.restore([found_keyed(data, classes=[Point])])
     assert after.table(ValueStateDescriptor("v", int)).get("a") == 1
     found = after.namespaced(MapStateDescriptor("m")).get("b", Point(1))
     assert found == {"x": (1, 2)}
     assert after.snapshot() == before.snapshot()
-
-
-def test_only_the_key_groups_that_are_wanted_are_read(new_store: Any) -> None:
-    store = new_store()
-    table = store.table(ValueStateDescriptor("v"))
-    table.put("a", 1)
-    table.put("b", 2)
-    data = encode_keyed_snapshot(store.snapshot())
-    assert list(decode_keyed_snapshot(data, range(80, 82)).key_groups) == [81]
 
 
 def evolve(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> type:
@@ -223,7 +214,7 @@ def test_added_fields_with_defaults_and_wider_types_load(
     default = (int | None, dataclasses.field(default=None))
     newer = evolve(monkeypatch, amount=int | None, owner=str, limit=default)
     after = new_store()
-    after.restore([decode_keyed_snapshot(data, classes=[newer])])
+    after.restore([found_keyed(data, classes=[newer])])
     after.set_current_key("a")
     found = after.get_value(ValueStateDescriptor("account", newer)).value()
     assert found == newer(1, "a", None)
@@ -243,7 +234,7 @@ def test_fields_that_do_not_fit_are_refused_by_name(
     data = cut_with(new_store, Account("a", 1))
     newer = evolve(monkeypatch, **fields)
     with pytest.raises(StateError, match=said):
-        decode_keyed_snapshot(data, classes=[newer])
+        found_keyed(data, classes=[newer])
 
 
 def test_a_class_that_was_not_declared_is_named_with_its_state(new_store: Any) -> None:
@@ -251,13 +242,13 @@ def test_a_class_that_was_not_declared_is_named_with_its_state(new_store: Any) -
     with pytest.raises(
         StateError, match=r"'account' .*Account.*a class that the job does not"
     ):
-        decode_keyed_snapshot(data)
+        found_keyed(data)
 
 
 def test_a_type_that_changed_is_refused_after_a_restore(new_store: Any) -> None:
     data = cut_with(new_store, 1, type_=int)
     after = new_store()
-    after.restore([decode_keyed_snapshot(data)])
+    after.restore([found_keyed(data)])
     after.get_value(ValueStateDescriptor("account", int | None))
     with pytest.raises(StateError, match=r"written as None \| int.* read as str"):
         after.get_value(ValueStateDescriptor("account", str))
@@ -267,9 +258,9 @@ def test_pickle_is_named_and_read_only_when_allowed(new_store: Any) -> None:
     data = cut_with(new_store, range(3), serializer=PickleSerializer())
     assert b'"serializer":"pickle/5"' in data
     with pytest.raises(StateError, match="'account' was pickled"):
-        decode_keyed_snapshot(data)
+        found_keyed(data)
     after = new_store()
-    after.restore([decode_keyed_snapshot(data, allow_pickled_state=True)])
+    after.restore([found_keyed(data, allow_pickled_state=True)])
     with pytest.raises(StateError, match="was written by serializer 'pickle/5'"):
         after.get_value(ValueStateDescriptor("account"))
     pickled = ValueStateDescriptor("account", serializer=PickleSerializer())
@@ -281,10 +272,10 @@ def test_damaged_bytes_are_refused(new_store: Any) -> None:
     data = cut_with(new_store, 1)
     for damaged in (b"", data[:-1], data[:8] + b"?" + data[9:], b"X" + data[1:]):
         with pytest.raises(CorruptStreamError):
-            dict(decode_keyed_snapshot(damaged).key_groups)
+            dict(found_keyed(damaged).key_groups)
     newer = data[:5] + b"\x09" + data[6:]
     with pytest.raises(CorruptStreamError, match="version 9"):
-        decode_keyed_snapshot(newer)
+        found_keyed(newer)
 
 
 def test_types_are_sets_of_alternatives() -> None:
@@ -351,14 +342,14 @@ def test_a_serializer_of_the_users_writes_and_reads(
     pickled = pickle.dumps(ValueStateDescriptor("account", serializer=Reversed()))
     given.clear()
     with pytest.raises(StateError, match=r"'account' .*'reversed/1'.*no descriptor"):
-        decode_keyed_snapshot(data)
+        found_keyed(data)
     descriptor = pickle.loads(pickled)
     after = new_store()
-    after.restore([decode_keyed_snapshot(data)])
+    after.restore([found_keyed(data)])
     after.set_current_key("a")
     assert after.get_value(descriptor).value() == ["a", "b"]
     again = new_store()
-    again.restore([decode_keyed_snapshot(encode_keyed_snapshot(after.snapshot()))])
+    again.restore([found_keyed(keyed_bytes(after.snapshot()))])
     again.set_current_key("a")
     assert again.get_value(descriptor).value() == ["a", "b"]
     with pytest.raises(StateError, match="written by serializer 'reversed/1'"):
@@ -409,4 +400,4 @@ def test_a_serializer_that_raises_stop_iteration_loses_no_entries(
     data = cut_with(new_store, ["a", "b"], serializer=Reversed())
     given[Reversed.id] = Exhausted()
     with pytest.raises((StopIteration, RuntimeError)):
-        new_store().restore([decode_keyed_snapshot(data)])
+        new_store().restore([found_keyed(data)])

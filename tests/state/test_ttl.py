@@ -21,8 +21,8 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.handles import Expiry
-from aiomailbox.state.snapshot_codec import decode_keyed_snapshot, encode_keyed_snapshot
 from aiomailbox.testing import ManualClock
+from tests.state.kept import found as found_keyed, kept as keyed_bytes
 
 READ = TtlUpdate.ON_READ_AND_WRITE
 EXPIRED = StateVisibility.RETURN_EXPIRED_IF_NOT_CLEANED_UP
@@ -174,7 +174,7 @@ def test_the_time_in_which_nothing_runs_counts(new_setup: Any) -> None:
     setup.store.get_map(prices).put("old", 1)
     setup.at(60).store.get_list(items).add("new")
     setup.store.get_map(prices).put("new", 2)
-    kept = encode_keyed_snapshot(setup.store.snapshot())
+    kept = keyed_bytes(setup.store.snapshot())
     for now_ms, value, listed, mapped in (
         (99, "value", ["old", "new"], {"old", "new"}),
         (100, None, ["new"], {"new"}),
@@ -183,7 +183,7 @@ def test_the_time_in_which_nothing_runs_counts(new_setup: Any) -> None:
         (10_000, None, [], set()),
     ):
         setup.at(now_ms).store = setup.new_store()
-        setup.store.restore([decode_keyed_snapshot(kept)])
+        setup.store.restore([found_keyed(kept)])
         setup.store.set_current_key("k")
         assert setup.read() == value, now_ms
         assert setup.store.get_list(items).get() == listed, now_ms
