@@ -157,11 +157,6 @@ class ResultPartition:
         return len(self.subpartitions)
 
     @property
-    def queued_buffers(self) -> int:
-        """Buffers queued in all subpartitions, events included."""
-        return sum(each.queued_buffers for each in self.subpartitions)
-
-    @property
     def has_unflushed_data(self) -> bool:
         """Whether anything is queued that its consumer cannot take yet."""
         return any(each.has_unflushed_data for each in self.subpartitions)

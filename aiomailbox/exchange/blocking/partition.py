@@ -489,16 +489,6 @@ class BlockingResultPartition:
         return len(self._files)
 
     @property
-    def queued_buffers(self) -> int:
-        """None: what waits for the disk is in the pool's count."""
-        return 0
-
-    @property
-    def has_unflushed_data(self) -> bool:
-        """Whether anything is queued that its consumer cannot take yet: no reader waits."""
-        return False
-
-    @property
     def reader_count(self) -> int:
         """Readers that have not released it, or still read."""
         return self._readers
@@ -573,10 +563,6 @@ class BlockingResultPartition:
             )
         self._check_writing()
         self._staging.broadcast_event(event)
-
-    async def writable(self) -> None:
-        """Suspend until another buffer fits."""
-        await self._staging.writable()
 
     def flush(self, channel: int) -> None:
         """Write what was emitted to one subpartition without waiting for more."""

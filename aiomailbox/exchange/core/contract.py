@@ -425,16 +425,6 @@ class OutputPartition(Protocol):
         """Number of consumers."""
         ...
 
-    @property
-    def queued_buffers(self) -> int:
-        """Buffers queued for all consumers, events included."""
-        ...
-
-    @property
-    def has_unflushed_data(self) -> bool:
-        """Whether anything is queued that its consumer cannot take yet."""
-        ...
-
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per channel, in order."""
         ...
@@ -457,10 +447,6 @@ class OutputPartition(Protocol):
 
     def broadcast_event(self, event: RuntimeEvent) -> None:
         """Queue an event for every consumer, in a buffer of its own."""
-        ...
-
-    async def writable(self) -> None:
-        """Suspend until another buffer fits; flushes before it does."""
         ...
 
     def flush(self, channel: int) -> None:

@@ -193,16 +193,6 @@ class ShuffleOutput:
         """Number of consumers."""
         return len(self._subtasks)
 
-    @property
-    def queued_buffers(self) -> int:
-        """Rows in the making."""
-        return sum(bool(row.payload) for row in self._rows)
-
-    @property
-    def has_unflushed_data(self) -> bool:
-        """Nothing that a consumer could take earlier: it runs later."""
-        return False
-
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per channel, in order."""
         return [
@@ -244,11 +234,6 @@ class ShuffleOutput:
 
     async def settle(self) -> None:
         """Do nothing: Spark keeps what it is given."""
-
-    async def writable(self) -> None:
-        """Suspend until another buffer fits."""
-        while not self.availability.available:
-            await self.availability.waiter()
 
     def flush(self, channel: int) -> None:
         """Nothing: a consumer runs when all has been written."""
