@@ -36,11 +36,11 @@ from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
     check_function,
+    check_run_in,
     describe,
     is_async_callable,
     refuse_generator,
 )
-from aiomailbox.operators.stateless.thread_operator import check_run_in
 from aiomailbox.records.run import Run
 from aiomailbox.threads import run_in_thread
 

@@ -16,11 +16,11 @@ from aiomailbox.operators.core.failures import USER_ERRORS, is_closing
 from aiomailbox.operators.core.operator import Pending, RunInterruption
 from aiomailbox.operators.core.user_code import (
     check_function,
+    check_run_in,
     is_async_callable,
     refuse_coroutine,
 )
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
-from aiomailbox.operators.stateless.thread_operator import check_run_in
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import Run

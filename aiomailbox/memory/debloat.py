@@ -105,7 +105,6 @@ class BufferDebloater:
 
     Attributes:
         size_bytes: The size that was announced last; at the start the largest one.
-        buffering_ms: How long what is in flight takes, as last estimated; None before.
 
     Concept:
         Flink, ``BufferDebloater``.
@@ -121,7 +120,6 @@ class BufferDebloater:
     def __init__(self, options: DebloatOptions) -> None:
         self.options: DebloatOptions = options
         self.size_bytes: int = options.size_bytes_max
-        self.buffering_ms: float | None = None
         self._ema = BufferSizeEma(
             options.size_bytes_max,
             options.size_bytes_min,
@@ -146,12 +144,10 @@ class BufferDebloater:
             raise InvalidArgumentError("bytes_per_s", f"{bytes_per_s} is negative")
         total_bytes = bytes_per_s * self.options.target_ms // _MS_PER_S
         size_bytes = self._ema.calculate(total_bytes, buffers_in_use)
-        news = self._is_news(size_bytes)
-        if news:
-            self.size_bytes = size_bytes
-        in_flight_bytes = size_bytes * max(1, buffers_in_use)
-        self.buffering_ms = in_flight_bytes * _MS_PER_S / max(1, bytes_per_s)
-        return size_bytes if news else None
+        if not self._is_news(size_bytes):
+            return None
+        self.size_bytes = size_bytes
+        return size_bytes
 
     def _is_news(self, size_bytes: int) -> bool:
         if size_bytes == self.size_bytes:

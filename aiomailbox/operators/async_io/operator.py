@@ -447,10 +447,10 @@ class AsyncMapOperator(CallsOperator):
         return f"{self.context.job_id}\0{self.context.operator_id}"
 
     def _record_ids(self) -> RecordIds | None:
-        read_id, scope = self.settings.read_id, self._scope
-        if read_id is None or scope is None:
+        read_id = self.settings.read_id
+        if read_id is None:
             return None
-        return RecordIds(read_id, scope, with_fingerprints=self.settings.journal)
+        return RecordIds(read_id, with_fingerprints=self.settings.journal)
 
     def _row_flow(self, *parts: Any) -> RowFlow:
         return RowFlow(*parts)

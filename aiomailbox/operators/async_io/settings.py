@@ -333,16 +333,12 @@ class RecordIds:
 
     Args:
         read: Reads one.
-        scope: What the ids belong to: they are another job's, or operator's, there.
         with_fingerprints: Whether records of one id are compared.
     """
 
-    def __init__(
-        self, read: Callable[[Any], Any], scope: str, *, with_fingerprints: bool
-    ) -> None:
+    def __init__(self, read: Callable[[Any], Any], *, with_fingerprints: bool) -> None:
         self._read = read
         self._with_fingerprints = with_fingerprints
-        self.scope: str = scope
 
     def identify(self, value: Any) -> Identity:
         """Return a record's identity.

@@ -182,6 +182,29 @@ def refuse_undefined(method: Callable[..., Any], parameter: str) -> None:
         )
 
 
+def check_run_in(run_in: object, function: Callable[..., Any]) -> None:
+    """Raise unless a function may run there.
+
+    Args:
+        run_in: ``"loop"``, or ``"thread"``.
+        function: The user's.
+
+    Raises:
+        InvalidArgumentError: If ``run_in`` is something else, or the function is
+            asynchronous and yet to run in a thread.
+    """
+    if run_in not in {"loop", "thread"}:
+        raise InvalidArgumentError(
+            "run_in", f"{run_in!r} is not known", 'Use "loop" or "thread".'
+        )
+    if run_in == "thread" and is_async_callable(function):
+        raise InvalidArgumentError(
+            "run_in",
+            f"{describe(function)} is asynchronous, and runs in the event loop",
+            "Leave run_in= out, or give a function that blocks.",
+        )
+
+
 def refuse_generator(function: object, parameter: str, remedy: str) -> None:
     """Refuse a generator function where one result is expected.
 

@@ -748,7 +748,6 @@ class KeyedAggregateOperator(RollingOperator):
         self._may_give_coroutines = not isinstance(aggregate, Aggregate)
         self._undoable: UndoableAggregate | None = None
         self._rolls = isinstance(aggregate, Aggregate)
-        self._include_key = include_key
         if self.on_error.action is not ErrorAction.FAIL:
             self._undoable = undoable(aggregate)
             # Its pieces compute before any of them is changed.

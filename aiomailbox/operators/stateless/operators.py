@@ -39,6 +39,7 @@ from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
     check_function,
+    check_run_in,
     check_sync_function,
     checkpoint_listener,
     describe,
@@ -49,7 +50,7 @@ from aiomailbox.operators.core.user_code import (
 )
 from aiomailbox.operators.core.watched import noted, watched_function
 from aiomailbox.operators.stateless.fused import FusedLoop, StageKind, next_piece_length
-from aiomailbox.operators.stateless.thread_operator import ThreadOperator, check_run_in
+from aiomailbox.operators.stateless.thread_operator import ThreadOperator
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP, WatermarkStatus
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode

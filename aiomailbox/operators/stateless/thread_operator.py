@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     OnError,
@@ -29,10 +28,9 @@ from aiomailbox.operators.core.operator import (
     Pending,
 )
 from aiomailbox.operators.core.user_code import (
+    check_run_in,
     check_sync_function,
     checkpoint_listener,
-    describe,
-    is_async_callable,
     is_own_line,
     items_of,
     refuse_generator,
@@ -264,26 +262,3 @@ class _Piece:
             frame = frame.f_back
         line = users_line_of(reversed(frames)) if frames else ""
         return "" if is_own_line(line) else line
-
-
-def check_run_in(run_in: object, function: Callable[..., Any]) -> None:
-    """Raise unless a function may run there.
-
-    Args:
-        run_in: ``"loop"``, or ``"thread"``.
-        function: The user's.
-
-    Raises:
-        InvalidArgumentError: If ``run_in`` is something else, or the function is
-            asynchronous and yet to run in a thread.
-    """
-    if run_in not in {"loop", "thread"}:
-        raise InvalidArgumentError(
-            "run_in", f"{run_in!r} is not known", 'Use "loop" or "thread".'
-        )
-    if run_in == "thread" and is_async_callable(function):
-        raise InvalidArgumentError(
-            "run_in",
-            f"{describe(function)} is asynchronous, and runs in the event loop",
-            "Leave run_in= out, or give a function that blocks.",
-        )
