@@ -201,12 +201,12 @@ from aiomailbox.state.operator_state import ReadOnlyBroadcastState
 from aiomailbox.state.serializers import ObjectSerializer, PickleSerializer
 from aiomailbox.state.store import (
     AggregatingState,
-    KeyedStateStore,
     ListState,
     MapState,
     ReducingState,
     ValueState,
 )
+from aiomailbox.state.table_store import KeyedStateStore
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,

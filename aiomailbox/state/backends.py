@@ -32,8 +32,8 @@ from aiomailbox.state.snapshot import (
     StateMeta,
     copy_content,
 )
-from aiomailbox.state.store import KeyedStateStore, RunContents
-from aiomailbox.state.table_store import TableStateStore
+from aiomailbox.state.store import RunContents
+from aiomailbox.state.table_store import KeyedStateStore
 
 # Keyed state in the process's own memory: dicts of Python objects.
 #
@@ -255,7 +255,7 @@ def _size(value: Any) -> int:
     return size
 
 
-class HeapStateStore(TableStateStore[HeapTable]):
+class HeapStateStore(KeyedStateStore[HeapTable]):
     """The keyed state of one operator in one subtask, on the heap.
 
     Args:

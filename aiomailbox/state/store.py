@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
@@ -10,23 +10,15 @@ from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 from aiomailbox.errors import StateError
 from aiomailbox.state.accumulators import Convert, conversion
 from aiomailbox.state.descriptors import (
-    VOID,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
     StateDescriptor,
-    ValueStateDescriptor,
 )
 from aiomailbox.state.handles import ContentTable
 from aiomailbox.state.schema import StateSchema, check_fields, check_parts
 from aiomailbox.state.snapshot import Entries, KeyedStateSnapshot, StateMeta
 from aiomailbox.typevars import (
     DefaultT,
-    InT,
     InT_contra,
     MapKeyT,
-    OutT,
     OutT_co,
     ValueT,
 )
@@ -560,149 +552,6 @@ class NamespacedTable(Protocol):
         ...
 
     def __len__(self) -> int: ...
-
-
-class KeyedStateStore(Protocol):
-    """The keyed state of one operator in one subtask.
-
-    State objects are cheap and read the store's current key on each access, so they
-    are made once and kept.
-
-    Concept:
-        Flink, ``KeyedStateBackend`` and ``KeyedStateStore``.
-    """
-
-    @property
-    def restored_key(self) -> Any:
-        """One of the keys that were restored, None if there was none."""
-        ...
-
-    @property
-    def current_key(self) -> Any:
-        """The key that state objects refer to.
-
-        Raises:
-            StateError: If no key is set.
-        """
-        ...
-
-    def set_current_key(self, key: Any) -> None:
-        """Make ``key`` the key that state objects refer to; None for no key."""
-        ...
-
-    def get_value(
-        self, descriptor: ValueStateDescriptor[ValueT], namespace: Any = VOID
-    ) -> ValueState[ValueT]:
-        """Return the value state that ``descriptor`` names.
-
-        Raises:
-            StateError: If the name is in use for another kind of state.
-        """
-        ...
-
-    def get_list(
-        self, descriptor: ListStateDescriptor[ValueT], namespace: Any = VOID
-    ) -> ListState[ValueT]:
-        """Return a list state; raises as `get_value` does."""
-        ...
-
-    def get_map(
-        self, descriptor: MapStateDescriptor[MapKeyT, ValueT], namespace: Any = VOID
-    ) -> MapState[MapKeyT, ValueT]:
-        """Return a map state; raises as `get_value` does."""
-        ...
-
-    def get_reducing(
-        self, descriptor: ReducingStateDescriptor[ValueT], namespace: Any = VOID
-    ) -> ReducingState[ValueT]:
-        """Return a reducing state; raises as `get_value` does."""
-        ...
-
-    def get_aggregating(
-        self, descriptor: AggregatingStateDescriptor[InT, OutT], namespace: Any = VOID
-    ) -> AggregatingState[InT, OutT]:
-        """Return an aggregating state; raises as `get_value` does."""
-        ...
-
-    def merge_namespaces(
-        self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]
-    ) -> None:
-        """Move the current key's contents of ``sources`` into ``target``.
-
-        Lists are joined, reducing and aggregating state is merged.
-
-        Raises:
-            StateError: If the state is of a kind that cannot be merged.
-        """
-        ...
-
-    def table(self, descriptor: StateDescriptor) -> StateTable:
-        """Return the state of all keys, without namespaces."""
-        ...
-
-    def namespaced(self, descriptor: StateDescriptor) -> NamespacedTable:
-        """Return the state of all keys and namespaces."""
-        ...
-
-    def keys(self, descriptor: StateDescriptor) -> list[Any]:
-        """Return the keys that have content in any namespace, as a new list."""
-        ...
-
-    def key_count(self) -> int:
-        """Return how many keys have state; costs a walk over all keys."""
-        ...
-
-    def estimated_keys(self) -> int:
-        """Return about how many keys have state, without a walk over them."""
-        ...
-
-    def size_bytes(self) -> int:
-        """Return about how many bytes the state takes."""
-        ...
-
-    def prefetch(self, keys: Iterable[Any]) -> None:
-        """Be notified that state of these keys, without namespaces, is used next."""
-        ...
-
-    def snapshot(self) -> KeyedStateSnapshot:
-        """Return a snapshot of all state that later changes do not touch."""
-        ...
-
-    def settle(self, count: int) -> int:
-        """Undo what snapshots that are no longer held still cost.
-
-        Args:
-            count: How many steps to do at most, of about a microsecond.
-
-        Returns:
-            How many were not needed, or could not be done while there is a snapshot.
-        """
-        ...
-
-    @property
-    def has_snapshot(self) -> bool:
-        """Whether a snapshot makes every access cost more: there is more to settle."""
-        ...
-
-    def unmatched(self) -> UnmatchedState:
-        """Return restored states that nothing reads, and states that began empty."""
-        ...
-
-    def restore(self, snapshots: Sequence[KeyedStateSnapshot]) -> None:
-        """Replace all state by what the snapshots hold for this store's key groups.
-
-        Raises:
-            StateError: If a snapshot was made with another number of key groups.
-        """
-        ...
-
-    def restoring(self, snapshots: Sequence[KeyedStateSnapshot]) -> Iterator[None]:
-        """Do as `restore`, a piece of about a millisecond at a time."""
-        ...
-
-    def close(self) -> None:
-        """Release what the store holds outside of memory. Idempotent."""
-        ...
 
 
 # The keyed state of an operator that has no keys: every access says so.

@@ -7,9 +7,11 @@ and restore them.
 
 from __future__ import annotations
 
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
@@ -54,6 +56,14 @@ from aiomailbox.state.store import (
     check_max_parallelism,
     refuse_ttl,
 )
+from aiomailbox.typevars import InT, MapKeyT, OutT, ValueT
+
+if sys.version_info >= (3, 13):
+    from typing import TypeVar
+else:
+    from typing_extensions import TypeVar
+
+TableT = TypeVar("TableT", bound=ContentTable, default=Any)
 
 # Joining the contents of several namespaces into one, as merging windows need.
 
@@ -136,11 +146,11 @@ def _check_mergeable(descriptor: StateDescriptor) -> None:
         )
 
 
-TableT = TypeVar("TableT", bound=ContentTable)
+class KeyedStateStore(ABC, Generic[TableT]):
+    """The keyed state of one operator in one subtask.
 
-
-class TableStateStore(Generic[TableT]):
-    """The state objects of a store, and its current key.
+    State objects are cheap and read the store's current key on each access, so they
+    are made once and kept.
 
     A descriptor may be used with and without namespaces; the two do not mix.
 
@@ -148,6 +158,12 @@ class TableStateStore(Generic[TableT]):
         max_parallelism: Number of key groups of the job.
         key_group_range: The key groups of this subtask.
         clock: Read only for state with a time to live.
+
+    Attributes:
+        restored_key: One of the keys that were restored, None if there was none.
+
+    Concept:
+        Flink, ``KeyedStateBackend`` and ``KeyedStateStore``.
     """
 
     def __init__(
@@ -163,7 +179,11 @@ class TableStateStore(Generic[TableT]):
 
     @property
     def current_key(self) -> Any:
-        """The key that state objects refer to; `StateError` if there is none."""
+        """The key that state objects refer to.
+
+        Raises:
+            StateError: If no key is set.
+        """
         return self._current.required()
 
     def set_current_key(self, key: Any) -> None:
@@ -171,46 +191,56 @@ class TableStateStore(Generic[TableT]):
         self._current.key = NO_KEY if key is None else key
 
     def get_value(
-        self, descriptor: ValueStateDescriptor, namespace: Any = VOID
-    ) -> ValueState:
-        """Return the value state that ``descriptor`` names."""
+        self, descriptor: ValueStateDescriptor[ValueT], namespace: Any = VOID
+    ) -> ValueState[ValueT]:
+        """Return the value state that ``descriptor`` names.
+
+        Raises:
+            StateError: If the name is in use for another kind of state.
+        """
         cell = self._expiring_cell(descriptor, namespace)
         return ValueHandle(cell, descriptor.default)
 
     def get_list(
-        self, descriptor: ListStateDescriptor, namespace: Any = VOID
-    ) -> ListState:
-        """Return the list state that ``descriptor`` names."""
+        self, descriptor: ListStateDescriptor[ValueT], namespace: Any = VOID
+    ) -> ListState[ValueT]:
+        """Return a list state; raises as `get_value` does."""
         cell = self._cell(descriptor, namespace)
         expiry = self._expiry(descriptor, namespace)
         return ListHandle(cell) if expiry is None else TtlListHandle(cell, *expiry)
 
     def get_map(
-        self, descriptor: MapStateDescriptor, namespace: Any = VOID
-    ) -> MapState:
-        """Return the map state that ``descriptor`` names."""
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT], namespace: Any = VOID
+    ) -> MapState[MapKeyT, ValueT]:
+        """Return a map state; raises as `get_value` does."""
         cell = self._cell(descriptor, namespace)
         expiry = self._expiry(descriptor, namespace)
         return MapHandle(cell) if expiry is None else TtlMapHandle(cell, *expiry)
 
     def get_reducing(
-        self, descriptor: ReducingStateDescriptor, namespace: Any = VOID
-    ) -> ReducingState:
-        """Return the reducing state that ``descriptor`` names."""
+        self, descriptor: ReducingStateDescriptor[ValueT], namespace: Any = VOID
+    ) -> ReducingState[ValueT]:
+        """Return a reducing state; raises as `get_value` does."""
         cell = self._expiring_cell(descriptor, namespace)
         return ReducingHandle(cell, descriptor.reduce_function)
 
     def get_aggregating(
-        self, descriptor: AggregatingStateDescriptor, namespace: Any = VOID
-    ) -> AggregatingState:
-        """Return the aggregating state that ``descriptor`` names."""
+        self, descriptor: AggregatingStateDescriptor[InT, OutT], namespace: Any = VOID
+    ) -> AggregatingState[InT, OutT]:
+        """Return an aggregating state; raises as `get_value` does."""
         cell = self._expiring_cell(descriptor, namespace)
         return AggregatingHandle(cell, descriptor.aggregate_function)
 
     def merge_namespaces(
         self, descriptor: StateDescriptor, target: Any, sources: Iterable[Any]
     ) -> None:
-        """Move the current key's contents of ``sources`` into ``target``."""
+        """Move the current key's contents of ``sources`` into ``target``.
+
+        Lists are joined, reducing and aggregating state is merged.
+
+        Raises:
+            StateError: If the state is of a kind that cannot be merged.
+        """
         key = self._current.required()
         table = self._namespaced(descriptor)
         expiry = self._expiry(descriptor, target)
@@ -281,9 +311,45 @@ class TableStateStore(Generic[TableT]):
                 self._keep_loaded(states[position].table)
                 yield
 
+    @abstractmethod
+    def estimated_keys(self) -> int:
+        """Return about how many keys have state, without a walk over them."""
+
+    @abstractmethod
+    def size_bytes(self) -> int:
+        """Return about how many bytes the state takes."""
+
+    @abstractmethod
+    def prefetch(self, keys: Iterable[Any]) -> None:
+        """Be notified that state of these keys, without namespaces, is used next."""
+
+    @abstractmethod
+    def snapshot(self) -> KeyedStateSnapshot:
+        """Return a snapshot of all state that later changes do not touch."""
+
+    @abstractmethod
+    def settle(self, count: int) -> int:
+        """Undo what snapshots that are no longer held still cost.
+
+        Args:
+            count: How many steps to do at most, of about a microsecond.
+
+        Returns:
+            How many were not needed, or could not be done while there is a snapshot.
+        """
+
+    @property
+    @abstractmethod
+    def has_snapshot(self) -> bool:
+        """Whether a snapshot makes every access cost more: there is more to settle."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what the store holds outside of memory. Idempotent."""
+
+    @abstractmethod
     def _new_table(self, meta: StateMeta) -> TableT:
         """Return the table of a new state."""
-        raise TypeError(f"{type(self).__name__} defines no _new_table")
 
     def _clear(self) -> None:
         """Forget the contents of all states."""

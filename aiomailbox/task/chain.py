@@ -37,7 +37,8 @@ from aiomailbox.operators.stateless.fusion import fused
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.events import OutputTag, StopMode
 from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.store import KeyedStateStore, NoKeysStateStore
+from aiomailbox.state.store import NoKeysStateStore
+from aiomailbox.state.table_store import KeyedStateStore
 from aiomailbox.supervision import INTERRUPTS, close_by_force, end_tasks
 from aiomailbox.task.backlog import Backlog, has_backlog
 from aiomailbox.task.environment import (
@@ -210,7 +211,7 @@ class TaskRuntimeContext(Context):
 
     def _keyed_state(self, plan: OperatorPlan) -> KeyedStateStore:
         if not plan.is_keyed:
-            return NoKeysStateStore(plan.name)
+            return cast("KeyedStateStore", NoKeysStateStore(plan.name))
         store = self._environment.job.state_backend.create_store(
             self.max_parallelism, self.key_group_range, self.clock
         )

@@ -30,7 +30,8 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run import Run
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
 from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.store import KeyedStateStore, NoKeysStateStore
+from aiomailbox.state.store import NoKeysStateStore
+from aiomailbox.state.table_store import KeyedStateStore
 
 # A clock that advances only when a test advances it.
 
@@ -474,7 +475,7 @@ class TestRuntimeContext:
                 max_parallelism, self.key_group_range, self.clock
             )
             if keyed
-            else NoKeysStateStore(operator_name)
+            else cast("KeyedStateStore", NoKeysStateStore(operator_name))
         )
         self.operator_state: OperatorStateStore = OperatorStateStore()
         self.prepared: list[Any] = []

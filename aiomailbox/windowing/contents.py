@@ -18,7 +18,8 @@ from aiomailbox.state.descriptors import (
 )
 from aiomailbox.state.serializers import kept_in_state
 from aiomailbox.state.snapshot import copy_content
-from aiomailbox.state.store import KeyedStateStore, NamespacedTable
+from aiomailbox.state.store import NamespacedTable
+from aiomailbox.state.table_store import KeyedStateStore
 from aiomailbox.windowing.time_window import Window
 
 # What has to be done to take back what one record has changed.

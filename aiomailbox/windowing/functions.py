@@ -31,12 +31,12 @@ from aiomailbox.state.descriptors import (
 )
 from aiomailbox.state.store import (
     AggregatingState,
-    KeyedStateStore,
     ListState,
     MapState,
     ReducingState,
     ValueState,
 )
+from aiomailbox.state.table_store import KeyedStateStore
 from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT, WindowT
 from aiomailbox.windowing.time_window import Window
 

@@ -42,7 +42,8 @@ from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.state.snapshot import copy_content
-from aiomailbox.state.store import KeyedStateStore, ReducingState, ValueState
+from aiomailbox.state.store import ReducingState, ValueState
+from aiomailbox.state.table_store import KeyedStateStore
 from aiomailbox.windowing.co_group import JoinFunction
 from aiomailbox.windowing.contents import (
     UndoableReducing,

@@ -8,7 +8,7 @@ import pytest
 
 from aiomailbox.errors import StateError
 from aiomailbox.state.descriptors import ListStateDescriptor, ValueStateDescriptor
-from aiomailbox.state.store import KeyedStateStore, NoKeysStateStore
+from aiomailbox.state.store import NoKeysStateStore
 
 
 @pytest.mark.parametrize(
@@ -27,6 +27,6 @@ from aiomailbox.state.store import KeyedStateStore, NoKeysStateStore
     ],
 )
 def test_every_access_names_the_operator(access: Any) -> None:
-    store: KeyedStateStore = NoKeysStateStore("enrich")
+    store = NoKeysStateStore("enrich")
     with pytest.raises(StateError, match=r"'enrich'.*key_by"):
         access(store)

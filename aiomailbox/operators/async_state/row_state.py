@@ -20,7 +20,7 @@ from aiomailbox.operators.functions.contexts import TimeDomain
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregatingStateDescriptor, StateDescriptor
 from aiomailbox.state.snapshot import copy_content
-from aiomailbox.state.store import KeyedStateStore
+from aiomailbox.state.table_store import KeyedStateStore
 
 # What a keyed async function is called for: a row, or a timer.
 

@@ -23,7 +23,7 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import Run
 from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.store import KeyedStateStore
+from aiomailbox.state.table_store import KeyedStateStore
 
 # Warnings that may come for every record, said at most once in a while.
 

@@ -45,7 +45,7 @@ from aiomailbox.mailbox.task_mailbox import current_task_or_none
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.signatures import accepts, no_such_name
 from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.store import KeyedStateStore
+from aiomailbox.state.table_store import KeyedStateStore
 
 # Looks at the users' functions: sync or async, how many arguments, from which line.
 

@@ -24,7 +24,8 @@ from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.signatures import no_such_name
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
-from aiomailbox.state.store import KeyedStateStore, MapState
+from aiomailbox.state.store import MapState
+from aiomailbox.state.table_store import KeyedStateStore
 from aiomailbox.typevars import KeyT, MapKeyT, ValueT
 
 # What a process function may ask while it processes a record.

@@ -45,7 +45,7 @@ from aiomailbox.state.snapshot import (
     copy_content,
 )
 from aiomailbox.state.store import RunContents
-from aiomailbox.state.table_store import TableStateStore
+from aiomailbox.state.table_store import KeyedStateStore
 
 # Contents between an operator and the database: read in batches, written in batches.
 #
@@ -643,7 +643,7 @@ _NUMBERS = ("estimate-num-keys", "estimate-live-data-size", "cur-size-all-mem-ta
 _PIECE: Final = 1024
 
 
-class RocksDBStateStore(TableStateStore[_Table]):
+class RocksDBStateStore(KeyedStateStore[_Table]):
     """The keyed state of one operator in one subtask, on disk.
 
     Contents are objects while they are in use, as on the heap, and bytes when they are
