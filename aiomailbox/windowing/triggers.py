@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from enum import Enum
 from operator import add
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Self
 
 from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import BadResultError, WrongTypeError
+from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.store import ReducingState, ValueState
+from aiomailbox.state.table_store import KeyedStateStore
 from aiomailbox.typevars import ValueT
+from aiomailbox.windowing.contents import (
+    UndoableReducing,
+    UndoableTimers,
+    UndoableValue,
+    UndoLog,
+)
 from aiomailbox.windowing.time_window import Window
 
 # The contract of triggers: they decide when a window's contents are emitted.
@@ -41,51 +50,90 @@ class TriggerResult(Enum):
         return self in {TriggerResult.PURGE, TriggerResult.FIRE_AND_PURGE}
 
 
-class TriggerContext(Protocol):
+class TriggerContext:
     """The time, timers and state of a trigger, for the current key and window.
+
+    Args:
+        store: The operator's keyed state.
+        timers: Its timers.
+        log: Where changes of state are noted, so that they can be undone; or None.
+
+    Attributes:
+        key: The current key.
+        window: The current window.
+        merged: In ``on_merge``, the windows that the current one replaces.
 
     Concept:
         Flink, ``Trigger.TriggerContext`` and ``Trigger.OnMergeContext``.
     """
 
+    __slots__ = ("_bare", "_log", "_store", "_timers", "key", "merged", "window")
+
+    def __init__(
+        self,
+        store: KeyedStateStore,
+        timers: InternalTimerService | UndoableTimers,
+        log: UndoLog | None = None,
+    ) -> None:
+        self._store = store
+        self._timers = timers
+        self._log = log
+        # By name descriptors, and the same without a default.
+        self._bare: dict[str, tuple[ValueStateDescriptor, ValueStateDescriptor]] = {}
+        self.key: Any = None
+        self.window: Window
+        self.merged: list[Any] = []
+
     @property
     def current_watermark(self) -> int:
         """The current watermark; `MIN_TIMESTAMP` before the first."""
-        ...
+        return self._timers.current_watermark
 
     def current_processing_time(self) -> int:
         """Return wall-clock time, milliseconds since the epoch."""
-        ...
+        return self._timers.current_processing_time()
 
     def register_event_time_timer(self, timestamp_ms: int) -> None:
         """Call `Trigger.on_event_time` when the watermark reaches ``timestamp_ms``."""
-        ...
+        self._timers.register_event_time_timer(self.key, self.window, timestamp_ms)
 
     def delete_event_time_timer(self, timestamp_ms: int) -> None:
         """Delete that timer."""
-        ...
+        self._timers.delete_event_time_timer(self.key, self.window, timestamp_ms)
 
     def register_processing_time_timer(self, timestamp_ms: int) -> None:
         """Call `Trigger.on_processing_time` when wall-clock time has passed it."""
-        ...
+        self._timers.register_processing_time_timer(self.key, self.window, timestamp_ms)
 
     def delete_processing_time_timer(self, timestamp_ms: int) -> None:
         """Delete that timer."""
-        ...
+        self._timers.delete_processing_time_timer(self.key, self.window, timestamp_ms)
 
     def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
         """Return a value that is kept for the key and window."""
-        ...
+        if self._log is None:
+            return self._store.get_value(descriptor, self.window)
+        known = self._bare.get(descriptor.name)
+        if known is None or known[0] is not descriptor:
+            known = descriptor, replace(descriptor, default=None)
+            self._bare[descriptor.name] = known
+        state = self._store.get_value(known[1], self.window)
+        return UndoableValue(state, descriptor.default, self._log)
 
     def get_reducing(
         self, descriptor: ReducingStateDescriptor[ValueT]
     ) -> ReducingState[ValueT]:
         """Return a reduced value that is kept for the key and window."""
-        ...
+        state = self._store.get_reducing(descriptor, self.window)
+        return state if self._log is None else UndoableReducing(state, self._log)
 
     def merge_state(self, descriptor: ReducingStateDescriptor) -> None:
         """In `Trigger.on_merge`, merge this state of the merged windows."""
-        ...
+        if self._log is not None:
+            for window in (self.window, *self.merged):
+                state = self._store.get_reducing(descriptor, window)
+                UndoableReducing(state, self._log).note()
+        self._store.merge_namespaces(descriptor, self.window, self.merged)
 
 
 class Trigger(ABC):

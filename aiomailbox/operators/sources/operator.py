@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
 from aiomailbox.availability import Availability, when_all_available
-from aiomailbox.clock import Clock
 from aiomailbox.errors import (
     AioMailboxError,
     IllegalStateError,
@@ -28,7 +25,6 @@ from aiomailbox.eventtime.generators import (
 from aiomailbox.eventtime.processing_time import TimerHandle
 from aiomailbox.eventtime.strategy import AlignmentConfig, WatermarkStrategy
 from aiomailbox.eventtime.valve import WatermarkOutputMultiplexer
-from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.collector import RESULTS_MAX
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.event_progress import (
@@ -37,11 +33,11 @@ from aiomailbox.operators.core.event_progress import (
     assign_timestamps,
     emit_progress,
 )
-from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import Input, Operator, Pending, in_turn, then
 from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.sources.source import (
     InputStatus,
+    ReaderContext,
     Source,
     SourceReader,
     check_positions,
@@ -474,24 +470,6 @@ class SplitOutputs:
         return split
 
 
-@dataclass(slots=True)
-class OperatorReaderContext:
-    """What a reader may use of its task; see `ReaderContext`."""
-
-    operator_name: str
-    uid: str | None
-    subtask_index: int
-    parallelism: int
-    clock: Clock
-    metrics: MetricGroup
-    log: Any
-    request_split: Callable[[], None]
-    spawn: Callable[..., asyncio.Task[None]]
-    takes_checkpoints: bool = False
-    cancel_timeout_s: float = 30.0
-    mutations: MutationCheck | None = None
-
-
 class SourceMode(Enum):
     """How far a source operator is.
 
@@ -636,7 +614,7 @@ class SourceOperator(Operator):
         self._outputs = SplitOutputs(
             self._strategy, self._ticks.clock, self._records_max
         )
-        for_reader = OperatorReaderContext(
+        for_reader = ReaderContext(
             context.operator_name,
             context.uid,
             context.subtask_index,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -82,7 +83,8 @@ class ReaderOutput(SplitOutput, Protocol):
         ...
 
 
-class ReaderContext(Protocol):
+@dataclass(slots=True)
+class ReaderContext:
     """The parts of its task that a reader may use.
 
     Attributes:
@@ -90,6 +92,10 @@ class ReaderContext(Protocol):
         uid: The source's uid as the user gave it, or None.
         subtask_index: From 0.
         parallelism: Readers of this source.
+        request_split: Asks the enumerator for another split.
+        spawn: ``spawn(coroutine, name=...)`` starts a coroutine that belongs to the
+            reader's task. It is cancelled and awaited when the task ends; if it fails
+            the task fails.
         takes_checkpoints: Whether the job does.
         cancel_timeout_s: How long something may take to end once asked to, seconds.
         mutations: Watches over the source's records, or None; see
@@ -100,25 +106,14 @@ class ReaderContext(Protocol):
     uid: str | None
     subtask_index: int
     parallelism: int
-    cancel_timeout_s: float
     clock: Clock
     metrics: MetricGroup
     log: Any
-    takes_checkpoints: bool
-    mutations: MutationCheck | None
-
-    def request_split(self) -> None:
-        """Ask the enumerator for another split."""
-        ...
-
-    def spawn(
-        self, work: Coroutine[Any, Any, None], *, name: str
-    ) -> asyncio.Task[None]:
-        """Start a coroutine that belongs to the reader's task.
-
-        It is cancelled and awaited when the task ends; if it fails the task fails.
-        """
-        ...
+    request_split: Callable[[], None]
+    spawn: Callable[..., asyncio.Task[None]]
+    takes_checkpoints: bool = False
+    cancel_timeout_s: float = 30.0
+    mutations: MutationCheck | None = None
 
 
 class EnumeratorContext(Protocol[SplitT]):
