@@ -204,6 +204,11 @@ class StateDescriptor:
             give_serializer(self.serializer)
 
     @property
+    def ttl_config(self) -> StateTtlConfig | None:
+        """The same as ``ttl``, by its name in 0.1."""
+        return self.ttl
+
+    @property
     def serializer_id(self) -> str:
         """The id of the serializer, as recorded in snapshots."""
         return (self.serializer or ObjectSerializer).id

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, strategies as st
 from pyspark.sql import Row
 
+from aiomailbox.connectors.sinks import field_names
 from aiomailbox.errors import CorruptStreamError
 from aiomailbox.operators.snapshots.codec import decode_snapshot, encode_snapshot
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.byte_reader import ByteReader
-from aiomailbox.records.record_classes import is_spark_row, row_class
+from aiomailbox.records.record_classes import fields_of, is_spark_row, row_class
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.peers.record_types import RecordTypes, record_classes
 from aiomailbox.state.operator_state import OperatorStateSnapshot
@@ -73,3 +74,8 @@ def test_other_tuples_are_no_rows() -> None:
 def test_what_is_no_row_is_corrupt(parts: Any) -> None:
     with pytest.raises(CorruptStreamError):
         row_class(Row).build(parts)
+
+
+def test_a_sink_finds_the_fields_of_a_row() -> None:
+    assert field_names(Row(user="a", price=1)) == ("user", "price")
+    assert fields_of(Row("a", 1)) is None
