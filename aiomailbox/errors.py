@@ -955,6 +955,5 @@ class InvalidRecordError(WorldError):
         self.position = position
         super().__init__(
             f"{name}, line {line}, at byte {position}: {problem}. Repair the line, or "
-            'skip such lines: read the file with format="text", and parse with '
-            ".map(parse, on_error=am.skip)"
+            "skip such lines: am.FileSource(..., on_error=am.skip)"
         )

@@ -250,12 +250,16 @@ class FileChunk:
     """Consecutive records of a file.
 
     Attributes:
-        run: The records.
+        run: The records; none, if lines are left out at the end of the file.
         positions: The position behind each record, as many as the run has records.
+        skipped: How many lines are left out, because they are no records.
+        first: The error of the first of these.
     """
 
     run: Run
     positions: Sequence[int]
+    skipped: int = 0
+    first: InvalidRecordError | None = None
 
 
 class FileFormat(Protocol):
@@ -281,19 +285,24 @@ class TextFormat:
 
     Args:
         encoding: Of the file.
+        skips: Whether lines that are no records are left out.
     """
 
     record_types: tuple[type, ...] = ()
     gives_batches: bool = False
 
-    def __init__(self, encoding: str = "utf-8") -> None:
+    def __init__(self, encoding: str = "utf-8", *, skips: bool = False) -> None:
         self._encoding = encoding
+        self._skips = skips
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the lines from a byte on."""
         encoding = self._encoding
         return _read_lines(
-            name, position, lambda line: line.decode(encoding).rstrip("\r\n")
+            name,
+            position,
+            lambda line: line.decode(encoding).rstrip("\r\n"),
+            skips=self._skips,
         )
 
 
@@ -303,20 +312,23 @@ class JsonLinesFormat:
     Args:
         records: dict for any JSON value as it is, ``"namedtuple"``, the types of some
             fields by name, or the class of the records.
+        skips: As of `TextFormat`.
     """
 
-    def __init__(self, records: Any) -> None:
+    def __init__(self, records: Any, *, skips: bool = False) -> None:
         if isinstance(records, str) and records == "infer":
             raise InvalidArgumentError(
                 "records", "JSON has types already", "Leave it out: records are dicts."
             )
         self._records = records
+        self._skips = skips
         self.record_types: tuple[type, ...] = _record_types(records)
         self.gives_batches: bool = False
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the values from a byte on."""
-        return _read_lines(name, position, self._decoder(), skip_empty=True)
+        decode = self._decoder()
+        return _read_lines(name, position, decode, skip_empty=True, skips=self._skips)
 
     def _decoder(self) -> Decode:
         decode_any: Decode = msgspec.json.Decoder().decode
@@ -345,6 +357,7 @@ class CsvFormat:
         columns: The names of the columns; None takes them from the first row.
         delimiter: What is between two columns.
         encoding: Of the file.
+        skips: As of `TextFormat`.
     """
 
     def __init__(
@@ -353,7 +366,10 @@ class CsvFormat:
         columns: tuple[str, ...] | None,
         delimiter: str,
         encoding: str,
+        *,
+        skips: bool = False,
     ) -> None:
+        self._skips = skips
         self._records = records
         self._columns = columns
         self._delimiter = delimiter
@@ -388,7 +404,7 @@ class CsvFormat:
         columns: tuple[str, ...],
     ) -> Iterator[FileChunk]:
         make = self._maker(name, columns)
-        collected = _Collected()
+        collected = _Collected(name, skips=self._skips)
         start = lines.position
         while True:
             try:
@@ -402,7 +418,11 @@ class CsvFormat:
                     texts = dict(zip(columns, row, strict=True))
                     collected.add(make(texts), end)
             except (csv.Error, ValueError, msgspec.ValidationError) as error:
-                raise _no_record(name, start, _of_row(error)) from error
+                collected.refuse(start, _of_row(error), error)
+                if isinstance(error, csv.Error):
+                    # A quote that does not end takes the lines after it for its own.
+                    lines.skip_line(start)
+                end = lines.position
             if collected.is_full(end - start):
                 yield collected.take()
             start = end
@@ -575,18 +595,37 @@ def _check_columns(
 
 
 class _Collected:
-    """Records on their way into a chunk."""
+    """Records of a file on their way into a chunk."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, *, skips: bool) -> None:
+        self._name = name
+        self._skips = skips
+        self._has_skipped = False
         self._clear()
 
     def _clear(self) -> None:
         self._values: list[Any] = []
         self._positions: list[int] = []
         self._bytes = 0
+        self._skipped = 0
+        self._first: InvalidRecordError | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._values)
+        return bool(self._values or self._skipped)
+
+    def refuse(self, position: int, problem: str, error: Exception) -> None:
+        """Take a line that is no record.
+
+        Raises:
+            InvalidRecordError: If such lines are not left out.
+        """
+        if not self._skips:
+            raise _no_record(self._name, position, problem) from error
+        if not self._has_skipped:
+            # The line's number costs a second look at the file: one is enough.
+            self._has_skipped = True
+            self._first = _no_record(self._name, position, problem)
+        self._skipped += 1
 
     def add(self, value: Any, position: int) -> None:
         self._values.append(value)
@@ -601,7 +640,9 @@ class _Collected:
         return len(self._values) >= RUN_LENGTH_MAX or self._bytes >= _CHUNK_BYTES
 
     def take(self) -> FileChunk:
-        chunk = FileChunk(ListRun(self._values), self._positions)
+        chunk = FileChunk(
+            ListRun(self._values), self._positions, self._skipped, self._first
+        )
         self._clear()
         return chunk
 
@@ -625,6 +666,11 @@ class _Lines:
         self.position += len(line)
         return line.decode(self._encoding)
 
+    def skip_line(self, position: int) -> None:
+        """Go on behind the line that begins at a byte."""
+        self._file.seek(position)
+        self.position = position + len(read_line(self._name, self._file, position))
+
 
 def read_line(name: str, file: BinaryIO, position: int) -> bytes:
     """Return the next line with its end, empty at the end of the file.
@@ -640,9 +686,14 @@ def read_line(name: str, file: BinaryIO, position: int) -> bytes:
 
 
 def _read_lines(
-    name: str, position: int, decode: Decode, *, skip_empty: bool = False
+    name: str,
+    position: int,
+    decode: Decode,
+    *,
+    skip_empty: bool = False,
+    skips: bool = False,
 ) -> Iterator[FileChunk]:
-    collected = _Collected()
+    collected = _Collected(name, skips=skips)
     with reading(name) as file:
         if position:
             file.seek(position)
@@ -654,7 +705,7 @@ def _read_lines(
                 try:
                     collected.add(decode(line), end)
                 except (ValueError, msgspec.MsgspecError) as error:
-                    raise _no_record(name, position, str(error)) from error
+                    collected.refuse(position, str(error), error)
             if collected.is_full(len(line)):
                 yield collected.take()
             position = end

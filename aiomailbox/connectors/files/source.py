@@ -32,6 +32,12 @@ from aiomailbox.errors import (
     safe_str,
 )
 from aiomailbox.logs import library_log
+from aiomailbox.operators.core.failures import (
+    ErrorAction,
+    OnError,
+    check_on_error,
+    fail,
+)
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import (
@@ -297,6 +303,7 @@ class FileReader:
         self._chunk: FileChunk | None = None
         self._offset = 0
         self._rows = 0
+        self._has_warned = False
         if format.gives_batches:
             context.metrics.gauge("rows_read", lambda: self._rows)
 
@@ -372,7 +379,12 @@ class FileReader:
         return pump
 
     def _emit(self, output: ReaderOutput, chunk: FileChunk) -> None:
+        if chunk.skipped and not self._offset:
+            self._note_skipped(chunk)
         start, length = self._offset, len(chunk.run)
+        if not length:
+            self._chunk = None
+            return
         stop = min(length, start + output.records_max)
         run = chunk.run if stop - start == length else chunk.run.slice(start, stop)
         split = self._splits[0]
@@ -384,6 +396,17 @@ class FileReader:
         self._offset = stop
         if stop == length:
             self._chunk = None
+
+    def _note_skipped(self, chunk: FileChunk) -> None:
+        self._context.metrics.counter("skipped").add(chunk.skipped)
+        if not self._has_warned:
+            # Once: the counter says how many there are.
+            self._has_warned = True
+            self._context.log.warning(
+                "lines that are not valid records are skipped",
+                source=self._context.operator_name,
+                first=str(chunk.first),
+            )
 
     def _end_file(self, output: ReaderOutput) -> None:
         output.release_split(self._splits.pop(0).split_id)
@@ -463,6 +486,8 @@ class FileSource(Generic[OutT]):
         encoding: For CSV and text, the files' encoding, in which no byte of a line may be
             the byte of its end.
         batch_rows: For Parquet, the maximum number of rows per batch.
+        on_error: How to handle a line that is not a valid record: ``am.skip`` leaves it
+            out and counts it as ``skipped``. By default, the job ends.
 
     Raises:
         InvalidArgumentError: If an argument has an invalid value.
@@ -495,6 +520,7 @@ class FileSource(Generic[OutT]):
         delimiter: str = ",",
         encoding: str = "utf-8",
         batch_rows: int = 10_000,
+        on_error: OnError = fail,
     ) -> None: ...
 
     @overload
@@ -510,6 +536,7 @@ class FileSource(Generic[OutT]):
         delimiter: str = ",",
         encoding: str = "utf-8",
         batch_rows: int = 10_000,
+        on_error: OnError = fail,
     ) -> None: ...
 
     def __init__(
@@ -524,6 +551,7 @@ class FileSource(Generic[OutT]):
         delimiter: str = ",",
         encoding: str = "utf-8",
         batch_rows: int = 10_000,
+        on_error: OnError = fail,
     ) -> None:
         self._paths = _paths(path)
         self._format = _format(format, self._paths)
@@ -536,7 +564,7 @@ class FileSource(Generic[OutT]):
         check_count(batch_rows, "batch_rows")
         names = None if columns is None else _columns(columns, self._format)
         self._reading = _reading(
-            self._format, records, names, delimiter, encoding, batch_rows
+            self._format, records, names, delimiter, encoding, batch_rows, on_error
         )
         # What other files have is known when they have been read.
         rows_of = getattr(self._reading, "row_count", None)
@@ -662,7 +690,9 @@ def _reading(
     delimiter: str,
     encoding: str,
     batch_rows: int,
+    on_error: OnError,
 ) -> FileFormat:
+    skips = _skips(on_error, format_)
     match format_:
         case "parquet":
             try:
@@ -675,10 +705,26 @@ def _reading(
                 raise InvalidArgumentError(
                     "records", "records of text files are str", "Leave it out."
                 )
-            return TextFormat(encoding)
+            return TextFormat(encoding, skips=skips)
         case "csv":
-            return CsvFormat(
-                dict if records is None else records, columns, delimiter, encoding
-            )
+            records = dict if records is None else records
+            return CsvFormat(records, columns, delimiter, encoding, skips=skips)
         case "jsonl":
-            return JsonLinesFormat(dict if records is None else records)
+            records = dict if records is None else records
+            return JsonLinesFormat(records, skips=skips)
+
+
+def _skips(on_error: OnError, format_: Format) -> bool:
+    action = check_on_error(on_error).action
+    if action is ErrorAction.DEAD_LETTER:
+        raise InvalidArgumentError(
+            "on_error",
+            "a source has no side outputs",
+            'Read lines with format="text", and write '
+            ".map(parse, on_error=am.dead_letter(tag)).",
+        )
+    if action is ErrorAction.SKIP and format_ == "parquet":
+        raise InvalidArgumentError(
+            "on_error", "a Parquet file has no lines to skip", "Leave it out."
+        )
+    return action is ErrorAction.SKIP

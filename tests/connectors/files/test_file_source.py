@@ -12,7 +12,7 @@ import json
 import os
 import pickle
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -585,6 +585,74 @@ async def test_what_is_no_record_is_named_and_ends_the_job(
         await restarting(FileSource(tmp_path / name, records=records))
     assert isinstance(caught.value.__cause__, InvalidRecordError)
     assert "on_error=am.skip" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "kept", "skipped", "told"),
+    [
+        (
+            "a.jsonl",
+            b'{"user": "a"}\n{"user"\n[1]\n\n{"user": "b"}\n{"user": 3}\n',
+            "ab",
+            3,
+            "line 2, at byte 14",
+        ),
+        # Other columns than the first row, a quote that does not end, no UTF-8.
+        (
+            "a.csv",
+            b'user\na\nb,c\n"d\n"e" f\ng\n\xff\n"h\n"\ni\n"j',
+            ["a", "g", "h\n", "i"],
+            5,
+            "line 3, at byte 7: the row has another number",
+        ),
+        ("a.txt", b"a\n\xff\nb\n\xff", "ab", 2, "line 2, at byte 2"),
+        ("a.jsonl", b"x\ny\n", "", 2, "line 1, at byte 0"),
+    ],
+)
+async def test_lines_that_are_no_records_can_be_skipped(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    data: bytes,
+    kept: Sequence[str],
+    skipped: int,
+    told: str,
+) -> None:
+    @dataclass
+    class User:
+        user: str
+
+    (tmp_path / name).write_bytes(data)
+    records = None if name.endswith(".txt") else User
+    source = FileSource(tmp_path / name, records=records, on_error=am.skip)
+    env, found = am.StreamExecutionEnvironment(), list[Any]()
+    env.from_source(source, name="users").sink_to(found.append)
+    async with env.start() as job:
+        await job.result()
+    assert [getattr(one, "user", one) for one in found] == list(kept)
+    assert job.metrics().operators["users"]["skipped"] == skipped
+    (warning,) = [vars(r) for r in caplog.records if "are skipped" in r.getMessage()]
+    assert told in warning["first"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (
+            {"path": "a.csv", "on_error": am.dead_letter(am.OutputTag("bad"))},
+            "on_error: a source has no side outputs",
+        ),
+        (
+            {"path": "a.parquet", "on_error": am.skip},
+            "on_error: a Parquet file has no lines to skip",
+        ),
+    ],
+)
+def test_other_ways_with_lines_are_refused(
+    arguments: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=problem):
+        FileSource(**arguments)
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.gz", "a.parquet"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -44,6 +45,24 @@ def check_says_killed(text: str) -> None:
     assert "df.repartition(N)" in text
     assert "EOFException" not in text
     assert "\tat " not in text
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("way", ["iterate", "push", "stage"])
+async def test_a_query_that_fails_at_a_value_ends_the_job(
+    spark: Any, way: str, tmp_path: Path
+) -> None:
+    """Whatever the strategy: Spark would compute the same again."""
+    df = spark.sql("SELECT CAST(s AS INT) AS n FROM VALUES ('1'), ('x') AS t(s)")
+    if way == "stage":
+        source = am.SparkSource(df, stage=tmp_path / "stage")
+    else:
+        source = am.SparkSource(df, read=way)
+    env = am.StreamExecutionEnvironment()
+    env.configure(restart=am.restart.fixed_delay(1_000_000, am.millis(1)))
+    with pytest.raises(am.JobFailedError, match="CAST_INVALID_INPUT"):
+        async with asyncio.timeout(60):
+            await env.from_source(source).collect()
 
 
 @pytest.mark.real_time

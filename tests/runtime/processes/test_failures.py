@@ -50,6 +50,22 @@ def never_ending(env: am.StreamExecutionEnvironment, function: Any) -> None:
     stream.key_by(lambda n: n % 16).map(lambda n: n).sink_to(lambda n: None)
 
 
+async def test_a_line_that_is_no_record_ends_the_job_from_a_worker(
+    env: am.StreamExecutionEnvironment, tmp_path: Path
+) -> None:
+    """Whatever the strategy: another attempt would read it again."""
+    path = tmp_path / "orders.jsonl"
+    path.write_text('{"n": 1}\n{"n": \n', "utf-8")
+    env.configure(restart=am.restart.fixed_delay(1_000_000, am.millis(1)))
+    orders = env.from_source(am.FileSource(path)).key_by("n").aggregate(am.count())
+    with pytest.raises(am.JobFailedError, match=r"orders\.jsonl, line 2, ") as raised:
+        async with asyncio.timeout(120):
+            await orders.collect()
+    cause = raised.value.__cause__
+    assert isinstance(cause, am.RemoteTaskError)
+    assert (cause.kind, cause.fault) == ("InvalidRecordError", "lasting")
+
+
 async def test_an_error_names_the_operator_its_uid_and_the_users_line(
     env: am.StreamExecutionEnvironment, caplog: pytest.LogCaptureFixture
 ) -> None:
