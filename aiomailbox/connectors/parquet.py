@@ -246,10 +246,11 @@ class ParquetWriter(SegmentWriter):
             # A schema without records is a result too, which a reader finds in a file.
             if not (end_of_input and self._is_first) or self._segments.count:
                 return None
+            schema = self.maker.expect()
+            if schema is None:
+                return None
             if self._partition_by:
-                return None
-            if self.maker.expect() is None:
-                return None
+                check_columns(schema, self._partition_by)
         return self._in_thread(self._finish_files)
 
     def take_table(self) -> pa.Table:
@@ -329,9 +330,18 @@ class ParquetWriter(SegmentWriter):
             self._write_partitions(table)
         else:
             self._write_all("", table)
-            if not self._files and not self._segments.count:
-                self._open_file("", table.schema)
+        if not self._files and not self._segments.count:
+            # Not beside directories, where readers expect no files: in that of NULL.
+            self._open_file(*self._without_rows(table.schema))
         self._close_files()
+
+    def _without_rows(self, schema: pa.Schema) -> tuple[str, pa.Schema]:
+        """Return directory and schema of the file of a result that has no rows."""
+        names = self._partition_by
+        if not names:
+            return "", schema
+        kept = [field for field in schema if field.name not in names]
+        return "/".join(f"{_escaped(name)}={_NULL}" for name in names), pa.schema(kept)
 
     def _close_files(self) -> None:
         for folder in list(self._files):
@@ -544,7 +554,8 @@ class ParquetSink:
             Readers that want some of the values open only these directories. As in
             Spark's own files, Spark reads an empty text as None and a bool as the text
             ``"true"`` or ``"false"``: give the columns to ``spark.read.schema(...)``. A
-            result without a record has no directories: give all columns then, too.
+            result without a record, whose columns are known, is a file without rows in
+            the directory of NULL: these columns are read as texts then.
         follow: Whether the directory has a log of its commits, by which
             ``spark.readStream.format("aiomailbox")`` follows it, commit by commit:
             ``"keep"`` keeps all files, ``"delete"`` deletes the files of commits that all

@@ -84,6 +84,56 @@ async def test_spark_reads_the_same_and_opens_only_what_it_is_asked_for(
     assert len({row[0] for row in one.select("_metadata.file_path").collect()}) == 1
 
 
+SCHEMA = pa.schema([("day", pa.date32()), ("k", pa.int64()), ("n", pa.int16())])
+
+
+async def test_a_result_without_rows_can_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    await run([], path, schema=SCHEMA, partition_by=["day", "k"])
+    assert rows(path, day=pa.date32(), k=pa.int64()) == []
+    # And more can be added, whose columns are what they are.
+    await run(
+        [{"day": DAYS[0], "k": 1, "n": 2}],
+        path,
+        schema=SCHEMA,
+        partition_by=["day", "k"],
+        mode="append",
+    )
+    expected = [{"n": 2, "day": DAYS[0], "k": 1}]
+    assert rows(path, day=pa.date32(), k=pa.int64()) == expected
+    found = ds.dataset(path, partitioning="hive").to_table()
+    assert found.select(["n", "k"]).to_pylist() == [{"n": 2, "k": 1}]
+
+
+@pytest.mark.spark
+async def test_spark_reads_a_result_without_rows(spark: Any, tmp_path: Path) -> None:
+    path = tmp_path / "out"
+    await run([], path, schema=SCHEMA, partition_by=["day", "k"])
+    found = spark.read.parquet(str(path))
+    # Directories have no types, and no values either.
+    assert found.dtypes == [("n", "smallint"), ("day", "string"), ("k", "string")]
+    assert found.collect() == []
+    await run(
+        [{"day": DAYS[0], "k": 1, "n": 2}],
+        path,
+        schema=SCHEMA,
+        partition_by=["day", "k"],
+        mode="append",
+    )
+    found = spark.read.parquet(str(path))
+    assert found.dtypes == [("n", "smallint"), ("day", "date"), ("k", "int")]
+    assert [tuple(row) for row in found.collect()] == [(2, DAYS[0], 1)]
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, None])
+async def test_a_result_without_rows_whose_columns_are_not_known_has_no_file(
+    tmp_path: Path, schema: pa.Schema | None
+) -> None:
+    await run([], tmp_path / "out", schema=schema, partition_by="k")
+    files = list((tmp_path / "out").rglob("*.parquet"))
+    assert len(files) == (0 if schema is None else 1)
+
+
 async def test_more_partitions_than_files_may_be_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
