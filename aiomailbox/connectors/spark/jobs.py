@@ -99,7 +99,10 @@ def lost_session_error(
 
 @contextmanager
 def watching_driver(
-    session: Any, doing: str, on_death: Callable[[SparkJobError], None]
+    session: Any,
+    doing: str,
+    on_death: Callable[[SparkJobError], None],
+    look: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
     """Look meanwhile, in a thread, whether a driver that gives no rows still can.
 
@@ -111,10 +114,11 @@ def watching_driver(
         session: The session.
         doing: What the body does, for the message.
         on_death: Called once, in that thread, with what happened; ends what waits.
+        look: Called each time that it looks.
     """
     over = threading.Event()
 
-    def look() -> None:
+    def watch() -> None:
         before = _driver_threads(session)
         while before is not None and not over.wait(_LOOK_S):
             now = _driver_threads(session)
@@ -123,9 +127,11 @@ def watching_driver(
                 on_death(_no_memory_error(doing, dead))
             if dead or now is None:
                 return
+            # The session may end meanwhile.
+            with contextlib.suppress(Exception):
+                look()
 
-    watch = threading.Thread(target=look, name="spark-watch", daemon=True)
-    watch.start()
+    threading.Thread(target=watch, name="spark-watch", daemon=True).start()
     try:
         yield
     finally:
@@ -258,10 +264,37 @@ class JobTag:
             context = self._session.sparkContext
             context.setJobGroup(self.name, "aiomailbox reads a DataFrame")
 
-    def watching(self) -> AbstractContextManager[None]:
-        """Cancel the jobs if the driver cannot give their results; `explain` says so."""
+    def watching(
+        self, look: Callable[[], object] = lambda: None
+    ) -> AbstractContextManager[None]:
+        """Cancel the jobs if the driver cannot give their results; `explain` says so.
+
+        Args:
+            look: Called every few seconds, in another thread.
+        """
         doing = f"a Spark job that {self._doing} ran"
-        return watching_driver(self._session, doing, self._on_death)
+        return watching_driver(self._session, doing, self._on_death, look)
+
+    def starved_jobs(self) -> set[int]:
+        """Return the jobs that no task runs of, while tasks of those with the mark run."""
+        tracker = self._session.sparkContext.statusTracker()
+        running = {
+            stage: found.numActiveTasks
+            for stage in tracker.getActiveStageIds()
+            if (found := tracker.getStageInfo(stage)) is not None
+        }
+
+        def tasks(job: int) -> list[int]:
+            """Return how many tasks run of each stage of a job that has begun."""
+            found = tracker.getJobInfo(job)
+            stages = [] if found is None else found.stageIds
+            return [running[stage] for stage in stages if stage in running]
+
+        jobs = set(tracker.getActiveJobsIds())
+        ours = jobs & set(tracker.getJobIdsForGroup(self.name))
+        if not any(any(tasks(job)) for job in ours):
+            return set()
+        return {job for job in jobs - ours if (found := tasks(job)) and not any(found)}
 
     def cancel_jobs(self) -> bool:
         """Cancel the running jobs that have the mark; from any thread, may block.

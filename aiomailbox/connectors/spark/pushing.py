@@ -22,6 +22,7 @@ import hmac
 import os
 import selectors
 import socket
+import ssl
 import struct
 import threading
 from collections import deque
@@ -50,6 +51,7 @@ from aiomailbox.connectors.spark.packing import (
     TOO_LARGE,
     PushDoor,
 )
+from aiomailbox.connectors.spark.shipped import Credentials, listener_context
 from aiomailbox.errors import HandshakeError, SourceChangedError, SparkJobError
 
 # What the partition whose turn it is may send ahead of the pipeline, and all others.
@@ -387,7 +389,13 @@ class _Job:
 
 
 class _Connection:
-    """One task, or a stranger: what it has sent so far of what comes next."""
+    """One task, or a stranger: what it has sent so far of what comes next.
+
+    Args:
+        sock: Gives nothing rather than to block; TLS has not begun on it.
+        secret: What it has to know.
+        now_s: The time.
+    """
 
     def __init__(self, sock: socket.socket, secret: bytes, now_s: float) -> None:
         self.sock = sock
@@ -398,9 +406,13 @@ class _Connection:
         self._nonce = os.urandom(NONCE_BYTES)
         self._header: tuple[int, int, int, int] | None = None
         self._expect(self._on_greeting, NONCE_BYTES + PROOF_BYTES)
+        self._is_greeted = False
+        if not isinstance(sock, ssl.SSLSocket):
+            self._greet()
 
-    def greet(self) -> None:
+    def _greet(self) -> None:
         """Say what the task has to prove with that it knows the secret."""
+        self._is_greeted = True
         # Gone already: what is read next from it says so.
         with contextlib.suppress(OSError):
             self.sock.send(self._nonce)
@@ -422,17 +434,23 @@ class _Connection:
             HandshakeError: If it is no task of this read.
             OSError: If the connection broke.
         """
+        sock = self.sock
         while True:
             try:
-                count = self.sock.recv_into(self._space[self._filled :])
-            except BlockingIOError:
+                if not self._is_greeted:
+                    sock.do_handshake()  # type: ignore[attr-defined]
+                    self._greet()
+                count = sock.recv_into(self._space[self._filled :])
+            except (BlockingIOError, ssl.SSLWantReadError):
                 return
             if not count:
                 raise EOFError
             self._filled += count
             if self._filled == len(self._space):
                 self._then(arrivals)
-                return
+                # What was decrypted already, no selector tells of.
+                if not isinstance(sock, ssl.SSLSocket) or not sock.pending():
+                    return
 
     def _expect(self, then: Callable[[Arrivals], None], size: int) -> None:
         self._then = then
@@ -490,6 +508,7 @@ class Push:
         part: The partition of the position: earlier ones are passed over.
         row: The row in it.
         on_stranger: Called with what a connection did that is no task's.
+        credentials: What is encrypted with; None for no encryption.
 
     Attributes:
         door: Where tasks connect.
@@ -499,7 +518,12 @@ class Push:
     """
 
     def __init__(
-        self, host: str, part: int, row: int, on_stranger: Callable[[str], None]
+        self,
+        host: str,
+        part: int,
+        row: int,
+        on_stranger: Callable[[str], None],
+        credentials: Credentials | None = None,
     ) -> None:
         self._arrivals = Arrivals(part, row)
         self._on_stranger = on_stranger
@@ -516,7 +540,9 @@ class Push:
         self._stopped = False
         self._has_left = False
         port = self._server.getsockname()[1]
-        self.door: PushDoor = PushDoor(host, port, os.urandom(32))
+        shown = "" if credentials is None else credentials.certificate.decode()
+        self.door: PushDoor = PushDoor(host, port, os.urandom(32), shown)
+        self._tls = None if credentials is None else listener_context(credentials)
 
     def stop(self) -> None:
         """Let `frames` end soon; from any thread."""
@@ -619,10 +645,16 @@ class Push:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            connection = _Connection(sock, self.door.secret, now_s)
-            self._connections[sock] = connection
+            try:
+                if self._tls is not None:
+                    sock = self._tls.wrap_socket(
+                        sock, server_side=True, do_handshake_on_connect=False
+                    )
+            except OSError:
+                # It has gone already.
+                continue
+            self._connections[sock] = _Connection(sock, self.door.secret, now_s)
             self._selector.register(sock, selectors.EVENT_READ)
-            connection.greet()
 
     def _listen(self, listens: bool) -> None:
         if listens and not self._listens:

@@ -309,14 +309,12 @@ class SparkReader(Receiver[SparkSplit, Never]):
             self._to_drop, part, row = split.rows, 0, 0
             self._split = replace(split, part=0, row=0)
             self._known_parts = 0
-        feeder = new_feeder(plan, part, row, split.fingerprint, self._on_stranger)
+        feeder = new_feeder(plan, part, row, split.fingerprint, self._warn)
         return feeder.items, feeder.cancel, feeder.explain
 
-    def _on_stranger(self, what: str) -> None:
-        # From the thread that listens.
-        self._context.log.warning(
-            "a connection was refused where Spark's tasks send rows", why=what
-        )
+    def _warn(self, what: str, why: str) -> None:
+        # From a thread.
+        self._context.log.warning(what, why=why)
 
     def _tell_progress(self) -> None:
         progress, clock = self._progress, self._context.clock

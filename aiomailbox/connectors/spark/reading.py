@@ -21,10 +21,13 @@ from aiomailbox.connectors.spark import packing
 from aiomailbox.connectors.spark.frame_checks import CHECK, plan_digest, row_check
 from aiomailbox.connectors.spark.jobs import MEMORY_REMEDY, JobTag, is_connect
 from aiomailbox.connectors.spark.pushing import Push
+from aiomailbox.connectors.spark.shipped import Credentials
 from aiomailbox.connectors.spark.staged import Stage
 from aiomailbox.errors import SourceChangedError, SparkJobError
 
 ReadWay = Literal["iterate", "push"]
+# What the user should know, and why it is so.
+Warn = Callable[[str, str], None]
 
 # What Spark keeps of the driver's heap for itself, and how often the rest would hold a
 # partition: as the result of a task, as a block, and as what is sent to Python.
@@ -44,6 +47,7 @@ class ReadPlan:
         batch_rows: The most rows of a chunk.
         way: How Spark gives them.
         listen: The address to listen on where it pushes them.
+        credentials: What that is encrypted with; None for no encryption.
         prefetch: Whether Spark computes the next partition ahead.
         stage: Where Spark writes all rows first, and how; None to read from Spark.
         by_count: Whether a position is the number of rows before it: where all rows are
@@ -62,6 +66,7 @@ class ReadPlan:
     by_count: bool = False
     checks: bool = True
     parts: int | None = None
+    credentials: Credentials | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +153,11 @@ class Feeder(ABC):
             yield from self.read()
             return
         self._tag.tag_thread()
-        with self._tag.watching():
+        with self._tag.watching(self.look):
             yield from self.read()
+
+    def look(self) -> None:  # noqa: B027 -- most have nothing to look for
+        """Look at what goes on in Spark, every few seconds, from another thread."""
 
     @abstractmethod
     def read(self) -> Iterator[ReadItem]:
@@ -173,7 +181,7 @@ def new_feeder(
     part: int,
     row: int,
     fingerprint: str = "",
-    on_stranger: Callable[[str], None] = lambda what: None,
+    warn: Warn = lambda what, why: None,
 ) -> Feeder:
     """Return what reads from a position on.
 
@@ -182,12 +190,12 @@ def new_feeder(
         part: Earlier partitions are passed over.
         row: Earlier rows of that partition are passed over.
         fingerprint: Tells what the position is of; empty at the beginning.
-        on_stranger: Called with what a connection did that is no task's.
+        warn: Called, from any thread, with what the user should know, and why it is so.
     """
     if plan.stage is not None:
         return _Staged(plan, part, row, plan.stage, fingerprint)
     if plan.way == "push":
-        return _Pushed(plan, part, row, on_stranger)
+        return _Pushed(plan, part, row, warn)
     return Iterated(plan, part, row)
 
 
@@ -237,16 +245,30 @@ class Iterated(Feeder):
 class _Pushed(Feeder):
     """Lets all partitions be sent by one job, whose tasks connect to this process."""
 
-    def __init__(
-        self,
-        plan: ReadPlan,
-        part: int,
-        row: int,
-        on_stranger: Callable[[str], None],
-    ) -> None:
+    def __init__(self, plan: ReadPlan, part: int, row: int, warn: Warn) -> None:
         super().__init__(plan, part, row)
-        self._on_stranger = on_stranger
+        self._warn = warn
         self._push: Push | None = None
+        # Jobs that got no slot when it was looked last; None once that was said.
+        self._starved: set[int] | None = set()
+
+    def look(self) -> None:
+        tag, before = self._tag, self._starved
+        if before is None or tag is None or is_connect(self._plan.df):
+            return
+        self._starved = now = tag.starved_jobs()
+        # A job that has just begun has no task yet.
+        if waiting := sorted(before & now):
+            self._starved = None
+            self._warn(
+                "Spark jobs get no slot of an executor, while tasks that push their "
+                "rows hold slots until the pipeline takes these: if it waits for such a "
+                "job, both stand still. Read with stage=, or give Spark more slots.",
+                f"no task runs of the jobs {waiting}",
+            )
+
+    def _on_stranger(self, what: str) -> None:
+        self._warn("a connection was refused where Spark's tasks send rows", what)
 
     def read(self) -> Iterator[ReadItem]:
         plan, tag = self._plan, self._tag
@@ -258,7 +280,9 @@ class _Pushed(Feeder):
             plan.batch_rows, None, has_checks=True, keeps_checks=keeps
         )
         try:
-            push = Push(plan.listen, self._part, self._row, self._on_stranger)
+            push = Push(
+                plan.listen, self._part, self._row, self._on_stranger, plan.credentials
+            )
         except OSError as error:
             raise SparkJobError(
                 f"nothing can listen on {plan.listen!r}: {error}. Give listen= an "

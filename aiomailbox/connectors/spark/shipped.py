@@ -12,10 +12,13 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from aiomailbox.connectors.spark.packing import NO_CHECK_TIME
 from aiomailbox.errors import HandshakeError, UsageError, WorldError, install_command
 from aiomailbox.exchange.remote.handshake import Security
 from aiomailbox.scratch import ScratchDirectory
@@ -181,8 +184,6 @@ def _proof(secret: bytes, role: bytes, content: bytes) -> bytes:
 
 _NAME: Final = "aiomailbox"
 _DAYS: Final = 365
-# OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the clocks of two machines differ.
-_NO_CHECK_TIME: Final = 0x200000
 
 
 class Credentials(msgspec.Struct, frozen=True):
@@ -206,10 +207,9 @@ def new_credentials() -> Credentials:
     program = shutil.which("openssl")
     if program is None:
         raise UsageError(
-            "workers on several machines encrypt their connections, and nothing is "
-            f"installed that makes a certificate: {install_command('tls')}, or "
-            "install openssl. On a network that you trust, pass run_on(..., "
-            "encrypt=False)."
+            "connections between machines are encrypted, and nothing is installed that "
+            f"makes a certificate: {install_command('tls')}, or install openssl. On a "
+            "network that you trust, pass encrypt=False."
         )
     return _by_openssl(program)
 
@@ -223,12 +223,7 @@ def security_of(secret: bytes, credentials: Credentials | None) -> Security:
     """
     if credentials is None:
         return Security(secret=secret)
-    # The module ssl reads from files only.
-    folder = ScratchDirectory()
-    try:
-        certificate, key = folder.path / "certificate.pem", folder.path / "key.pem"
-        certificate.write_bytes(credentials.certificate)
-        key.write_bytes(credentials.key)
+    with _in_files(credentials) as (certificate, key):
         security = Security.mutual_tls(
             certificate=certificate,
             key=key,
@@ -237,12 +232,34 @@ def security_of(secret: bytes, credentials: Credentials | None) -> Security:
             # Only workers of this job have the certificate: the host need not be checked.
             check_hostname=False,
         )
-    finally:
-        folder.remove()
     for context in (security.server_context, security.client_context):
         assert context is not None, "mutual TLS has both"
-        context.verify_flags |= ssl.VerifyFlags(_NO_CHECK_TIME)
+        context.verify_flags |= ssl.VerifyFlags(NO_CHECK_TIME)
     return security
+
+
+def listener_context(credentials: Credentials) -> ssl.SSLContext:
+    """Return what a listener encrypts with; who connects proves itself otherwise."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # Nobody comes back.
+    context.num_tickets = 0
+    with _in_files(credentials) as files:
+        context.load_cert_chain(*files)
+    return context
+
+
+@contextmanager
+def _in_files(credentials: Credentials) -> Iterator[tuple[Path, Path]]:
+    """Give the files of a certificate and its key: the module ssl reads no others."""
+    folder = ScratchDirectory()
+    try:
+        certificate, key = folder.path / "certificate.pem", folder.path / "key.pem"
+        certificate.write_bytes(credentials.certificate)
+        key.write_bytes(credentials.key)
+        yield certificate, key
+    finally:
+        folder.remove()
 
 
 def _by_cryptography() -> Credentials:

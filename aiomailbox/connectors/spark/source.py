@@ -11,12 +11,14 @@ from aiomailbox.connectors.spark.frame_source import RowsAsRecords, rows_of
 from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
 from aiomailbox.connectors.spark.reading import ReadPlan, ReadWay, quoted
+from aiomailbox.connectors.spark.shipped import new_credentials
 from aiomailbox.connectors.spark.staged import (
     Stage,
     check_stageable,
     nothing_staged,
 )
 from aiomailbox.errors import AioMailboxError, InvalidArgumentError, UsageError
+from aiomailbox.exchange.remote.handshake import is_loopback
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -74,7 +76,9 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
             `from_stage`; else they are refused. The caller deletes it.
         listen: With ``read="push"``, the address of this machine on which tasks connect,
             as executors know it; None for 127.0.0.1, where executors are on this
-            machine. Tasks prove that they know a secret, and nothing is encrypted.
+            machine. Tasks prove that they know a secret.
+        encrypt: With ``read="push"``, whether tasks encrypt what they send; None if
+            ``listen`` is an address that other machines reach.
         prefetch: With ``read="iterate"``, whether Spark computes one partition ahead
             (not on Spark Connect, which computes all of them at once anyway).
         batch_rows: The maximum number of rows per Arrow batch; it has at most 4 MiB, or
@@ -87,6 +91,8 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         WrongTypeError: If ``df`` is not a DataFrame.
         UnsupportedColumnError: If a column cannot be carried, or does not fit
             ``records``; names it.
+        UsageError: If what tasks send is to be encrypted, and nothing is installed that
+            makes a certificate.
         SparkJobError: If Spark's Java process has ended. In the job: if Spark's job
             fails, or a partition is too large for ``read="iterate"``.
         SourceChangedError: In the job, if the stage holds rows that are not asked for,
@@ -118,6 +124,7 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
         listen: str | None = None,
+        encrypt: bool | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
         handover_batches: int = 2,
@@ -135,6 +142,7 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
         listen: str | None = None,
+        encrypt: bool | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
         handover_batches: int = 2,
@@ -151,6 +159,7 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         partitions: int | None = None,
         stage: str | os.PathLike[str] | None = None,
         listen: str | None = None,
+        encrypt: bool | None = None,
         prefetch: bool = False,
         batch_rows: int = 10_000,
         handover_batches: int = 2,
@@ -168,7 +177,9 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         if stage is not None:
             place = Stage(local_path(stage, "stage").absolute())
             check_stageable(schema)
-        _check_read(read, place, listen, df)
+        _check_read(read, place, listen, encrypt, df)
+        if encrypt is None:
+            encrypt = listen is not None and not is_loopback(listen)
         order = _columns(order_by, schema)
         arranged = _arranged(df, order, partitions, splits == "ordered")
         # Where ranges are cut is drawn by lot, in each run of a plan anew.
@@ -182,6 +193,7 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
             place,
             by_count,
             parts=partitions,
+            credentials=new_credentials() if encrypt else None,
         )
         self._set_up(plan, schema, splits, records, handover_batches, order)
 
@@ -325,7 +337,9 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         )
 
 
-def _check_read(read: str, stage: Stage | None, listen: str | None, df: Any) -> None:
+def _check_read(
+    read: str, stage: Stage | None, listen: str | None, encrypt: bool | None, df: Any
+) -> None:
     """Check that Spark's tasks can come here, if they are to."""
     if read not in {"iterate", "push"}:
         raise InvalidArgumentError(
@@ -335,10 +349,11 @@ def _check_read(read: str, stage: Stage | None, listen: str | None, df: Any) -> 
         raise InvalidArgumentError(
             "read", "staged rows are read from files", "Leave read= or stage= out."
         )
-    if listen is not None and read != "push":
-        raise InvalidArgumentError(
-            "listen", 'nothing listens without read="push"', "Leave it out."
-        )
+    for name, given in (("listen", listen), ("encrypt", encrypt)):
+        if given is not None and read != "push":
+            raise InvalidArgumentError(
+                name, 'nothing listens without read="push"', "Leave it out."
+            )
     if read != "push" or listen is not None or is_connect(df):
         return
     master = str(df.sparkSession.sparkContext.master)

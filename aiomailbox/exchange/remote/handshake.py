@@ -462,7 +462,7 @@ def check_listener(address: PeerAddress, security: Security) -> None:
         Traceback (most recent call last):
         aiomailbox.errors.InvalidArgumentError: address: 0.0.0.0:0 can be reached ...
     """
-    if address.is_unix or security.guards or _is_loopback(address.host):
+    if address.is_unix or security.guards or is_loopback(address.host):
         return
     raise InvalidArgumentError(
         "address",
@@ -471,7 +471,8 @@ def check_listener(address: PeerAddress, security: Security) -> None:
     )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Say whether an address is of this machine alone."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

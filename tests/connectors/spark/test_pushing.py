@@ -6,6 +6,7 @@ The tasks are the functions that executors run, in threads here; the sockets are
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import aiomailbox as am
 from aiomailbox.connectors.spark import packing, pushing
 from aiomailbox.connectors.spark.packing import (
     CHUNK,
@@ -38,6 +40,8 @@ from aiomailbox.connectors.spark.pushing import (
     Attempt,
     Push,
 )
+from aiomailbox.connectors.spark.shipped import Credentials, new_credentials
+from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.errors import HandshakeError, SourceChangedError, SparkJobError
 
 MANY = 1 << 62
@@ -310,11 +314,15 @@ def pushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         slots: int = 2,
         order: list[int] | None = None,
         secret: bytes | None = None,
+        credentials: Credentials | None = None,
+        certificate: str | None = None,
         before: Callable[[Push], None] = lambda push: None,
     ) -> tuple[list[tuple[int, int]], list[str]]:
-        push = Push("127.0.0.1", 0, 0, strangers.append)
+        push = Push("127.0.0.1", 0, 0, strangers.append, credentials)
         before(push)
         door = push.door if secret is None else push.door._replace(secret=secret)
+        if certificate is not None:
+            door = door._replace(certificate=certificate)
         function, confirm = packing.new_pusher(door, pack), packing.new_confirmer(door)
 
         def attempt(part: int, number: int) -> None:
@@ -446,6 +454,60 @@ def test_a_task_with_the_wrong_secret_is_refused_and_says_so(pushed: Any) -> Non
 
     with pytest.raises(RuntimeError, match="has closed the connection"):
         pushed(work, 1, secret=bytes(32))
+
+
+def test_tasks_encrypt_where_they_are_told_to(
+    pushed: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushing, "_HANDSHAKE_S", 0.2)
+    credentials = new_credentials()
+    held: list[socket.socket] = []
+
+    def disturb(push: Push) -> None:
+        for content in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff"):
+            stranger = socket.create_connection(push.door[:2])
+            stranger.sendall(content)
+            held.append(stranger)
+
+    def work(_: Any, part: int, attempt: int) -> Any:
+        yield batch(0, 150)
+        if part == 1 and attempt == 0:
+            raise ZeroDivisionError
+        # Larger than a record of TLS, and than what a socket holds.
+        texts = [chr(ord("a") + row % 26) * 50_000 for row in range(150, 250)]
+        yield pa.record_batch({"id": texts, "check": range(150, 250)})
+
+    found, strangers = pushed(work, 5, credentials=credentials, before=disturb)
+    assert found == rows_of(5, 250)
+    assert "a stranger has gone without a word" in strangers
+    for each in held:
+        each.close()
+
+    # Who does not encrypt is not heard, and who expects another one sends nothing.
+    with pytest.raises(RuntimeError, match="has closed the connection"):
+        pushed(work, 1, credentials=credentials, certificate="")
+    other = new_credentials().certificate.decode()
+    with pytest.raises(ssl.SSLError):
+        pushed(work, 1, credentials=credentials, certificate=other)
+
+
+@pytest.mark.spark
+def test_what_tasks_send_to_other_machines_is_encrypted(spark: Any) -> None:
+    def has_tls(**options: Any) -> bool:
+        source = SparkSource(spark.range(1), read="push", **options)
+        return source._plan.credentials is not None
+
+    assert not has_tls()
+    assert not has_tls(listen="127.0.0.1")
+    assert has_tls(listen="10.0.0.7")
+    assert not has_tls(listen="10.0.0.7", encrypt=False)
+    assert has_tls(encrypt=True)
+    rows = SparkSource(spark.range(0, 5000, 1, 3), read="push", encrypt=True)
+
+    async def read() -> list[Any]:
+        return await am.StreamExecutionEnvironment().from_source(rows).collect()
+
+    assert [row.id for row in am.run(read())] == list(range(5000))
 
 
 def test_a_task_does_not_send_to_one_who_does_not_know_the_secret(

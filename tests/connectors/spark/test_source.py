@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 import aiomailbox as am
+from aiomailbox.connectors.spark import jobs
 from aiomailbox.connectors.spark.session import register_format
 from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.connectors.spark.streaming import SparkStreamSource
@@ -468,6 +469,23 @@ class TestEnds:
             driven.reader.poll_next(driven.output)
         await driven.close()
         assert reading_threads() == []
+
+    async def test_jobs_that_get_no_slot_while_rows_are_pushed_are_told_of(
+        self, spark: Any, drive: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(jobs, "_LOOK_S", 0.2)
+        # More than a window, and than what may come ahead: both tasks wait.
+        rows = spark.range(0, 4000, 1, 2).selectExpr("repeat('x', 20000) AS text")
+        driven = drive(SparkSource(rows, read="push"))
+        await driven.read(runs_max=1)
+        said = driven.contexts[0].log.events
+        assert said == []
+        other = asyncio.create_task(asyncio.to_thread(spark.range(5).count))
+        while not said:
+            await asyncio.sleep(0.05)
+        assert said[0].startswith("Spark jobs get no slot of an executor")
+        await driven.close()
+        assert await other == 5
 
     async def test_closing_without_a_start_is_nothing(self, spark: Any) -> None:
         source = SparkSource(spark.range(1))
