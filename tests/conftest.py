@@ -39,7 +39,7 @@ LONG = (
 SYSTEM = (
     "tests/architecture/test_gates.py", "tests/architecture/test_spark_guard.py",
     "tests/columnar/test_released_batches.py", "tests/conformance/test_runner.py",
-    "tests/connectors/exactly_once/", "tests/connectors/spark/barrier/",
+    "tests/connectors/exactly_once/",
     "tests/connectors/spark/inside/", "tests/connectors/spark/test_connect.py",
     "tests/connectors/spark/test_follower.py", "tests/connectors/spark/test_java.py",
     "tests/connectors/spark/test_lost.py", "tests/connectors/spark/test_messages.py",

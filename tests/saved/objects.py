@@ -15,7 +15,7 @@ import aiomailbox as am
 from aiomailbox.connectors.async_iterable import AsyncSplit
 from aiomailbox.connectors.collection import RangeSplit
 from aiomailbox.connectors.files.source import FileSplit, FilesSeen
-from aiomailbox.connectors.spark.barrier.source import PartitionPosition
+from aiomailbox.connectors.spark.inside.partitions import PartitionPosition
 from aiomailbox.connectors.spark.reader import SparkSplit
 from aiomailbox.connectors.spark.streaming import StreamSplit
 from aiomailbox.operators.aggregates.compiled import result_type

@@ -18,16 +18,16 @@ from aiomailbox.connectors.spark.session import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame as DataFrame
 
-    from aiomailbox.connectors.spark.barrier.run import (
-        BarrierRun,
-        new_exchange_input,
-        run_in_barrier,
-    )
     from aiomailbox.connectors.spark.inside.applied import (
         Application,
         Applied,
         default_parallelism,
         new_input,
+    )
+    from aiomailbox.connectors.spark.inside.barrier import (
+        BarrierRun,
+        new_exchange_input,
+        run_in_barrier,
     )
     from aiomailbox.connectors.spark.reader import SparkSplit
     from aiomailbox.connectors.spark.result import (
@@ -66,9 +66,9 @@ __all__ = [
 _LAZY = {
     "Application": "aiomailbox.connectors.spark.inside.applied",
     "Applied": "aiomailbox.connectors.spark.inside.applied",
-    "BarrierRun": "aiomailbox.connectors.spark.barrier.run",
-    "new_exchange_input": "aiomailbox.connectors.spark.barrier.run",
-    "run_in_barrier": "aiomailbox.connectors.spark.barrier.run",
+    "BarrierRun": "aiomailbox.connectors.spark.inside.barrier",
+    "new_exchange_input": "aiomailbox.connectors.spark.inside.barrier",
+    "run_in_barrier": "aiomailbox.connectors.spark.inside.barrier",
     "dataframe_from_runs": "aiomailbox.connectors.spark.result",
     "default_parallelism": "aiomailbox.connectors.spark.inside.applied",
     "new_input": "aiomailbox.connectors.spark.inside.applied",

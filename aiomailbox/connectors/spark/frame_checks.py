@@ -301,23 +301,24 @@ def plan_digest(df: Any) -> str:
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def row_check(schema: Any, columns: list[Any]) -> Any:
-    """Return a column with a number that follows from the row's values.
+def row_check(df: Any) -> Any:
+    """Return a column with a number that follows from the values of a DataFrame's row.
 
     Values of maps, variants and types without a hash do not count.
-
-    Args:
-        schema: The DataFrame's schema.
-        columns: Its columns, shape ``(len(schema),)``.
     """
     from pyspark.sql import functions as sf
 
     counted = [
-        column
-        for column, field in zip(columns, schema.fields, strict=True)
+        sf.col(quoted(field.name))
+        for field in df.schema.fields
         if _is_hashed(field.dataType)
     ]
     return sf.xxhash64(*counted) if counted else sf.lit(1).cast("long")
+
+
+def quoted(name: str) -> str:
+    """Return a column's name as Spark's expressions take it, whatever is in it."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def wrapped(check: int) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, Never, TypeVar
+from typing import Any, Final, Generic, Never, Protocol, TypeVar
 
 import numpy as np
 
@@ -37,8 +37,29 @@ from aiomailbox.state.serializers import kept_in_state
 # A position in partitions: it has the fields part, row and check.
 SplitT = TypeVar("SplitT", bound=Any)
 ItemT = TypeVar("ItemT")
+ItemT_co = TypeVar("ItemT_co", covariant=True)
 
 _STUCK: Final = "the thread that reads from Spark does not end"
+
+
+class Inflow(Protocol[ItemT_co]):
+    """What comes from Spark, on the loop: a `Pump`, or one input's part of one.
+
+    Attributes:
+        ended: Whether the end has been taken.
+    """
+
+    @property
+    def ended(self) -> bool: ...
+
+    def start(self) -> None:
+        """Begin."""
+
+    def take(self) -> ItemT_co | None:
+        """Return what is there next; None if nothing is."""
+
+    async def stop(self) -> bool:
+        """End it; say whether it has."""
 
 
 class Receiver(ABC, Generic[SplitT, ItemT]):
@@ -58,7 +79,7 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
         self._started = False
         self._no_more_splits = False
         self._split: SplitT | None = None
-        self._pump: Pump[ReadItem | ItemT] | None = None
+        self._inflow: Inflow[ReadItem | ItemT] | None = None
         self._chunk: Chunk | None = None
         # Of the chunk, how many rows were emitted, or are not to be.
         self._offset = 0
@@ -90,7 +111,7 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
                 return InputStatus.END_OF_INPUT
             return self._nothing()
         if self._chunk is None and not self._next_chunk(output):
-            if self._pump is None or not self._pump.ended:
+            if self._inflow is None or not self._inflow.ended:
                 return self._nothing()
             # Where rows are to be dropped, there are none left.
             self._to_drop = 0
@@ -106,19 +127,13 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
 
     def close(self) -> Pending:
         """End what runs in Spark, and wait for the thread."""
-        pump, self._pump = self._pump, None
+        inflow, self._inflow = self._inflow, None
         self._chunk = None
-        return None if pump is None else self._stop(pump)
+        return None if inflow is None else self._stop(inflow)
 
     @abstractmethod
-    def _feeder(
-        self, split: SplitT
-    ) -> tuple[
-        Callable[[], Iterator[ReadItem | ItemT]],
-        Callable[[], bool],
-        Callable[[BaseException], Exception],
-    ]:
-        """Return what reads from the split's position on, cancels it, and explains it."""
+    def _open(self, split: SplitT) -> Inflow[ReadItem | ItemT]:
+        """Return what comes from the split's position on."""
 
     @abstractmethod
     def _on_item(self, output: ReaderOutput, item: ReadItem | ItemT) -> None:
@@ -146,9 +161,9 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
 
     def _next_chunk(self, output: ReaderOutput) -> bool:
         """Take from the pump up to the next chunk; say whether there is one."""
-        if self._pump is None:
+        if self._inflow is None:
             return False
-        while (item := self._pump.take()) is not None:
+        while (item := self._inflow.take()) is not None:
             match item:
                 case Chunk():
                     self._on_part(output, item.part, ended=False)
@@ -216,21 +231,32 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
             self._chunk = None
 
     def _start(self) -> None:
-        if self._started and self._split is not None and self._pump is None:
-            self._pump = Pump(
-                *self._feeder(self._split),
-                self.availability.set_available,
-                depth=self._depth,
-                name=f"spark-source-{self._context.subtask_index}",
-            )
-            self._pump.start()
+        if self._started and self._split is not None and self._inflow is None:
+            self._inflow = self._open(self._split)
+            self._inflow.start()
+
+    def _pumped(
+        self,
+        items: Callable[[], Iterator[ReadItem | ItemT]],
+        cancel: Callable[[], bool],
+        explain: Callable[[BaseException], Exception],
+    ) -> Pump[ReadItem | ItemT]:
+        """Return what comes from an iterator, in a thread of its own; see `Pump`."""
+        return Pump(
+            items,
+            cancel,
+            explain,
+            self.availability.set_available,
+            depth=self._depth,
+            name=f"spark-source-{self._context.subtask_index}",
+        )
 
     def _nothing(self) -> InputStatus:
         self.availability.reset()
         return InputStatus.NOTHING_AVAILABLE
 
-    async def _stop(self, pump: Pump[ReadItem | ItemT]) -> None:
-        if not await pump.stop():
+    async def _stop(self, inflow: Inflow[ReadItem | ItemT]) -> None:
+        if not await inflow.stop():
             self._context.log.warning(_STUCK)
 
 
@@ -298,7 +324,7 @@ class SparkReader(Receiver[SparkSplit, Never]):
         self._progress = ReadProgress()
         self._tell_progress()
 
-    def _feeder(self, split: SparkSplit) -> Any:
+    def _open(self, split: SparkSplit) -> Inflow[ReadItem]:
         # A job without checkpoints never comes back to a position.
         is_compared = self._context.takes_checkpoints or bool(split.fingerprint)
         plan = replace(self._plan, checks=is_compared)
@@ -310,7 +336,7 @@ class SparkReader(Receiver[SparkSplit, Never]):
             self._split = replace(split, part=0, row=0)
             self._known_parts = 0
         feeder = new_feeder(plan, part, row, split.fingerprint, self._warn)
-        return feeder.items, feeder.cancel, feeder.explain
+        return self._pumped(feeder.items, feeder.cancel, feeder.explain)
 
     def _warn(self, what: str, why: str) -> None:
         # From a thread.

@@ -318,13 +318,10 @@ class _Pushed(Feeder):
 
 def _checked(df: Any, checks: bool) -> tuple[Any, bool]:
     """Return a DataFrame with the check of each row in a last column, if it is needed."""
-    from pyspark.sql import functions as sf
-
-    columns = [sf.col(quoted(field.name)) for field in df.schema.fields]
     # Spark gives no rows to Python where there is no column.
-    if not checks and columns:
+    if not checks and df.columns:
         return df, False
-    return df.withColumn(CHECK, row_check(df.schema, columns)), True
+    return df.withColumn(CHECK, row_check(df)), True
 
 
 def _item(index: int, frame: Any, has_checks: bool) -> ReadItem:
@@ -388,8 +385,3 @@ def _too_large(index: int, size_bytes: int) -> SparkJobError:
         "room than that for a partition, by its heap and spark.driver.maxResultSize. "
         f"{MEMORY_REMEDY}"
     )
-
-
-def quoted(name: str) -> str:
-    """Return a column's name as Spark's expressions take it, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"

@@ -6,11 +6,11 @@ import os
 from contextlib import suppress
 from typing import Any, ClassVar, Final, Generic, Literal, NoReturn, overload
 
-from aiomailbox.connectors.spark.frame_checks import checked_schema
+from aiomailbox.connectors.spark.frame_checks import checked_schema, quoted
 from aiomailbox.connectors.spark.frame_source import RowsAsRecords, rows_of
 from aiomailbox.connectors.spark.jobs import is_connect
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
-from aiomailbox.connectors.spark.reading import ReadPlan, ReadWay, quoted
+from aiomailbox.connectors.spark.reading import ReadPlan, ReadWay
 from aiomailbox.connectors.spark.shipped import new_credentials
 from aiomailbox.connectors.spark.staged import (
     Stage,

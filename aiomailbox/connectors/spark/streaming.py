@@ -22,7 +22,7 @@ from aiomailbox.connectors.spark.jobs import (
     spark_job_error,
     watching_driver,
 )
-from aiomailbox.connectors.spark.reader import Receiver
+from aiomailbox.connectors.spark.reader import Inflow, Receiver
 from aiomailbox.connectors.spark.reading import (
     Beginning,
     Iterated,
@@ -315,9 +315,9 @@ class _StreamReader(Receiver[StreamSplit, _BatchBegin | _BatchEnd]):
                 for done in self._taken.pop(held):
                     done.set()
 
-    def _feeder(self, split: StreamSplit) -> Any:
+    def _open(self, split: StreamSplit) -> Inflow[_Item]:
         query = _Query(self._plan, self._writer, split, self._depth)
-        return query.items, query.cancel, query.explain
+        return self._pumped(query.items, query.cancel, query.explain)
 
     def _on_item(self, output: ReaderOutput, item: _Item) -> None:
         split = self._split

@@ -12,25 +12,23 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, Final
+from typing import Any, Final, Never
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.frame_checks import CHECK, row_check, wrapped
 from aiomailbox.connectors.spark.frame_source import BatchRuns, FrameRows, FrameSource
+from aiomailbox.connectors.spark.reader import Receiver
+from aiomailbox.connectors.spark.reading import Chunk, ReadItem
 from aiomailbox.errors import (
     IllegalStateError,
     InvalidArgumentError,
     SourceChangedError,
 )
-from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sources.source import (
     EnumeratorContext,
-    InputStatus,
     ReaderContext,
     ReaderOutput,
     StaticEnumerator,
@@ -119,52 +117,59 @@ class BarrierInput(FrameSource):
             raise IllegalStateError(
                 "this pipeline reads the rows of a DataFrame: run it with run_on(df)"
             )
-        return _PartitionReader(self._feed, self.runs())
+        return _PartitionReader(context, self.runs(), self._feed)
 
 
 class PartitionFeed:
-    """The batches of one input in one partition, on the loop.
+    """The batches of one input in one partition, on the loop: an `Inflow`.
 
     Attributes:
         partition: Which partition.
-        availability: True when `take` may find something.
         ended: Whether the end was reached.
     """
 
     def __init__(self, partition: int, deal: Callable[[], None]) -> None:
         self.partition = partition
-        self.availability: Availability = Availability()
         self.ended: bool = False
         self._deal = deal
-        self._batches: deque[tuple[pa.RecordBatch, Any]] = deque()
+        self._chunks: deque[Chunk] = deque()
         self._error: Exception | None = None
         self._discards = False
+        self._on_ready: Callable[[], None] | None = None
+
+    def open(self, on_ready: Callable[[], None]) -> None:
+        """Call this when `take` may find something, from now on."""
+        self._on_ready = on_ready
+
+    def start(self) -> None:
+        """Take what has come already; all inputs have one thread."""
+        self._notify()
 
     @property
     def has_room(self) -> bool:
         """Whether another batch is taken now."""
-        return self._discards or len(self._batches) < _READ_AHEAD
+        return self._discards or len(self._chunks) < _READ_AHEAD
 
-    def put(self, batch: pa.RecordBatch, checks: Any) -> None:
-        """Take a batch and the checks of its rows."""
+    def put(self, chunk: Chunk) -> None:
+        """Take rows."""
         if not self._discards:
-            self._batches.append((batch, checks))
-            self.availability.set_available()
+            self._chunks.append(chunk)
+            self._notify()
 
     def end(self, error: Exception | None = None) -> None:
         """Be notified that nothing follows, or why."""
         self.ended, self._error = True, error
-        self.availability.set_available()
+        self._notify()
 
-    def take(self) -> tuple[pa.RecordBatch, Any] | None:
-        """Return the next batch, and the checks of its rows; None if there is none.
+    def take(self) -> Chunk | None:
+        """Return the next rows; None if there are none.
 
         Raises:
-            Exception: If Spark could not give it.
+            Exception: If Spark could not give them.
         """
         self._deal()
-        if self._batches:
-            return self._batches.popleft()
+        if self._chunks:
+            return self._chunks.popleft()
         if self._error is not None:
             raise self._error
         return None
@@ -172,8 +177,17 @@ class PartitionFeed:
     def discard(self) -> None:
         """Drop all that comes, so that the other inputs of the partition do not wait."""
         self._discards = True
-        self._batches.clear()
+        self._chunks.clear()
         self._deal()
+
+    async def stop(self) -> bool:
+        """Take nothing any more; the thread is not this input's."""
+        self.discard()
+        return True
+
+    def _notify(self) -> None:
+        if self._on_ready is not None:
+            self._on_ready()
 
 
 class PartitionFeeds:
@@ -198,9 +212,9 @@ class PartitionFeeds:
         wrapping: Wrapping,
     ) -> None:
         self._feeds = [PartitionFeed(partition, self._deal) for _ in range(inputs)]
-        self._held: tuple[int, pa.RecordBatch, Any] | None = None
-        self._pump: Pump[tuple[int, pa.RecordBatch, Any]] = Pump(
-            lambda: _parted(batches, wrapping),
+        self._held: tuple[int, Chunk] | None = None
+        self._pump: Pump[tuple[int, Chunk]] = Pump(
+            lambda: _parted(batches, partition, wrapping),
             lambda: True,
             _as_it_is,
             self._deal,
@@ -226,12 +240,12 @@ class PartitionFeeds:
                 item = self._held or self._pump.take()
                 if item is None:
                     break
-                number, batch, checks = item
+                number, chunk = item
                 if not self._feeds[number].has_room:
                     self._held = item
                     return
                 self._held = None
-                self._feeds[number].put(batch, checks)
+                self._feeds[number].put(chunk)
         except Exception as error:  # noqa: BLE001 -- the tasks trip over it
             self._end(error)
             return
@@ -244,29 +258,20 @@ class PartitionFeeds:
                 feed.end(error)
 
 
-class _PartitionReader:
+class _PartitionReader(Receiver[PartitionPosition, Never]):
     """Emits the rows of a partition, from a position on.
 
     Args:
-        feed: Where the rows come from.
+        context: What the task gives.
         runs: Makes runs of them.
+        feed: Where the rows come from.
     """
 
-    def __init__(self, feed: PartitionFeed, runs: BatchRuns) -> None:
-        self.availability: Availability = feed.availability
+    def __init__(
+        self, context: ReaderContext, runs: BatchRuns, feed: PartitionFeed
+    ) -> None:
+        super().__init__(context, runs, _READ_AHEAD)
         self._feed = feed
-        self._runs = runs
-        self._position: PartitionPosition | None = None
-        self._has_all_splits = False
-        self._batch: pa.RecordBatch | None = None
-        self._checks: Any = None
-        self._offset = 0
-        # Rows that were emitted before the restart, and their checks so far.
-        self._to_pass = 0
-        self._passed = 0
-
-    def start(self) -> None:
-        """The feed runs already."""
 
     def add_splits(self, splits: list[PartitionPosition]) -> None:
         """Take over the partition, at its position.
@@ -281,104 +286,66 @@ class _PartitionReader:
                     f"gives this task partition {self._feed.partition}: resume with "
                     "the parallelism that the job began with"
                 )
-            self._position = position
-            self._to_pass = position.rows
-        self.availability.set_available()
+            self._to_drop = position.rows
+        super().add_splits(splits)
 
     def notify_no_more_splits(self) -> None:
         """Be notified that there is no other partition."""
-        self._has_all_splits = True
-        self.availability.set_available()
-
-    def poll_next(self, output: ReaderOutput) -> InputStatus:
-        """Emit the next run."""
-        position = self._position
-        if position is None:
-            if not self._has_all_splits:
-                return self._nothing()
+        if self._split is None:
             # It was read to its end before the restart.
             self._feed.discard()
-            return InputStatus.END_OF_INPUT
-        if self._batch is None and not self._next_batch(position):
-            if not self._feed.ended:
-                return self._nothing()
-            if self._to_pass:
-                raise _other_rows(position)
-            output.release_split(position.split_id)
-            self._position, self._has_all_splits = None, True
-            return InputStatus.END_OF_INPUT
-        self._emit(output, position)
-        return InputStatus.MORE_AVAILABLE
+        super().notify_no_more_splits()
 
-    def snapshot(self) -> list[PartitionPosition]:
-        """Return the position after what was emitted."""
-        return [] if self._position is None else [self._position]
+    def _open(self, split: PartitionPosition) -> PartitionFeed:
+        self._feed.open(self.availability.set_available)
+        return self._feed
 
-    def close(self) -> Pending:
-        """Release the rows; the feed is not this reader's."""
-        self._batch = None
-        self._feed.discard()
-        return None
+    def _on_item(self, output: ReaderOutput, item: ReadItem) -> None:
+        """There are rows only."""
 
-    def _nothing(self) -> InputStatus:
-        self.availability.reset()
-        return InputStatus.NOTHING_AVAILABLE
+    def _on_end(self, output: ReaderOutput, split: PartitionPosition) -> None:
+        output.release_split(split.split_id)
+        self._split, self._no_more_splits = None, True
 
-    def _next_batch(self, position: PartitionPosition) -> bool:
-        """Take a batch that has rows behind the position; say whether there is one."""
-        while (taken := self._feed.take()) is not None:
-            batch, checks = taken
-            passed = min(self._to_pass, batch.num_rows)
-            if passed:
-                self._to_pass -= passed
-                self._passed += int(np.add.reduce(checks[:passed]))
-                if not self._to_pass and wrapped(self._passed) != position.check:
-                    raise _other_rows(position)
-            if passed < batch.num_rows:
-                self._batch, self._checks, self._offset = batch, checks, passed
-                return True
-        return False
-
-    def _emit(self, output: ReaderOutput, position: PartitionPosition) -> None:
-        batch = self._batch
-        assert batch is not None
-        start, rows = self._offset, batch.num_rows
-        run, stop = self._runs.cut(batch, start, output.records_max)
-        output.for_split(position.split_id).emit_run(run)
-        check = position.check + int(np.add.reduce(self._checks[start:stop]))
-        self._position = replace(
-            position, rows=position.rows + stop - start, check=wrapped(check)
+    def _moved(self, part: int, row: int, rows: int, check: int) -> PartitionPosition:
+        split = self._split
+        assert split is not None
+        return replace(
+            split, rows=split.rows + rows, check=wrapped(split.check + check)
         )
-        self._offset = stop
-        if stop == rows:
-            self._batch = self._checks = None
 
-
-def _other_rows(position: PartitionPosition) -> SourceChangedError:
-    return SourceChangedError(
-        f"the first {position.rows} rows of partition {position.partition} are not "
-        "the ones that were emitted: the DataFrame has other rows, or another "
-        "order, when it is computed again. Write it to files first, and run on "
-        "these"
-    )
+    def _changed(self, split: PartitionPosition) -> str:
+        return (
+            f"the first {split.rows} rows of partition {split.partition} are not the "
+            "ones that were emitted: the DataFrame has other rows, or another order, "
+            "when it is computed again. Write it to files first, and run on these"
+        )
 
 
 def _parted(
-    batches: Iterator[pa.RecordBatch], wrapping: Wrapping
-) -> Iterator[tuple[int, pa.RecordBatch, Any]]:
-    """Yield for each batch its input, its own columns, and its checks."""
+    batches: Iterator[pa.RecordBatch], partition: int, wrapping: Wrapping
+) -> Iterator[tuple[int, Chunk]]:
+    """Yield the rows of each input, with its number."""
+    # The number of the next row of each input.
+    firsts = [0] * len(wrapping.columns or [""])
+
+    def chunk(number: int, batch: pa.RecordBatch, checks: Any) -> tuple[int, Chunk]:
+        first = firsts[number]
+        firsts[number] += batch.num_rows
+        return number, Chunk(partition, first, batch, checks)
+
     for batch in batches:
         checks = batch.column(wrapping.check).to_numpy(zero_copy_only=False)
         if wrapping.columns is None:
-            own = batch.select(range(wrapping.data_columns))
-            yield 0, own, checks
+            yield chunk(0, batch.select(range(wrapping.data_columns)), checks)
             continue
         inputs = batch.column(INPUT).to_numpy(zero_copy_only=False)
         for number, name in enumerate(wrapping.columns):
             mine = inputs == number
             if mine.any():
                 rows = pc.filter(batch.column(name), pa.array(mine))
-                yield number, pa.RecordBatch.from_struct_array(rows), checks[mine]
+                own = pa.RecordBatch.from_struct_array(rows)
+                yield chunk(number, own, checks[mine])
 
 
 def _as_it_is(error: BaseException) -> Exception:
@@ -409,7 +376,7 @@ def exchange_frame(
 
     if len(frames) == 1:
         [df], [order] = frames, orders
-        checked = df.withColumn(CHECK, _check_of(df))
+        checked = df.withColumn(CHECK, row_check(df))
         moved = checked.repartition(width, sf.col(CHECK))
         return moved.sortWithinPartitions(*order, CHECK), Wrapping(
             None, len(df.columns), CHECK
@@ -419,7 +386,7 @@ def exchange_frame(
     wrapped = [
         df.select(
             sf.lit(number).alias(INPUT),
-            _check_of(df).alias(CHECK),
+            row_check(df).alias(CHECK),
             *(column.alias(key) for key, column in zip(keys, order, strict=False)),
             sf.struct("*").alias(names[number]),
         )
@@ -432,13 +399,6 @@ def exchange_frame(
     )
     moved = united.repartition(width, CHECK)
     return moved.sortWithinPartitions(*keys, INPUT, CHECK), Wrapping(names, 0, CHECK)
-
-
-def _check_of(df: Any) -> Any:
-    from pyspark.sql import functions as sf
-
-    columns = [sf.col("`" + name.replace("`", "``") + "`") for name in df.columns]
-    return row_check(df.schema, columns)
 
 
 def _columns(order: list[Any]) -> list[Any]:

@@ -26,12 +26,12 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from aiomailbox.connectors.spark.barrier.source import (
+from aiomailbox.connectors.spark.frame_source import hold_watermarks
+from aiomailbox.connectors.spark.inside.partitions import (
     BarrierInput,
     PartitionFeeds,
     Wrapping,
 )
-from aiomailbox.connectors.spark.frame_source import hold_watermarks
 from aiomailbox.connectors.spark.shipped import (
     HANDSHAKE_S,
     IDENTITY_BYTES,

@@ -30,16 +30,16 @@ from aiomailbox.checkpoint.settings import CheckpointConfig, Retention
 from aiomailbox.checkpoint.store import LATEST
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.parquet import ParquetSink
-from aiomailbox.connectors.spark.barrier.member import (
+from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
+from aiomailbox.connectors.spark.inside.applied import check_no_sinks, check_runnable
+from aiomailbox.connectors.spark.inside.member import (
     MARKER,
     BarrierPart,
     Outcome,
     run_member,
     watching,
 )
-from aiomailbox.connectors.spark.barrier.source import BarrierInput, exchange_frame
-from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
-from aiomailbox.connectors.spark.inside.applied import check_no_sinks, check_runnable
+from aiomailbox.connectors.spark.inside.partitions import BarrierInput, exchange_frame
 from aiomailbox.connectors.spark.inside.results import (
     DEAD_LETTER_COLUMNS,
     dead_letter_origins,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark.barrier import run as barrier_run
+from aiomailbox.connectors.spark.inside import barrier
 from aiomailbox.errors import (
     InvalidArgumentError,
     JobFailedError,
@@ -185,7 +185,7 @@ async def test_a_job_that_had_finished_is_not_run_again(
         "schema": Seen,
         "order_by": "id",
     }
-    collected, deaths = barrier_run._collected, []
+    collected, deaths = barrier._collected, []
 
     async def dying(frame: Any) -> list[Any]:
         rows = await collected(frame)
@@ -194,7 +194,7 @@ async def test_a_job_that_had_finished_is_not_run_again(
             raise SparkJobError("executor lost")
         return rows
 
-    monkeypatch.setattr(barrier_run, "_collected", dying)
+    monkeypatch.setattr(barrier, "_collected", dying)
     often = am.restart.none() if dies == "the driver" else am.restart.fixed_delay(1, 0)
     job = pipeline.run_on(**given, config=am.JobConfig(restart=often))
     if dies == "the driver":

@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from aiomailbox.connectors.spark import shipped
-from aiomailbox.connectors.spark.barrier.member import (
+from aiomailbox.connectors.spark.inside.member import (
     MARKER,
     Arrivals,
     BarrierPart,
     _check_place,
     identity_of,
 )
-from aiomailbox.connectors.spark.barrier.source import Wrapping
+from aiomailbox.connectors.spark.inside.partitions import Wrapping
 from aiomailbox.connectors.spark.shipped import (
     Credentials,
     connect_as,

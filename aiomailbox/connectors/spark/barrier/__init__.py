@@ -1,1 +1,0 @@
-"""Pipelines inside Spark whose workers run side by side: a barrier stage."""
