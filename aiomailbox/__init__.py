@@ -254,11 +254,11 @@ if TYPE_CHECKING:
     from aiomailbox.connectors.files.source import FileSource
     from aiomailbox.connectors.parquet import ParquetSink as ParquetSink
     from aiomailbox.connectors.redis_sink import RedisSink
+    from aiomailbox.connectors.spark.result import SparkTableSink as SparkTableSink
     from aiomailbox.connectors.spark.source import SparkSource as SparkSource
     from aiomailbox.connectors.spark.streaming import (
         SparkStreamSource as SparkStreamSource,
     )
-    from aiomailbox.connectors.spark.table_sink import SparkTableSink as SparkTableSink
     from aiomailbox.connectors.sql.sink import SqlSink
 
 __all__ = [

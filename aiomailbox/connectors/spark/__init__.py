@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from aiomailbox.connectors.spark.reader import SparkSplit
     from aiomailbox.connectors.spark.result import (
+        SparkTableSink,
         dataframe_from_records,
         dataframe_from_runs,
         dataframe_from_state,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from aiomailbox.connectors.spark.session import register_format, ship_library
     from aiomailbox.connectors.spark.source import SparkSource
     from aiomailbox.connectors.spark.streaming import SparkStreamSource
-    from aiomailbox.connectors.spark.table_sink import SparkTableSink
 
 __all__ = [
     "Application",
@@ -77,7 +77,7 @@ _LAZY = {
     "ship_library": "aiomailbox.connectors.spark.session",
     "SparkStreamSource": "aiomailbox.connectors.spark.streaming",
     "SparkSplit": "aiomailbox.connectors.spark.reader",
-    "SparkTableSink": "aiomailbox.connectors.spark.table_sink",
+    "SparkTableSink": "aiomailbox.connectors.spark.result",
     "dataframe_from_state": "aiomailbox.connectors.spark.result",
     "dataframe_from_records": "aiomailbox.connectors.spark.result",
 }

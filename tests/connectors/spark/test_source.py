@@ -17,10 +17,10 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.connectors.spark import jobs
+from aiomailbox.connectors.spark.result import SparkTableSink
 from aiomailbox.connectors.spark.session import register_format
 from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.connectors.spark.streaming import SparkStreamSource
-from aiomailbox.connectors.spark.table_sink import SparkTableSink
 from aiomailbox.errors import (
     InvalidArgumentError,
     SparkJobError,

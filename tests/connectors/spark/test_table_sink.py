@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark.result import dataframe_from_state
-from aiomailbox.connectors.spark.table_sink import SparkTableSink, _Table
+from aiomailbox.connectors.spark.result import (
+    SparkTableSink,
+    _Table,
+    dataframe_from_state,
+)
 from aiomailbox.errors import (
     InvalidArgumentError,
     SinkError,
