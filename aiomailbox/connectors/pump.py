@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic, TypeVar
 
+from aiomailbox.errors import IllegalStateError
 from aiomailbox.threads import run_in_thread
 
 ItemT = TypeVar("ItemT")
@@ -28,9 +29,9 @@ class Pump(Generic[ItemT]):
         produce: Makes the iterator; called in the thread.
         cancel: Makes a blocked ``next`` return or raise soon, and says whether nothing
             is left to cancel; called in some other thread, again and again until
-            that is so and the thread has ended.
+            that is so and the thread has ended; None if there is nothing to cancel.
         explain: Turns what the iterator raised into the error for the taker; called
-            in the thread.
+            in the thread. None if it says itself what went wrong.
         on_ready: Called on the loop when there is something to take.
         depth: How many items may wait to be taken, at least 1.
         name: The thread's name.
@@ -45,8 +46,8 @@ class Pump(Generic[ItemT]):
     def __init__(
         self,
         produce: Callable[[], Iterator[ItemT]],
-        cancel: Callable[[], bool],
-        explain: Callable[[BaseException], Exception],
+        cancel: Callable[[], bool] | None,
+        explain: Callable[[BaseException], Exception] | None,
         on_ready: Callable[[], None],
         *,
         depth: int,
@@ -54,8 +55,8 @@ class Pump(Generic[ItemT]):
     ) -> None:
         self.ended: bool = False
         self._produce = produce
-        self._cancel = cancel
-        self._explain = explain
+        self._cancel = cancel or _nothing_to_cancel
+        self._explain = explain or _as_it_is
         self._on_ready = on_ready
         self._items: deque[Any] = deque()
         self._room = threading.Semaphore(depth)
@@ -182,3 +183,11 @@ class Pump(Generic[ItemT]):
         except RuntimeError:
             # The loop is closed: nothing will be taken any more.
             self._stopped.set()
+
+
+def _nothing_to_cancel() -> bool:
+    return True
+
+
+def _as_it_is(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else IllegalStateError(repr(error))

@@ -369,7 +369,8 @@ class FileReader:
 
         pump = Pump(
             produce,
-            _nothing_to_cancel,
+            # A read of a file ends by itself.
+            None,
             partial(_explained, split.split_id),
             self.availability.set_available,
             depth=self._depth,
@@ -418,11 +419,6 @@ class FileReader:
     def _nothing(self) -> InputStatus:
         self.availability.reset()
         return InputStatus.NOTHING_AVAILABLE
-
-
-def _nothing_to_cancel() -> bool:
-    """Say that a read of a file ends by itself."""
-    return True
 
 
 def _explained(name: str, error: BaseException) -> Exception:

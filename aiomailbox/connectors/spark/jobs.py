@@ -220,14 +220,21 @@ def _how(code: int) -> str:
     return f"was ended by signal {-code}"
 
 
-def is_connect(df: Any) -> bool:
-    """Say whether a DataFrame belongs to Spark Connect."""
-    return type(df).__module__.startswith("pyspark.sql.connect")
+def is_connect(owned: Any) -> bool:
+    """Say whether a DataFrame, or a session, is one of Spark Connect."""
+    return type(owned).__module__.startswith("pyspark.sql.connect")
 
 
-def is_connect_session(session: Any) -> bool:
-    """Say whether a session is one of Spark Connect."""
-    return type(session).__module__.startswith("pyspark.sql.connect")
+def master_of(session: Any) -> str:
+    """Return what Spark runs on; "" for a server that does not tell."""
+    with contextlib.suppress(Exception):
+        return str(session.conf.get("spark.master"))
+    return ""
+
+
+def is_one_process(session: Any) -> bool:
+    """Say whether Spark's driver and executors are one process of this machine."""
+    return re.fullmatch(r"local(\[.*\])?", master_of(session)) is not None
 
 
 def url_for_spark(path: Path) -> str:

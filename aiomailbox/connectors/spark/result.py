@@ -16,7 +16,6 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from aiomailbox.checkpoint.savepoint import Savepoint
-from aiomailbox.columnar.encode import BatchMaker
 from aiomailbox.connectors.directory import (
     Segments,
     former_token_of,
@@ -26,7 +25,8 @@ from aiomailbox.connectors.parquet import GROUP_BYTES, ParquetWriter
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.connectors.spark.jobs import (
     explaining_loss,
-    is_connect_session,
+    is_connect,
+    is_one_process,
     url_for_spark,
 )
 from aiomailbox.connectors.spark.types import (
@@ -82,19 +82,14 @@ async def dataframe_from_records(
         raise InvalidArgumentError(
             "schema", "there are no records to take it from", "Give schema=."
         )
-    with explaining_loss(spark, "a DataFrame was made"):
-        return await run_in_thread(_create, spark, values, schema)
 
+    async def runs() -> AsyncIterator[Run]:
+        yield ListRun(values)
 
-def _create(spark: Any, values: list[Any], schema: Any) -> Any:
-    if schema is not None:
-        schema = as_spark_schema(schema, spark)
-    if not values:
-        return spark.createDataFrame([], schema)
-    columns = None if schema is None else arrow_columns(schema)
-    maker = BatchMaker(columns, kind_of_spark, needs_columns=True)
-    table = pa.Table.from_batches(maker.batches(ListRun(values)), maker.schema)
-    return spark.createDataFrame(table, schema or spark_schema(table.schema))
+    # They are in memory already.
+    return await dataframe_from_runs(
+        spark, runs(), schema=schema, segment_bytes=sys.maxsize
+    )
 
 
 # Results of any size as a Spark DataFrame: few in memory, many in files.
@@ -249,7 +244,8 @@ class _Place(Segments):
             draft = self._path.with_name(f".{self._path.name}.inprogress")
             # What a run that failed, or was killed, has left are other results.
             shutil.rmtree(draft, ignore_errors=True)
-        elif _is_local(self._spark):
+        # The files of a server of Spark Connect are not this process's.
+        elif is_one_process(self._spark) and not is_connect(self._spark):
             folder = ScratchDirectory()
             # DataFrames that are made of this one outlive it.
             atexit.register(folder.remove)
@@ -268,14 +264,6 @@ def _in_memory(spark: Any, table: pa.Table, schema: Any) -> Any:
     if not table.num_rows:
         return spark.createDataFrame([], schema)
     return spark.createDataFrame(table, schema)
-
-
-def _is_local(spark: Any) -> bool:
-    if is_connect_session(spark):
-        return False
-    return str(spark.sparkContext.master).startswith("local[") or (
-        spark.sparkContext.master == "local"
-    )
 
 
 # Results appended to a table of Spark, checkpoint by checkpoint.

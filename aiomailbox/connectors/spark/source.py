@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, NoReturn, overload
 
 from aiomailbox.connectors.spark.frame_checks import checked_schema, quoted
 from aiomailbox.connectors.spark.frame_source import RowsAsRecords, rows_of
-from aiomailbox.connectors.spark.jobs import is_connect
+from aiomailbox.connectors.spark.jobs import is_connect, master_of
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
 from aiomailbox.connectors.spark.reading import ReadPlan, ReadWay
 from aiomailbox.connectors.spark.shipped import new_credentials
@@ -356,7 +356,7 @@ def _check_read(
             )
     if read != "push" or listen is not None or is_connect(df):
         return
-    master = str(df.sparkSession.sparkContext.master)
+    master = master_of(df.sparkSession)
     if not master.startswith("local"):
         raise InvalidArgumentError(
             "listen",

@@ -48,7 +48,9 @@ from aiomailbox.connectors.spark.inside.results import (
 from aiomailbox.connectors.spark.jobs import (
     JobTag,
     is_connect,
+    is_one_process,
     lost_session_error,
+    master_of,
     url_for_spark,
 )
 from aiomailbox.connectors.spark.shipped import new_credentials, shipped
@@ -221,9 +223,10 @@ class _Job:
         self._graph = run.build_graph([*outputs.values()], parallelism)
         _check_groups(self._graph)
         self._place = place
-        self._credentials = (
-            new_credentials() if _must_encrypt(df, run.encrypt) else None
-        )
+        encrypt = run.encrypt
+        if encrypt is None:
+            encrypt = not is_one_process(df.sparkSession)
+        self._credentials = new_credentials() if encrypt else None
         self._secret = secrets.token_bytes(32)
         self._seed = run.config.seed
         if self._seed is None:
@@ -493,7 +496,7 @@ def _widest(results: Transformation, parallelism: int) -> int:
 def _slots(df: Any) -> int | None:
     """Return how many tasks Spark runs at a time; None if it does not tell."""
     if is_connect(df):
-        local = re.fullmatch(r"local\[(\d+)\]", _master(df))
+        local = re.fullmatch(r"local\[(\d+)\]", master_of(df.sparkSession))
         return None if local is None else int(local[1])
     context = df.sparkSession.sparkContext
     with contextlib.suppress(Exception):
@@ -532,18 +535,3 @@ def _check_groups(graph: JobGraph) -> None:
             "stage each task has a subtask of every operator. Leave "
             "slot_sharing_group() out."
         )
-
-
-def _must_encrypt(df: Any, encrypt: bool | None) -> bool:
-    """Say whether workers encrypt: by default, where they may be on several hosts."""
-    if encrypt is not None:
-        return encrypt
-    master = _master(df)
-    return not (master == "local" or master.startswith("local["))
-
-
-def _master(df: Any) -> str:
-    """Return what Spark runs on; "" for a server that does not tell."""
-    with contextlib.suppress(Exception):
-        return str(df.sparkSession.conf.get("spark.master"))
-    return ""

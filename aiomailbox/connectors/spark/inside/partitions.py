@@ -215,8 +215,8 @@ class PartitionFeeds:
         self._held: tuple[int, Chunk] | None = None
         self._pump: Pump[tuple[int, Chunk]] = Pump(
             lambda: _parted(batches, partition, wrapping),
-            lambda: True,
-            _as_it_is,
+            None,
+            None,
             self._deal,
             depth=_READ_AHEAD,
             name=f"aiomailbox-input-{partition}",
@@ -346,10 +346,6 @@ def _parted(
                 rows = pc.filter(batch.column(name), pa.array(mine))
                 own = pa.RecordBatch.from_struct_array(rows)
                 yield chunk(number, own, checks[mine])
-
-
-def _as_it_is(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else IllegalStateError(repr(error))
 
 
 # What a barrier stage reads: partitions that Spark makes alike each time.

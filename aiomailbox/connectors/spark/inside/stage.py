@@ -179,8 +179,8 @@ class _Feed:
         self.availability = Availability()
         self._pump: Pump[pa.RecordBatch] = Pump(
             lambda: iter(batches),
-            lambda: True,
-            _as_it_is,
+            None,
+            None,
             self.availability.set_available,
             depth=_READ_AHEAD,
             name=name,
@@ -514,10 +514,6 @@ def _in_order(factory: OperatorFactory) -> Operator:
     made = factory()
     made.repeat_order()
     return made
-
-
-def _as_it_is(error: BaseException) -> Exception:
-    return error if isinstance(error, Exception) else IllegalStateError(repr(error))
 
 
 # Spark's shuffle between two stages: each row to the partition that it names.
