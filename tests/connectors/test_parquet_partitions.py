@@ -106,6 +106,28 @@ async def test_a_result_without_rows_can_be_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+async def test_what_spark_makes_of_names_is_its_own_rule(
+    spark: Any, tmp_path: Path
+) -> None:
+    """As of its own files: directories have no types; the page on Spark says it."""
+    records = [{"ok": True, "city": "", "n": 1}, {"ok": False, "city": "a", "n": 2}]
+    for partition_by in ("ok", "city"):
+        path = tmp_path / partition_by
+        await run(records, path, partition_by=partition_by)
+        own = str(tmp_path / f"own-{partition_by}")
+        spark.createDataFrame(records).write.partitionBy(partition_by).parquet(own)
+        ours, theirs = (spark.read.parquet(str(each)) for each in (path, own))
+        assert sorted(ours.dtypes) == sorted(theirs.dtypes)
+        found = sorted(ours.select("n", partition_by).collect())
+        assert found == sorted(theirs.select("n", partition_by).collect())
+        # And given, they are what they were.
+        if partition_by == "ok":
+            read = spark.read.schema("city string, n long, ok boolean")
+            kept = read.parquet(str(path)).orderBy("n").collect()
+            assert [row.ok for row in kept] == [True, False]
+
+
+@pytest.mark.spark
 async def test_spark_reads_a_result_without_rows(spark: Any, tmp_path: Path) -> None:
     path = tmp_path / "out"
     await run([], path, schema=SCHEMA, partition_by=["day", "k"])

@@ -470,6 +470,32 @@ class TestEnds:
         await driven.close()
         assert reading_threads() == []
 
+    async def test_rows_are_pushed_before_their_partition_has_ended(
+        self, spark: Any, drive: Any, tmp_path: Path
+    ) -> None:
+        path = str(tmp_path / "taken")
+
+        def work(batches: Any) -> Any:
+            import os
+            import time
+
+            import numpy as np
+            import pyarrow as pa
+
+            for number in range(10):
+                # What is small, Spark keeps between two functions.
+                yield pa.record_batch({"id": np.arange(100_000)})
+                while number == 8 and not os.path.exists(path):
+                    time.sleep(0.01)
+
+        df = spark.range(1, numPartitions=1).mapInArrow(work, "id long")
+        driven = drive(SparkSource(df, read="push", records="batch"))
+        await driven.read(runs_max=1)
+        Path(path).touch()
+        batches = await driven.read()
+        assert sum(batch.num_rows for batch in batches) == 1_000_000
+        await driven.close()
+
     async def test_jobs_that_get_no_slot_while_rows_are_pushed_are_told_of(
         self, spark: Any, drive: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:

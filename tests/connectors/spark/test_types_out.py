@@ -16,7 +16,7 @@ from aiomailbox.errors import InvalidArgumentError, UnsupportedColumnError
 
 pytestmark = [pytest.mark.spark, pytest.mark.real_time]
 
-Way = Callable[[Any, Any, Path], Any]
+Way = Callable[..., Any]
 
 TYPES = {
     "tinyint": "cast(id as tinyint)",
@@ -56,18 +56,19 @@ def as_it_was(rows: Any) -> Any:
     return rows.filter(lambda row: row.value is not None or row.id < 0)
 
 
-def by_apply_to(spark: Any, df: Any, place: Path) -> Any:
-    return as_it_was.apply_to(df, schema=df.schema).result
+def by_apply_to(spark: Any, df: Any, place: Path, what: Any = as_it_was) -> Any:
+    schema = df.schema if what is as_it_was else None
+    return what.apply_to(df, schema=schema).result
 
 
-def by_to_spark(spark: Any, df: Any, place: Path) -> Any:
+def by_to_spark(spark: Any, df: Any, place: Path, what: Any = as_it_was) -> Any:
     stream = am.StreamExecutionEnvironment().from_source(am.SparkSource(df))
-    return am.run(stream.through(as_it_was).to_spark(spark))
+    return am.run(stream.through(what).to_spark(spark))
 
 
-def by_parquet(spark: Any, df: Any, place: Path) -> Any:
+def by_parquet(spark: Any, df: Any, place: Path, what: Any = as_it_was) -> Any:
     env = am.StreamExecutionEnvironment()
-    stream = env.from_source(am.SparkSource(df)).through(as_it_was)
+    stream = env.from_source(am.SparkSource(df)).through(what)
     stream.sink_to(am.ParquetSink(place / "out"))
     am.run(env.execute())
     return spark.read.parquet(str(place / "out"))
@@ -256,6 +257,24 @@ def test_a_class_means_the_same_types_by_every_way_out(
     assert [tuple(row.place) for row in rows] == [
         tuple(visit.place) for visit in VISITS
     ]
+
+
+@am.pipeline
+def no_visits(rows: Any) -> Any:
+    """Makes no object of a class."""
+    return rows.map(lambda row: VISITS[row.id], output_type=Visit).filter(
+        lambda visit: visit.id < 0
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_class_tells_the_columns_of_a_result_without_rows(
+    spark: Any, tmp_path: Path, way: Way
+) -> None:
+    found = way(spark, spark.range(3), tmp_path, no_visits)
+    kinds = dict(found.dtypes)
+    assert {name: kinds[name] for name in COLUMNS} == COLUMNS
+    assert found.count() == 0
 
 
 def test_a_time_of_day_keeps_its_microseconds(spark: Any) -> None:
