@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark import jobs
+from aiomailbox.connectors.spark import jobs, packing, pushing
 from aiomailbox.connectors.spark.result import SparkTableSink
 from aiomailbox.connectors.spark.session import register_format
 from aiomailbox.connectors.spark.source import SparkSource
@@ -495,6 +495,35 @@ class TestEnds:
         batches = await driven.read()
         assert sum(batch.num_rows for batch in batches) == 1_000_000
         await driven.close()
+
+    async def test_a_partition_whose_task_gave_its_slot_back_comes_by_another_job(
+        self, spark: Any, drive: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        left: list[int] = []
+
+        def to_leave(self: Any, now_s: float, patience_s: float) -> Any:
+            """Let the last one leave once, as if the partition in turn had no slot."""
+            waiting = [index for index in self._open if index > self.turn]
+            if left or not waiting:
+                return None
+            last = self._parts[max(waiting)].attempts[-1]
+            left.append(last.part)
+            last.tell(packing.LEAVE, 0)
+            last.has_left = True
+            self.on_lost(last)
+            return last
+
+        monkeypatch.setattr(pushing.Arrivals, "to_leave", to_leave)
+        scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+        before = scheduler.numTotalJobs()
+        # More than may come ahead: the second one waits in the middle.
+        df = spark.range(0, 4000, 1, 2).selectExpr("id", "repeat('x', 20000) AS text")
+        driven = drive(SparkSource(df, read="push", batch_rows=100))
+        rows = await driven.read()
+        await driven.close()
+        assert [row.id for row in rows] == list(range(4000))
+        assert left == [1]
+        assert scheduler.numTotalJobs() - before == 2
 
     async def test_jobs_that_get_no_slot_while_rows_are_pushed_are_told_of(
         self, spark: Any, drive: Any, monkeypatch: pytest.MonkeyPatch
