@@ -43,14 +43,12 @@ _STUCK: Final = "the thread that reads from Spark does not end"
 
 
 class Inflow(Protocol[ItemT_co]):
-    """What comes from Spark, on the loop: a `Pump`, or one input's part of one.
-
-    Attributes:
-        ended: Whether the end has been taken.
-    """
+    """What comes from Spark, on the loop: a `Pump`, or one input's part of one."""
 
     @property
-    def ended(self) -> bool: ...
+    def ended(self) -> bool:
+        """Whether the end has been taken."""
+        ...
 
     def start(self) -> None:
         """Begin."""
