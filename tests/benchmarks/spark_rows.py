@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiomailbox as am
@@ -25,6 +28,7 @@ _PACKED = "ipc binary"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _value = attrgetter("value")
 _SAMPLE_EVERY_S = 0.005
+_MEMORY = Path(__file__).parents[1] / "connectors" / "spark" / "memory_program.py"
 
 
 class _Row(NamedTuple):
@@ -160,6 +164,18 @@ def first_batch(df: Any, read: ReadWay) -> float:
         return time.perf_counter() - started
 
     return am.run(work())
+
+
+def growth(rows: int, partitions: int) -> tuple[float, int]:
+    """Let a program read pushed batches; return its seconds, and MiB that it grew by."""
+    started = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, _MEMORY, str(rows), str(partitions), "batch", "push"],
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return time.perf_counter() - started, int(done.stdout.splitlines()[-1])
 
 
 async def _latencies(stop: asyncio.Event) -> list[float]:

@@ -182,6 +182,7 @@ def w6(options: Options) -> Iterator[Report]:
         yield _latency(df, options)
     finally:
         spark.stop()
+    yield _spark_memory()
 
 
 def w7(options: Options) -> list[Report]:
@@ -336,6 +337,21 @@ def _spark_first(spark: Any, options: Options) -> Report:
         Row("W6f", _PUSHED, 1, pushed, iterated / pushed),
     ]
     report.judge(f"{_PUSHED}: {pushed:.1f} s, wanted at most 3", reached=pushed <= 3)
+    return report
+
+
+def _spark_memory() -> Report:
+    report = Report("W6g", "what this process grows by, with a driver of 1 GB")
+    # Rows and partitions, of which the last one has 500 MB.
+    for rows, partitions in ((20_000_000, 40), (10_000_000, 1)):
+        seconds, grown_mib = spark_rows.growth(rows, partitions)
+        name = f"{_PUSHED}, {partitions} partitions, Spark's start included"
+        report.rows.append(Row("W6g", name, rows, seconds, 1))
+        report.judge(
+            f"{rows:,} rows in {partitions} partitions: {grown_mib} MiB more, wanted at "
+            "most 100",
+            reached=grown_mib <= 100,
+        )
     return report
 
 
