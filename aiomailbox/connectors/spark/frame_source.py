@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,33 +47,6 @@ class FrameRows(NamedTuple):
     names: list[str]
     fields: RecordFields | None = None
     order: str = ""
-
-
-def frame_rows(
-    df: Any,
-    name: str,
-    records: Any,
-    order: Sequence[Any] = (),
-    *,
-    may_stream: bool = False,
-) -> FrameRows:
-    """Return what the rows of a DataFrame become.
-
-    Args:
-        df: The DataFrame.
-        name: The parameter that it was given as.
-        records: What a record is; see `SparkSource`.
-        order: The columns that each partition is sorted by.
-        may_stream: Whether it may be a streaming DataFrame.
-
-    Raises:
-        InvalidArgumentError: If the DataFrame cannot be read.
-        UnsupportedColumnError: If a column cannot be carried; names it.
-    """
-    # Of a column its expression is all that is known.
-    first = re.sub(r"^Column<'(.*)'>$", r"\1", str(order[0])) if order else ""
-    schema = checked_schema(df, name, may_stream=may_stream)
-    return rows_of(schema, records)._replace(order=first)
 
 
 def rows_of(schema: Any, records: Any) -> FrameRows:
@@ -151,6 +125,54 @@ def with_column(df: Any) -> Any:
     from pyspark.sql import functions as sf
 
     return df if df.columns else df.select(sf.lit(1).alias(CHECK))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InputFrame:
+    """A DataFrame that a pipeline runs on inside Spark, and its place in the graph.
+
+    Attributes:
+        df: The DataFrame.
+        transformation: The beginning of the pipeline.
+        order: The columns by which each partition is sorted.
+    """
+
+    df: Any
+    transformation: Transformation
+    order: list[Any]
+
+
+def input_frame(
+    df: Any,
+    name: str,
+    source: Callable[[FrameRows], FrameSource],
+    *,
+    records: Any,
+    order_by: Any,
+    may_stream: bool = False,
+) -> InputFrame:
+    """Return a DataFrame as the beginning of a pipeline.
+
+    Args:
+        df: The DataFrame.
+        name: The parameter that it was given as.
+        source: Makes the source of what its rows become.
+        records: What a record is; see `SparkSource`.
+        order_by: By what each partition is sorted: columns, or a list of them; None
+            for as it comes.
+        may_stream: Whether it may be a streaming DataFrame.
+
+    Raises:
+        InvalidArgumentError: If the DataFrame cannot be read.
+        UnsupportedColumnError: If a column cannot be carried; names it.
+    """
+    given = [] if order_by is None else order_by
+    order = [*given] if isinstance(given, list | tuple) else [given]
+    # Of a column its expression is all that is known.
+    first = re.sub(r"^Column<'(.*)'>$", r"\1", str(order[0])) if order else ""
+    schema = checked_schema(df, name, may_stream=may_stream)
+    made = source(rows_of(schema, records)._replace(order=first))
+    return InputFrame(df, frame_operator(name, made), order)
 
 
 def frame_operator(name: str, source: FrameSource) -> Transformation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, Final
@@ -15,8 +15,8 @@ import msgspec
 from aiomailbox.checkpoint.layout import job_directory
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.spark.frame_source import (
-    frame_operator,
-    frame_rows,
+    InputFrame,
+    input_frame,
     makes_watermarks,
     waits_for_end,
     with_column,
@@ -78,16 +78,6 @@ _WORKER: Final = 1
 _CONNECT_PARALLELISM_MAX: Final = 8
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class InputFrame:
-    """A DataFrame that a pipeline is applied to, and its place in the graph."""
-
-    df: Any
-    transformation: Transformation
-    is_sorted: bool
-    is_streaming: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class ShippedJob:
     """A job as Spark's workers get it.
@@ -112,34 +102,25 @@ class ShippedJob:
 def new_input(
     df: Any, name: str = "df", *, records: Any = "namedtuple", order_by: Any = None
 ) -> InputFrame:
-    """Return a DataFrame as the beginning of a pipeline.
-
-    Args:
-        df: The DataFrame.
-        name: The parameter that it was given as.
-        records: What a record is; see `SparkSource`.
-        order_by: By what each partition is sorted: columns, or a list of them; None
-            for as it comes.
+    """Return a DataFrame as the beginning of a pipeline; see `input_frame`.
 
     Raises:
         InvalidArgumentError: If the DataFrame cannot be read, or a streaming one is to
             be sorted.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    given = [] if order_by is None else order_by
-    order = [*given] if isinstance(given, list | tuple) else [given]
-    rows = frame_rows(df, name, records, order, may_stream=True)
-    is_streaming = bool(df.isStreaming)
-    if order and is_streaming:
+    found = input_frame(
+        df, name, StageInput, records=records, order_by=order_by, may_stream=True
+    )
+    if found.order and df.isStreaming:
         raise InvalidArgumentError(
             "order_by",
             f"{name!r} is a streaming DataFrame, which Spark cannot sort",
             "Leave it out.",
         )
-    if order:
-        df = df.sortWithinPartitions(*order)
-    item = frame_operator(name, StageInput(rows))
-    return InputFrame(with_column(df), item, bool(order), is_streaming)
+    if found.order:
+        df = df.sortWithinPartitions(*found.order)
+    return replace(found, df=with_column(df))
 
 
 def default_parallelism(df: Any) -> int:
@@ -428,7 +409,7 @@ class Applied:
         self._items = reachable([result])[:-1]
         check_applicable(self._items)
         self._journal = _journal_of(application, self._items)
-        self._is_streaming = any(each.is_streaming for each in application.inputs)
+        self._is_streaming = any(each.df.isStreaming for each in application.inputs)
         found = output_schema(schema, application.origins, self._session)
         self._add(_Output(_RESULT, "result", found, [application.origins]))
         letters = [[origin] for origin in dead_letter_origins(self._items)]
@@ -507,13 +488,13 @@ class Applied:
             f"  {frame.transformation.name!r} has no order within a partition: a repeated "
             "task may read its rows in another one. Give order_by=."
             for frame in application.inputs
-            if not (frame.is_sorted or frame.is_streaming)
+            if not (frame.order or frame.df.isStreaming)
         ]
         lines += [
             f"  {frame.transformation.name!r} is a streaming DataFrame: Spark runs each "
             "micro-batch as one of its own, and opens functions for it."
             for frame in application.inputs
-            if frame.is_streaming
+            if frame.df.isStreaming
         ]
         lines += [
             line

@@ -30,7 +30,7 @@ from aiomailbox.checkpoint.settings import CheckpointConfig, Retention
 from aiomailbox.checkpoint.store import LATEST
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.parquet import ParquetSink
-from aiomailbox.connectors.spark.frame_source import frame_operator, frame_rows
+from aiomailbox.connectors.spark.frame_source import InputFrame, input_frame
 from aiomailbox.connectors.spark.inside.applied import check_no_sinks, check_runnable
 from aiomailbox.connectors.spark.inside.member import (
     MARKER,
@@ -98,15 +98,6 @@ _SOME_WORKER: Final = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ExchangeInput:
-    """A DataFrame that a pipeline is run on, and its place in the graph."""
-
-    df: Any
-    transformation: Transformation
-    order: list[Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class BarrierRun:
     """What is run on what.
 
@@ -129,7 +120,7 @@ class BarrierRun:
     build_graph: Callable[[list[Transformation], int], JobGraph]
     origins: list[Origin]
     sides: Mapping[OutputTag, Any]
-    inputs: list[ExchangeInput]
+    inputs: list[InputFrame]
     sinks: list[Transformation]
     parallelism: int | None
     config: JobConfig
@@ -139,24 +130,15 @@ class BarrierRun:
 
 def new_exchange_input(
     df: Any, number: int, name: str, *, records: Any, order_by: Any
-) -> ExchangeInput:
-    """Return a DataFrame as the beginning of a pipeline; see `new_input`.
-
-    Args:
-        df: The DataFrame.
-        number: Which input it is.
-        name: The parameter that it was given as.
-        records: What a record is.
-        order_by: By what each partition is sorted, or None.
+) -> InputFrame:
+    """Return a DataFrame as an input of that number; see `input_frame`.
 
     Raises:
         InvalidArgumentError: If the DataFrame cannot be read.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    order = [] if order_by is None else order_by
-    columns = [*order] if isinstance(order, list | tuple) else [order]
-    source = BarrierInput(number, frame_rows(df, name, records, columns))
-    return ExchangeInput(df, frame_operator(name, source), columns)
+    source = partial(BarrierInput, number)
+    return input_frame(df, name, source, records=records, order_by=order_by)
 
 
 async def run_in_barrier(run: BarrierRun, path: Any, schema: Any) -> Any:
