@@ -555,7 +555,7 @@ class ParquetSink:
             Spark's own files, Spark reads an empty text as None and a bool as the text
             ``"true"`` or ``"false"``: give the columns to ``spark.read.schema(...)``. A
             result without a record, whose columns are known, is a file without rows in
-            the directory of NULL: these columns are read as texts then.
+            the directory of NULL: these columns have no type for Spark then.
         follow: Whether the directory has a log of its commits, by which
             ``spark.readStream.format("aiomailbox")`` follows it, commit by commit:
             ``"keep"`` keeps all files, ``"delete"`` deletes the files of commits that all

@@ -9,9 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +23,7 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.connectors.spark import pushing
-from aiomailbox.connectors.spark.session import local_session
+from aiomailbox.connectors.spark.session import ensure_java, local_session
 
 PARTS = 8
 ROWS = 40_000
@@ -90,7 +93,9 @@ async def read(
         return int(row.id)
 
     env = am.StreamExecutionEnvironment()
-    source = am.SparkSource(df, read="push", batch_rows=BATCH_ROWS, **options)
+    source = am.SparkSource(
+        df, read="push", batch_rows=BATCH_ROWS, listen="127.0.0.1", **options
+    )
     return await env.from_source(source).map(see).collect()
 
 
@@ -99,7 +104,8 @@ def check_survives(spark: Any, place: Path, strike: Callable[[], None]) -> None:
     df = spark.range(0, ROWS, 1, PARTS)
     for splits in ("ordered", "independent"):
         is_first = once(place, f"{name}-{splits}")
-        found = asyncio.run(read(struck(df, strike, is_first), splits=splits))
+        options = {"splits": splits, "encrypt": splits == "independent"}
+        found = asyncio.run(read(struck(df, strike, is_first), **options))
         assert found == list(range(ROWS)), (name, splits, len(found))
         assert not is_first(), "nothing was struck"
     print("ok:", name, flush=True)
@@ -140,11 +146,13 @@ def main(place: Path, kind: str) -> None:
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(BATCH_ROWS),
         "spark.master": "local[2,4]",
     }
-    if kind == "cluster":
-        os.environ["SPARK_HOME"] = os.path.dirname(pyspark.__file__)
+    if kind == "local":
+        check_all(local_session("push", **settings), place, is_cluster=False)
+        return
+    with two_hosts(place) as master:
         settings |= {
-            "spark.master": "local-cluster[2,1,1024]",
-            "spark.worker.dir": str(place / "work"),
+            "spark.master": master,
+            "spark.executor.memory": "512m",
             "spark.executorEnv.JAVA_HOME": os.environ.get("JAVA_HOME", ""),
             "spark.speculation": "true",
             "spark.speculation.interval": "100ms",
@@ -152,11 +160,14 @@ def main(place: Path, kind: str) -> None:
             "spark.speculation.multiplier": "1.1",
             "spark.speculation.minTaskRuntime": "2s",
         }
-    spark = local_session("push", **settings)
+        check_all(local_session("push", **settings), place, is_cluster=True)
+
+
+def check_all(spark: Any, place: Path, *, is_cluster: bool) -> None:
     spark.sparkContext.setLogLevel("OFF")
     try:
         check_survives(spark, place, killing_worker())
-        if kind == "cluster":
+        if is_cluster:
             pushing.SILENCE_S = 2.0
             check_survives(spark, place, killing_executor())
             check_survives(spark, place, hanging())
@@ -165,6 +176,46 @@ def main(place: Path, kind: str) -> None:
         print("ok")
     finally:
         spark.stop()
+
+
+@contextmanager
+def two_hosts(place: Path) -> Iterator[str]:
+    """Give the address of a Spark cluster of two hosts, as far as Spark knows.
+
+    It copies no task to an executor of the same host.
+    """
+    home = os.path.dirname(pyspark.__file__)
+    os.environ["SPARK_HOME"] = home
+    ensure_java()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{free.getsockname()[1]}"
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(what: str, *arguments: str) -> None:
+        command = [f"{home}/bin/spark-class", f"org.apache.spark.deploy.{what}"]
+        environ = {**os.environ, "SPARK_WORKER_WEBUI_PORT": "0"}
+        # Each is told its own.
+        environ.pop("SPARK_LOCAL_IP", None)
+        with (place / "cluster.log").open("ab") as log:
+            started.append(
+                subprocess.Popen(
+                    [*command, *arguments], env=environ, stdout=log, stderr=log
+                )
+            )
+
+    try:
+        at = ("--host", "127.0.0.1", "--port", master.rpartition(":")[2])
+        start("master.Master", *at, "--webui-port", "0")
+        for host in ("127.0.0.1", "127.0.0.2"):
+            has = ("--cores", "1", "--memory", "1g", "--webui-port", "0")
+            files = ("--work-dir", str(place / f"work-{host}"))
+            start("worker.Worker", "--host", host, *has, *files, master)
+        yield master
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
 
 
 if __name__ == "__main__":

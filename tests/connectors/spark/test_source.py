@@ -44,6 +44,12 @@ def running_jobs(spark: Any) -> list[int]:
     return list(spark.sparkContext.statusTracker().getActiveJobsIds())
 
 
+def wait_for_slots(spark: Any) -> None:
+    """Return when both slots are free: a cancelled task holds its own for a while."""
+    rdd = spark.sparkContext.parallelize(range(2), 2)
+    assert rdd.barrier().mapPartitions(lambda rows: rows).count() == 2
+
+
 async def until_no_job_runs(spark: Any) -> None:
     """Wait until Spark has told of the end of its jobs, which it does some time later."""
     while running_jobs(spark):
@@ -514,6 +520,7 @@ class TestEnds:
             return last
 
         monkeypatch.setattr(pushing.Arrivals, "to_leave", to_leave)
+        wait_for_slots(spark)
         scheduler = spark.sparkContext._jsc.sc().dagScheduler()
         before = scheduler.numTotalJobs()
         # More than may come ahead: the second one waits in the middle.
@@ -529,6 +536,7 @@ class TestEnds:
         self, spark: Any, drive: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(jobs, "_LOOK_S", 0.2)
+        wait_for_slots(spark)
         # More than a window, and than what may come ahead: both tasks wait.
         rows = spark.range(0, 4000, 1, 2).selectExpr("repeat('x', 20000) AS text")
         driven = drive(SparkSource(rows, read="push"))
@@ -554,11 +562,11 @@ class TestBounds:
     ) -> None:
         df = spark.range(0, 10_000, 1, 1)
         driven = drive(SparkSource(df, read=way, batch_rows=100, handover_batches=3))
-        while len(driven.reader._pump._items) < 3:
+        while len(driven.reader._inflow._items) < 3:
             await asyncio.sleep(0.01)
         # Time to run ahead: Spark answers something else meanwhile.
         await asyncio.to_thread(spark.range(100).count)
-        assert len(driven.reader._pump._items) == 3
+        assert len(driven.reader._inflow._items) == 3
         assert len(await driven.read()) == 10_000
         await driven.close()
 
