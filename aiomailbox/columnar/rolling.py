@@ -82,6 +82,16 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
     def setup(self, context: Any, output: Output) -> None:
         """Take the context, and an output that keeps the names of fields."""
         super().setup(context, naming_output(output, self._maker))
+        store = context.keyed_state
+        context.metrics.gauge(
+            "state_keys",
+            lambda: (
+                len(self._slots.keys) if self._is_columnar else store.estimated_keys()
+            ),
+        )
+        context.metrics.gauge(
+            "state_bytes", lambda: None if self._is_columnar else store.size_bytes()
+        )
 
     def process_run(self, run: Run) -> Pending:
         if self._is_columnar:

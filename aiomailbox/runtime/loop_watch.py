@@ -39,7 +39,7 @@ import msgspec
 from aiomailbox.clock import Clock, SystemClock
 from aiomailbox.mailbox.budget import governor_of
 from aiomailbox.operators.core.operator import BlockCause, Blocked
-from aiomailbox.operators.core.user_code import is_own_line, users_line_of
+from aiomailbox.operators.core.user_code import is_users, users_line_of
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.runtime.held_loop import (
     HeldLoop,
@@ -227,7 +227,7 @@ def _awaited(task: StreamTask) -> Block | None:
 def _line(frames: list[FrameType]) -> str:
     """Return the user's line of a stack, outermost first; "" if none of it is theirs."""
     line = users_line_of(frames)
-    return "" if is_own_line(line) else line
+    return line if is_users(line) else ""
 
 
 _looks: WeakKeyDictionary[StreamTask, TaskLooks] = WeakKeyDictionary()
@@ -481,7 +481,8 @@ class LoopWatch:
         """
         frame = sys._current_frames().get(self._thread_id)
         inside = _call_of(frame, self._outside)
-        self._sample(frame, inside, now_s)
+        frames = _at_work(frame, inside)
+        self._sample(inside, frames, now_s)
         call = self._answer(inside) if self._asks else inside
         # The same frame object, which is kept so that no other can get its address.
         if call is None or call is not self._call:
@@ -491,7 +492,7 @@ class LoopWatch:
             self._since_s = self._began_s(now_s)
             self._cpu_s = None if call is None else self._cpu()
         if call is not None:
-            self._hold(frame, now_s)
+            self._hold(frames or list(frames_outwards(frame)), now_s)
         self._looked_s = now_s
 
     def _began_s(self, now_s: float) -> float:
@@ -500,23 +501,21 @@ class LoopWatch:
         # Exactly, where it is a mailbox loop; others were not seen in the look before.
         return now_s if runner is None else max(runner.since, self._looked_s)
 
-    def _hold(self, frame: FrameType | None, now_s: float) -> None:
+    def _hold(self, frames: list[FrameType], now_s: float) -> None:
         """See what the loop is held by, if it is held for long enough."""
         held_s = now_s - self._since_s
         if self._held is None and held_s >= self._threshold_s:
-            # Once for each call: walking a deep stack costs more than a sample.
-            frames = list(frames_outwards(frame))
+            # Once for each call: to describe a deep stack costs more than a sample.
             self._contexts = contexts_of(frames)
             self._held = describe_frames(frames, self._task())
         elif not self._is_reported and held_s >= self._still_held_s:
             self._is_reported = True
-            frames = list(frames_outwards(frame))
             contexts = contexts_of(frames)
             held = describe_frames(frames, self._task())
             self._log.tell_still_held(self._stall(held, now_s), contexts)
 
     def _sample(
-        self, frame: FrameType | None, inside: FrameType | None, now_s: float
+        self, inside: FrameType | None, frames: list[FrameType], now_s: float
     ) -> None:
         """Note of each task what it does or waits for."""
         cpu_s = self._cpu()
@@ -530,11 +529,6 @@ class LoopWatch:
                 return
             self._is_settled = not is_new
             self._cpu_sampled_s = cpu_s
-        frames = []
-        while inside is not None and frame is not None:
-            frames.append(frame)
-            # What runs the loop is the program's, and not at work now.
-            frame = None if frame is inside else frame.f_back
         contexts = contexts_of(frames)
         # A copy: tasks come and go on the loop meanwhile.
         for task, looks in list(self.tasks.items())[:_TASKS_MAX]:
@@ -625,6 +619,18 @@ def _call_of(frame: FrameType | None, outside: FrameType | None) -> FrameType | 
             return inner
         inner, frame = frame, frame.f_back
     return None
+
+
+def _at_work(frame: FrameType | None, inside: FrameType | None) -> list[FrameType]:
+    """Return the frames of what the loop calls, innermost first; none if it sleeps.
+
+    Those that run the loop are the program's, and asyncio's, and not at work now.
+    """
+    frames: list[FrameType] = []
+    while inside is not None and frame is not None and frame.f_code is not _HANDLE:
+        frames.append(frame)
+        frame = None if frame is inside else frame.f_back
+    return frames
 
 
 def _caller_of_loop(loop: asyncio.AbstractEventLoop) -> FrameType | None:

@@ -293,6 +293,9 @@ class AggregateWindowsOperator(StatefulOperator):
     def open(self) -> Pending:
         """Make what is needed besides the state."""
         context = self.context
+        # Windows are kept beside the store, whose size says nothing of them.
+        for name in ("state_keys", "state_bytes"):
+            context.metrics.gauge(name, lambda: None)
         self._keys = KeyReader(key_function(self._spec.key), self)
         self._collector = collector_for(self.context, self.output)
         self._failures = WindowFailures(

@@ -59,6 +59,7 @@ async def grown(page: Any, operator: str, head: str, beyond: int) -> int:
 
 
 async def picture(page: Any, folder: Path, name: str) -> None:
+    await page.locator("#lines div:not([hidden])", has_text="records in").wait_for()
     # A page that has been changed is drawn a moment later.
     await page.evaluate("new Promise((done) => requestAnimationFrame(done))")
     await page.screenshot(path=folder / f"{name}.png", full_page=True)

@@ -398,6 +398,7 @@ def with_everything(directory: Path) -> am.StreamExecutionEnvironment:
     keyed = called.key_by(lambda row: row % 3 and 1)
     windows = keyed.window(am.TumblingEventTimeWindows.of(am.seconds(10)))
     windows.aggregate(am.count()).name("sums").sink_to(lambda count: None)
+    keyed.reduce(max).name("highest").sink_to(lambda row: None)
     return env
 
 
@@ -422,11 +423,11 @@ async def test_all_that_changed_in_the_last_minutes_has_a_line(tmp_path: Path) -
         assert set(shown) == heads
         # Of each operator, too: how busy its task was, and its own numbers.
         times = page.locator("#operators td[data-head='busy, backpressured'] svg.times")
-        assert await times.count() == 6
+        assert await times.count() == 8
         assert {"busy", "pressed"} <= set(await times.first.evaluate(CLASSES))
         for head, name in [
             ("in/s", "call"), ("out/s", "call"), ("lag", "sums"),
-            ("latency, p99", "sums"), ("in flight", "call"), ("state", "sums"),
+            ("latency, p99", "sums"), ("in flight", "call"), ("state", "highest"),
             ("late", "sums"), ("dead letters", "call"), ("hottest key", "sums"),
         ]:  # fmt: skip
             row = page.locator(
@@ -434,6 +435,9 @@ async def test_all_that_changed_in_the_last_minutes_has_a_line(tmp_path: Path) -
             ).first
             path = row.locator(f"td[data-head='{head}'] svg.line path").last
             assert "M" in (await path.get_attribute("d") or ""), (head, name)
+        # Windows are not in the store, whose size says nothing of them.
+        row = page.locator("#operators tr", has=page.get_by_text("sums", exact=True))
+        assert await row.first.locator("td[data-head='state']").inner_text() == ""
         # Nothing is loaded from elsewhere, and no script stands in the page.
         asked = await page.evaluate(
             "performance.getEntriesByType('resource').map((one) => one.name)"

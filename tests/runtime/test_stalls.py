@@ -378,6 +378,26 @@ def _look_while_it_sleeps(watch: LoopWatch) -> bool:
     return False
 
 
+async def test_what_runs_the_loop_is_not_at_work() -> None:
+    """Neither asyncio's lines nor those of the program that has called it."""
+    found: list[Any] = []
+
+    def callback() -> None:
+        frame = sys._getframe()
+        inside = loop_watch._call_of(frame, None)
+        found.append((loop_watch._at_work(frame, inside), inside))
+
+    asyncio.get_running_loop().call_soon(callback)
+    while not found:
+        await asyncio.sleep(0)
+    frames, handle = found[0]
+    assert [frame.f_code.co_name for frame in frames] == ["callback"]
+    assert loop_watch._line(frames).startswith(f"{__file__}:")
+    # The engine at work: no line is the user's.
+    assert "asyncio" in handle.f_code.co_filename
+    assert loop_watch._line([handle]) == ""
+
+
 def test_in_a_loop_of_other_code_a_call_is_what_its_caller_has_called() -> None:
     outside = sys._getframe()
 

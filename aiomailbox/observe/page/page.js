@@ -7,6 +7,7 @@ const number = (n) => n == null ? "" : Math.round(n).toLocaleString("en");
 const fine = (n) => n == null ? "" : n > 0 && n < 10 ? n.toFixed(1) : number(n);
 const seconds = (s) => {
   const whole = Math.round(s), m = Math.floor(whole / 60), h = Math.floor(m / 60);
+  if (h >= 48) return `${Math.floor(h / 24)} d ${h % 24} h`;
   return h ? `${h} h ${m % 60} min` : m ? `${m} min ${whole % 60} s` : `${whole} s`;
 };
 const bytes = (n) => {
