@@ -33,7 +33,7 @@ from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.core.watched import WatchedOutput, watched_input
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.sources.operator import SourceOperator
-from aiomailbox.operators.stateless.fusion import fused
+from aiomailbox.operators.stateless.operators import fused
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.events import OutputTag, StopMode
 from aiomailbox.state.operator_state import OperatorStateStore

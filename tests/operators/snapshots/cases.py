@@ -55,11 +55,11 @@ from aiomailbox.operators.keyed.operators import (
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.stateless.fused import StageKind
-from aiomailbox.operators.stateless.fusion import FusedOperator
 from aiomailbox.operators.stateless.operators import (
     AsyncStatelessOperator,
     FilterOperator,
     FlatMapOperator,
+    FusedOperator,
     MapOperator,
     TimestampsAndWatermarksOperator,
 )

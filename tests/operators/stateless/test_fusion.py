@@ -18,11 +18,12 @@ from aiomailbox.operators.stateless.fused import (
     StageKind,
     loop_source,
 )
-from aiomailbox.operators.stateless.fusion import FusedOperator, fused
 from aiomailbox.operators.stateless.operators import (
     FilterOperator,
     FlatMapOperator,
+    FusedOperator,
     MapOperator,
+    fused,
     stateless,
 )
 from aiomailbox.records.events import OutputTag, StreamRecord
