@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import difflib
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pandas as pd
 import pyarrow as pa
@@ -15,6 +17,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.api import misnamed
 from aiomailbox.operators.core.failures import Context
+from aiomailbox.signatures import Suggesting
 
 
 @pytest.fixture
@@ -473,3 +476,32 @@ async def test_a_second_execute_names_the_job_that_took_the_stream() -> None:
     await env.execute("third")
     with pytest.raises(am.UsageError, match="job 'third' took"):
         await env.execute_async()
+
+
+async def test_no_name_is_guessed_where_nothing_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Guessing costs a comparison with each name that there is."""
+    asked: list[str] = []
+
+    def guess(word: str, *_: Any, **__: Any) -> list[str]:
+        asked.append(word)
+        return []
+
+    monkeypatch.setattr(difflib, "get_close_matches", guess)
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(am.seconds(1), directory=tmp_path)
+    words = env.from_collection(["a", "b", "a"]).map(str.upper).key_by(str.lower)
+
+    @dataclass
+    class Mine(metaclass=Suggesting):
+        _meant: ClassVar[dict[str, str]] = {}
+        name_without_default: str
+
+    counts = words.count_window(2).aggregate(am.aggregates(n=am.count()))
+    assert [one.n for one in await counts.collect()] == [2]
+    assert Mine("a").name_without_default == "a"
+    assert asked == []
+    with pytest.raises(AttributeError):
+        words.colect  # noqa: B018
+    assert asked == ["colect"]
