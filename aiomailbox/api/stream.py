@@ -944,7 +944,8 @@ class KeyedStream(Keyed[K, T], DataStream[T]):  # type: ignore[misc]
             definition,
             [replace(origin, partitioner=by_key) for origin in origins],
         )
-        self.key = self._key = key
+        self.key: Callable[[T], K] = key
+        self._key = key
 
     def blocking(self) -> KeyedStream[K, T]:
         """Keep the records in files; see `DataStream.blocking`."""
