@@ -334,7 +334,7 @@ class TimestampError(UsageError):
 class StateError(UsageError):
     """Keyed state was used outside a keyed context, or described in two ways."""
 
-    fault = "lasting"
+    fault: str | None = "lasting"
 
 
 class UserFunctionError(WorldError):
@@ -474,7 +474,7 @@ class CancelTimeoutError(WorldError, TimeoutError):
         Flink, ``task.cancellation.timeout``.
     """
 
-    fault = "lasting"
+    fault: str | None = "lasting"
 
     def __init__(self, what: str, timeout_s: float, place: str) -> None:
         self.place = place
@@ -518,7 +518,7 @@ class RemoteTaskError(WorldError):
         self.text = text
         self.remote_traceback = remote_traceback
         self.is_echo = is_echo
-        self.fault = fault
+        self.fault: str | None = fault
         self.culprit: str = culprit or kind
         self.operator = operator
         self.uid = uid
@@ -607,7 +607,7 @@ class SparkJobError(WorldError):
 class SourceChangedError(WorldError):
     """The data of a source have changed since a checkpoint recorded a position in them."""
 
-    fault = "lasting"
+    fault: str | None = "lasting"
 
 
 class UnsupportedColumnError(UsageError):
@@ -652,7 +652,7 @@ class RecordsRefusedError(WorldError):
             )
         self.errors = errors
         self.seen = seen
-        self.fault = fault
+        self.fault: str | None = fault
         first = errors[min(errors)]
         super().__init__(f"{len(errors)} of {seen} records refused, first {first!r}")
 
@@ -746,7 +746,7 @@ class DamagedFileError(WorldError):
         problem: The damage or fault.
     """
 
-    fault = "lasting"
+    fault: str | None = "lasting"
 
     def __init__(self, name: str, problem: str) -> None:
         self.name = name
@@ -762,7 +762,7 @@ class NoCheckpointError(WorldError):
         problem: The contents of the place.
     """
 
-    fault = "lasting"
+    fault: str | None = "lasting"
 
     def __init__(self, place: str, problem: str) -> None:
         self.place = place
@@ -799,7 +799,7 @@ class StorageClaimedError(WorldError):
         remedy: A way to let both run, as text that continues a sentence after "or".
     """
 
-    fault = "lasting"
+    fault: str | None = "lasting"
 
     def __init__(
         self,
@@ -947,7 +947,7 @@ class InvalidRecordError(WorldError):
         problem: The damage or fault.
     """
 
-    fault = "lasting"
+    fault: str | None = "lasting"
 
     def __init__(self, name: str, line: int, position: int, problem: str) -> None:
         self.name = name

@@ -46,7 +46,7 @@ class DescribesSeveral(am.KeyedProcessFunction):
         short = am.StateTtlConfig(am.seconds(60))
         for descriptor in (
             am.ValueStateDescriptor("lives for a minute", int, ttl=short),
-            am.ListStateDescriptor("also", int, short),
+            am.ListStateDescriptor("also", int, ttl=short),
             am.MapStateDescriptor(name="for ever", ttl=None),
         ):
             self.last = descriptor
