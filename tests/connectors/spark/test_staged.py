@@ -82,7 +82,7 @@ class TestStaged:
         _, state = await read(SparkSource(df, stage=tmp_path / "a"), runs=1)
         other = SparkSource(df, stage=tmp_path / "b")
         await read(other)
-        with pytest.raises(SourceChangedError, match="not the one"):
+        with pytest.raises(SourceChangedError, match="in another DataFrame"):
             await read(other, splits=state)
 
     async def test_the_stage_of_another_dataframe_is_refused(
@@ -290,7 +290,7 @@ class TestLive:
             spark.range(0, 60, 1, 3),
             spark.range(0, 60, 1, 2).selectExpr("cast(id as int) id"),
         ):
-            with pytest.raises(SourceChangedError, match="its plan"):
+            with pytest.raises(SourceChangedError, match="the plan, the schema"):
                 await read(SparkSource(df), splits=state)
 
     def test_explain_says_which_guarantee_holds(
