@@ -287,11 +287,6 @@ class MailboxMetrics:
         self._started_s: float | None = None
         self.latency: LatencyProbe | None = None
 
-    @property
-    def queue_size(self) -> int:
-        """How many mails wait; racy from other threads."""
-        return self._mailbox.size()
-
     def start(self) -> None:
         """Let the time of the loop count from now on; again is a no-op."""
         if self._started_s is None:
@@ -329,16 +324,6 @@ class MailboxMetrics:
         if self.latency is not None:
             raise IllegalStateError("latency measurement has been set up already")
         self.latency = LatencyProbe(self._mailbox, self._clock, interval_ms)
-
-    def start_latency(self) -> None:
-        """Start the probe now.
-
-        Raises:
-            IllegalStateError: If it was not set up, or has been started.
-        """
-        if self.latency is None:
-            raise IllegalStateError("set up latency measurement before starting it")
-        self.latency.start()
 
     def on_mail_run(self, *, last: bool) -> None:
         """Start the probe if this was the first mail and not the last one."""

@@ -74,18 +74,18 @@ class TestLatency:
         processor = MailboxProcessor(idle)
         processor.set_up_latency_measurement(1000)
         processor.mailbox.bind_owner()
-        processor.metrics.start_latency()
+        latency = processor.metrics.latency
+        assert latency is not None
+        latency.start()
         for _ in range(10):
             processor.main_executor.execute(asyncio.sleep, 0.005)
         await processor.run_mailbox_step()
-        latency = processor.metrics.latency
-        assert latency is not None
         latency.stop()
         latency._send()
-        assert processor.metrics.queue_size == 11
+        assert processor.mailbox.size() == 11
         await processor.drain()
         latency.stop()
-        assert processor.metrics.queue_size == 0
+        assert processor.mailbox.size() == 0
         assert latency.waited_ms.count == 2
         assert latency.waited_ms.maximum == pytest.approx(50)
 
@@ -96,13 +96,13 @@ class TestLatency:
         processor = MailboxProcessor(idle)
         processor.set_up_latency_measurement(1000)
         processor.main_executor.execute(int)
-        assert processor.metrics.queue_size == 1
+        assert processor.mailbox.size() == 1
         asyncio.get_running_loop().call_later(5.5, processor.all_actions_completed)
         await processor.run_mailbox_loop()
         latency = processor.metrics.latency
         assert latency is not None
         assert latency.waited_ms.count == 6
-        assert processor.metrics.queue_size == 0
+        assert processor.mailbox.size() == 0
         processor.close()
         await asyncio.sleep(10)
         assert latency.waited_ms.count == 6
@@ -111,13 +111,12 @@ class TestLatency:
         processor = MailboxProcessor(idle)
         processor.set_up_latency_measurement(1000)
         processor.mailbox.close()
-        processor.metrics.start_latency()
+        assert processor.metrics.latency is not None
+        processor.metrics.latency.start()
         assert processor.mailbox.size() == 0
 
     def test_is_set_up_and_started_once(self) -> None:
         processor = MailboxProcessor(idle)
-        with pytest.raises(IllegalStateError, match="set up"):
-            processor.metrics.start_latency()
         with pytest.raises(InvalidArgumentError, match="interval_ms"):
             processor.set_up_latency_measurement(0)
         processor.set_up_latency_measurement()
@@ -127,6 +126,8 @@ class TestLatency:
     async def test_is_started_once(self) -> None:
         processor = MailboxProcessor(idle)
         processor.set_up_latency_measurement()
-        processor.metrics.start_latency()
+        latency = processor.metrics.latency
+        assert latency is not None
+        latency.start()
         with pytest.raises(IllegalStateError, match="already"):
-            processor.metrics.start_latency()
+            latency.start()
