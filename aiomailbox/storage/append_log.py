@@ -63,7 +63,6 @@ class AppendLog:
 
     Args:
         directory: Made if it is not there.
-        first: The number of the first segment, where there is none.
 
     Attributes:
         segment: The number of the segment that is being appended to.
@@ -84,9 +83,6 @@ class AppendLog:
         10
         >>> [entry for _, entry in log.entries()]
         [b'one', b'two', b'three']
-        >>> log.prune(before=1)
-        >>> [entry for _, entry in log.entries()]
-        [b'three']
         >>> log.close()
     """
 
@@ -94,7 +90,6 @@ class AppendLog:
         self,
         directory: str | os.PathLike[str],
         *,
-        first: int = 0,
         file_mode: int = PRIVATE,
     ) -> None:
         self._directory = Path(directory)
@@ -105,7 +100,7 @@ class AppendLog:
             end = segment.check(is_last=segment is segments[-1])
             if end is not None:
                 _cut_off(segment.path, end)
-        self.segment: int = segments[-1].number if segments else first
+        self.segment: int = segments[-1].number if segments else 0
         # Segments that are complete; `sync` closes them, so that none is closed under it.
         self._rolled: deque[int] = deque()
         self._has_new_name = False
@@ -186,12 +181,6 @@ class AppendLog:
         self.segment = number
         self._complete(before, mapped, end)
         return number
-
-    def prune(self, before: int) -> None:
-        """Delete the segments whose number is less than ``before``; never the last."""
-        for segment in LogSegment.all_in(self._directory):
-            if segment.number < min(before, self.segment):
-                segment.path.unlink()
 
     def entries(self) -> Iterator[tuple[int, bytes]]:
         """Yield every entry with the number of its segment, oldest first."""
