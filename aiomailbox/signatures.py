@@ -142,4 +142,4 @@ class Suggesting(ABCMeta):
             meant = {} if name.startswith("_") else cls._meant
             text = no_such_name(cls, name, f"am.{cls.__name__}", meant)
             text = text.replace(" object has", " has", 1)
-            raise AttributeError(text, name=name, obj=cls)
+            raise AttributeError(text, name=name, obj=None)

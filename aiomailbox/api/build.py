@@ -244,8 +244,9 @@ def check_kind(value: Any, kind: type[Any], parameter: str, remedy: str = "") ->
         return value
     if isinstance(value, type) and issubclass(value, kind):
         name = value.__qualname__
+        maker = f"{name}.of" if hasattr(value, "of") else name
         raise WrongTypeError(
-            parameter, f"{name} is a class", f"Give an instance of it: {name}(...)."
+            parameter, f"{name} is a class", f"Give an instance of it: {maker}(...)."
         )
     raise WrongTypeError(
         parameter, f"{value!r} is not an instance of {kind.__name__}", remedy
@@ -668,7 +669,14 @@ def check_source(source: object) -> None:
     Raises:
         WrongTypeError: If it is none.
     """
+    if isinstance(source, type) and hasattr(source, "create_reader"):
+        raise WrongTypeError(
+            "source",
+            f"{source.__name__} is a class",
+            f"Make a source of it: {source.__name__}(...).",
+        )
     if hasattr(source, "create_reader"):
+        _check_parts(source, "source", ("create_enumerator", "boundedness"))
         return
     remedy = (
         "Use am.SparkSource(df), am.FileSource(path), env.from_collection(...), "
@@ -681,6 +689,22 @@ def check_source(source: object) -> None:
     elif isinstance(source, list | tuple | range):
         remedy = "Use env.from_collection(...)."
     raise WrongTypeError("source", f"{shortened(source)} is not a source", remedy)
+
+
+def _check_parts(given: object, parameter: str, names: Iterable[str]) -> None:
+    """Refuse a source or a sink of the user's own that lacks a part.
+
+    Raises:
+        WrongTypeError: If it does; names the part.
+    """
+    for name in names:
+        if not hasattr(given, name):
+            kind = parameter.capitalize()
+            raise WrongTypeError(
+                parameter,
+                f"{type(given).__qualname__} has no {name}",
+                f"am.{kind} says what a {parameter} has.",
+            )
 
 
 def _refuse_sink(given: object) -> None:
@@ -720,6 +744,7 @@ def sink_transformation(
     line = caller_location() if hasattr(sink, "create_writer") else ""
     if hasattr(sink, "create_writer") and not isinstance(sink, type):
         found = cast("Sink", sink)
+        _check_parts(sink, "sink", ("create_committer",))
         if run_in != "loop":
             raise InvalidArgumentError(
                 "run_in",

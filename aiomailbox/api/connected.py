@@ -124,6 +124,15 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
         on_error = check_on_error(on_error)
         if isinstance(function, KeyedCoProcessFunction):
             return self._keyed_process(function, on_error)
+        if isinstance(
+            function, BroadcastProcessFunction | KeyedBroadcastProcessFunction
+        ):
+            raise WrongTypeError(
+                "function",
+                f"{type(function).__qualname__} is for rules, and the second stream has "
+                "no broadcast state",
+                "Write stream.connect(rules.broadcast(descriptor)).",
+            )
         if not isinstance(function, CoProcessFunction):
             raise WrongTypeError(
                 "function",

@@ -142,7 +142,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             Raises:
                 AttributeError: Always.
             """
-            raise AttributeError(no_such_method(type(self), name), name=name, obj=self)
+            raise AttributeError(no_such_method(type(self), name), name=name, obj=None)
 
         def __setattr__(self, name: str, value: object) -> None:
             """Set what there is, or what a class of the user's own adds.
@@ -153,7 +153,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             kind = type(self)
             if kind is StreamExecutionEnvironment and not hasattr(kind, name):
                 message = no_such_method(kind, name)
-                raise AttributeError(message, name=name, obj=self)
+                raise AttributeError(message, name=name, obj=None)
             super().__setattr__(name, value)
 
     @overload

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from itertools import count
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
@@ -44,12 +45,13 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
+from aiomailbox.operators.core.user_code import is_own_line
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.bottleneck import BackpressureReport, Bottleneck
 from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot
-from aiomailbox.runtime.master import JobMaster, JobResult
+from aiomailbox.runtime.master import WITHIN, JobMaster, JobResult
 from aiomailbox.runtime.observer import JobObserver
 from aiomailbox.runtime.stuck_watch import await_tree
 from aiomailbox.runtime.views import (
@@ -572,6 +574,7 @@ class JobClient:
             JobFailedError: If the job failed after the savepoint.
         """
         mode = StopMode.DRAIN if drain else StopMode.NO_DRAIN
+        self._check_caller("stop_with_savepoint")
         place = place_of_savepoint(path, self._coordinator().own_places)
         with self._body.told():
             savepoint = await self._job.stop_with_savepoint(place, mode)
@@ -583,6 +586,22 @@ class JobClient:
         # What has ended can be asked for anywhere.
         if not self._job.lifecycle.is_terminal:
             check_loop(self._loop, f"job {self.name!r}")
+
+    def _check_caller(self, call: str) -> None:
+        """Refuse to wait for the end of the job in a function that the job waits for.
+
+        Raises:
+            UsageError: If the caller is such a function: neither would end.
+        """
+        self._check_loop()
+        is_over = self._job.lifecycle.is_terminal
+        if WITHIN.get() is self._job and not is_over and _is_engine_task():
+            raise UsageError(
+                f"job.{call}() waits for the end of job {self.name!r}, and is awaited in "
+                "a function of this job, whose end the job waits for: neither would end. "
+                "Call it in a task of its own, and keep the task: "
+                f"`self.ending = asyncio.create_task(job.{call}(...))`"
+            )
 
     def _coordinator(self) -> CheckpointCoordinator:
         self._check_loop()
@@ -637,7 +656,7 @@ class JobClient:
             >>> am.run(main())
             finished
         """
-        self._check_loop()
+        self._check_caller("stop")
         if not drain:
             self._warn_of_held()
         self._job.stop(StopMode.DRAIN if drain else StopMode.NO_DRAIN)
@@ -667,7 +686,7 @@ class JobClient:
         It waits even if the caller is cancelled meanwhile, however often. The job ends
         within ``JobConfig.cancel_timeout`` and a moment, whatever the user code does.
         """
-        self._check_loop()
+        self._check_caller("cancel")
         self._job.cancel()
         with self._body.told():
             await self._job.outlast()
@@ -683,10 +702,21 @@ class JobClient:
             JobFailedError: If the job failed; the cause is the first error.
             JobCancelledError: If it was cancelled.
         """
-        self._check_loop()
+        self._check_caller("result")
         look = _InboxWatch(self._job).look
         with looking_on(look), self._body.told():
             return await self._job.wait()
+
+    if not TYPE_CHECKING:
+
+        def __await__(self) -> NoReturn:
+            """Say what can be awaited.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = "a job cannot be awaited: write `await job.result()` for its end"
+            raise UsageError(message)
 
     def _repr_html_(self) -> str:
         """Return graph and progress as HTML, for notebooks."""
@@ -695,6 +725,17 @@ class JobClient:
 
     def __repr__(self) -> str:
         return f"<JobClient {self.name!r} {self.state.value}>"
+
+
+_API: Final = str(Path(__file__).parent)
+
+
+def _is_engine_task() -> bool:
+    """Say whether the running asyncio task is the engine's, not one of a user's function."""
+    task = asyncio.current_task()
+    code = getattr(task and task.get_coro(), "cr_code", None)
+    place = "" if code is None else code.co_filename
+    return is_own_line(place) and not place.startswith(_API)
 
 
 # A remote job of which only the snapshots arrive here.
@@ -787,7 +828,7 @@ class JobBlock(AbstractAsyncContextManager[JobClient]):
             if not name.startswith("_"):
                 self._has_begun = True
             message = f"env.start() gives a block, which has no {name!r}: {_INSTEAD}"
-            raise AttributeError(message, name=name, obj=self)
+            raise AttributeError(message, name=name, obj=None)
 
         def __await__(self) -> NoReturn:
             """Say what can be awaited.

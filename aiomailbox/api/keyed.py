@@ -65,10 +65,12 @@ WindowT = TypeVar("WindowT")
 class Keyed(Grouped[K, T]):
     """The verbs of a stream that need a key; see `KeyedStream`."""
 
-    key: Callable[[T], K]
     _definition: JobDefinition
 
     if TYPE_CHECKING:
+
+        @property
+        def key(self) -> Callable[[T], K]: ...
 
         def _check_joinable(self, other: object, parameter: str) -> None: ...
 

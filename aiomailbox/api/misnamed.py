@@ -268,7 +268,16 @@ class Unfinished:
             """
             kind = type(self)
             text = no_such_name(kind, name, kind._called, kind._meant, kind._left)
-            raise AttributeError(text, name=name, obj=self)
+            raise AttributeError(text, name=name, obj=None)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set nothing that users would take for a setting.
+
+            Raises:
+                AttributeError: If the name is public.
+            """
+            refuse_setting(self, name, self._called)
+            super().__setattr__(name, value)
 
 
 class Hinting(type):
@@ -282,7 +291,29 @@ class Hinting(type):
             Raises:
                 AttributeError: Always.
             """
-            raise AttributeError(no_such_method(cls, name), name=name, obj=cls)
+            raise AttributeError(no_such_method(cls, name), name=name, obj=None)
+
+
+def refuse_setting(owner: object, name: str, called: str) -> None:
+    """Refuse a public attribute of what does not change, where it is set.
+
+    Args:
+        owner: The stream, or what leads to one.
+        name: The name of the attribute.
+        called: How users call the owner.
+
+    Raises:
+        AttributeError: If the name is public. Nothing would ever read it.
+    """
+    if name.startswith("_"):
+        return
+    kind = type(owner)
+    if callable(getattr(kind, name, None)):
+        text = f"{name!r} of {kind.__name__!r} is a method and cannot be set; write "
+        text += f"{called} = {called}.{name}(...)"
+    else:
+        text = no_such_name(kind, name, called, {})
+    raise AttributeError(text, name=name, obj=None)
 
 
 def no_such_verb(kind: type, name: str) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
 
 from aiomailbox import connectors
 from aiomailbox.api.adapted import OnlyProcess, as_object, of_pair
@@ -42,7 +42,7 @@ from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.fields import Fields
 from aiomailbox.api.joined import CoGroupedWindows, JoinedStreams, JoinedWindows
 from aiomailbox.api.keyed import Keyed
-from aiomailbox.api.misnamed import no_such_verb
+from aiomailbox.api.misnamed import no_such_verb, refuse_setting
 from aiomailbox.api.partitioned import PartitionWindowedStream
 from aiomailbox.api.placed import Placed
 from aiomailbox.api.typed import RecordTypeCheck
@@ -815,7 +815,16 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
             Raises:
                 AttributeError: Always.
             """
-            raise AttributeError(no_such_verb(type(self), name), name=name, obj=self)
+            raise AttributeError(no_such_verb(type(self), name), name=name, obj=None)
+
+        def __setattr__(self, name: str, value: object) -> None:
+            """Set nothing that users would take for a setting.
+
+            Raises:
+                AttributeError: If the name is public.
+            """
+            refuse_setting(self, name, "stream")
+            super().__setattr__(name, value)
 
     def __repr__(self) -> str:
         names = described_origins(self._origins)
@@ -944,8 +953,12 @@ class KeyedStream(Keyed[K, T], DataStream[T]):  # type: ignore[misc]
             definition,
             [replace(origin, partitioner=by_key) for origin in origins],
         )
-        self.key: Callable[[T], K] = key
         self._key = key
+
+    @property
+    def key(self) -> Callable[[T], K]:
+        """The function that gives the key of a record."""
+        return cast("Callable[[T], K]", self._key)
 
     def blocking(self) -> KeyedStream[K, T]:
         """Keep the records in files; see `DataStream.blocking`."""

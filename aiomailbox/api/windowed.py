@@ -21,7 +21,7 @@ from aiomailbox.api.build import (
 from aiomailbox.api.grouped import Grouped
 from aiomailbox.api.misnamed import OF_WINDOWS, Unfinished
 from aiomailbox.durations import duration_text, pipeline_ms
-from aiomailbox.errors import WrongTypeError
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.collector import Collector
@@ -47,7 +47,12 @@ from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction
 from aiomailbox.windowing.evictors import CountEvictor, Evictor
 from aiomailbox.windowing.functions import ProcessWindowContext, ProcessWindowFunction
 from aiomailbox.windowing.time_window import GlobalWindow
-from aiomailbox.windowing.triggers import CountTrigger, PurgingTrigger, Trigger
+from aiomailbox.windowing.triggers import (
+    CountTrigger,
+    NeverTrigger,
+    PurgingTrigger,
+    Trigger,
+)
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
@@ -372,6 +377,8 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
 
     def _windowed(self, name: str, on_error: OnError, **work: Any) -> DataStream[Any]:
         self._is_used = True
+        if "trigger" not in self._settings:
+            _check_fires(self._assigner)
         settings = {**self._settings, "on_error": check_on_error(on_error)}
         factory = partial(
             own_copy,
@@ -422,6 +429,22 @@ def counting(
         return windows.trigger(PurgingTrigger.of(CountTrigger.of(size)))
     every = CountTrigger.of(check_count(slide, "slide"))
     return windows.trigger(every).evictor(CountEvictor.of(size))
+
+
+def _check_fires(assigner: WindowAssigner[Any]) -> None:
+    """Refuse windows that never fire, and so never emit anything.
+
+    Raises:
+        InvalidArgumentError: If the assigner's own trigger is that of global windows.
+    """
+    if isinstance(assigner.default_trigger, NeverTrigger):
+        raise InvalidArgumentError(
+            "trigger",
+            f"{type(assigner).__name__} without one never fire, so nothing is emitted",
+            "Write .trigger(am.CountTrigger.of(n)) or another one before this, or "
+            "am.GlobalWindows.create_with_end_of_stream_trigger() for windows that fire "
+            "when the input ends.",
+        )
 
 
 def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, Final
 
@@ -111,6 +112,17 @@ class CheckpointFiles:
     def place(self) -> str:
         """The path or URL."""
         return f"{self.storage.place}/{self._below}".rstrip("/")
+
+    @property
+    def absence(self) -> str:
+        """Why there is no checkpoint, where its metadata was not found."""
+        name = os.path.basename(self.place)
+        found = "there is no _metadata, which a complete one has"
+        if "://" not in self.place and not os.path.exists(self.place):
+            found = f"there is no such directory, so {found}"
+        if name != "latest" and get_close_matches(name, ("latest",), 1, 0.7):
+            found = f'{found}. Is "latest" meant?'
+        return found
 
     def metadata(self) -> CheckpointMetadata:
         """Return what the metadata says.

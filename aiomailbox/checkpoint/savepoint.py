@@ -142,9 +142,7 @@ class Savepoint:
         try:
             self._metadata = self._files.metadata()
         except FileNotFoundError as error:
-            raise NoCheckpointError(
-                self._files.place, "there is no _metadata, which a complete one has"
-            ) from error
+            raise NoCheckpointError(self._files.place, self._files.absence) from error
 
     def __repr__(self) -> str:
         return f"<Savepoint {self._metadata.checkpoint_id} at {self._files.place!r}>"

@@ -443,9 +443,7 @@ class CheckpointStore:
             restored = files.restored(declared, allow_pickled_state=allow_pickled_state)
             return _named(restored, origin)
         except FileNotFoundError as error:
-            raise NoCheckpointError(
-                files.place, "there is no _metadata, which a complete one has"
-            ) from error
+            raise NoCheckpointError(files.place, files.absence) from error
 
     def close(self) -> None:
         """Give the claim back. Idempotent."""

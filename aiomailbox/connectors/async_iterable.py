@@ -221,6 +221,9 @@ class _AsyncReader:
             count = min(len(values), output.records_max)
             run = [values.popleft() for _ in range(count)]
             if self._offset is not None:
+                if not self._last:
+                    # A wrong name fails at once, and not with the first checkpoint.
+                    self._offset(run[0])
                 self._last = run[-1:]
             self._room.set_available()
             output.for_split(split.split_id).emit_run(ListRun(run))

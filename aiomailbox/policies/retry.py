@@ -127,6 +127,13 @@ class Retry:
 def _check_takes_one(
     function: Callable[..., Any], parameter: str, argument: str
 ) -> None:
+    call = getattr(function, "__call__", None)  # noqa: B004 -- the method is looked at
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call):
+        raise WrongTypeError(
+            parameter,
+            f"{function!r} is async, and is called without awaiting",
+            "Write def instead of async def.",
+        )
     if not accepts(function, 1):
         raise WrongTypeError(
             parameter,

@@ -28,6 +28,7 @@ from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.checkpoint.store import LATEST, CheckpointStore
 from aiomailbox.checkpoint.writer import decode_prepared
 from aiomailbox.errors import (
+    AioMailboxError,
     CheckpointFailedError,
     InvalidArgumentError,
     JobFinishedError,
@@ -37,7 +38,12 @@ from aiomailbox.errors import (
 from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.operators.core.operator import Pending
-from aiomailbox.operators.core.user_code import call_hook, naming_hook
+from aiomailbox.operators.core.user_code import (
+    call_hook,
+    is_users,
+    naming_hook,
+    user_location,
+)
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.retry import Retry
@@ -69,15 +75,24 @@ class _Entry:
     vertex: VertexId
     context: CommitterContext
     committer: Committer
+    line: str
 
     async def call(self, hook: str, call: Callable[[], Pending]) -> None:
         operator, uid = self.context.operator_name, self.context.uid
-        pending = call_hook(hook, operator, uid, call)
-        if pending is not None:
-            with naming_hook(hook, operator, uid):
-                await pending
-                # Where it cancelled the task that runs it, that arrives here.
-                await asyncio.sleep(0)
+        try:
+            pending = call_hook(hook, operator, uid, call)
+            if pending is not None:
+                with naming_hook(hook, operator, uid):
+                    await pending
+                    # Where it cancelled the task that runs it, that arrives here.
+                    await asyncio.sleep(0)
+        except AioMailboxError as error:
+            error.operator, error.uid = error.operator or operator, error.uid or uid
+            # A sink of the library has no line of the user's but the one that gave it.
+            if self.line and not is_users(user_location(error)):
+                found: Any = error
+                found.location = self.line
+            raise
 
 
 class JobCommitters:
@@ -228,7 +243,8 @@ def _entry(
     committer = call_hook("create_committer", item.name, item.uid, create, context)
     if committer is None:
         return None
-    return _Entry(node.operator_id, vertex, context, committer)
+    named: Mapping[str, Any] = getattr(item.factory, "keywords", {})
+    return _Entry(node.operator_id, vertex, context, committer, named.get("line", ""))
 
 
 _LIMITS: Final = "limits"
@@ -613,7 +629,17 @@ class JobCheckpoints:
             self._place = await run_in_thread(self._scratch.below, "")
         else:
             self._place = os.fspath(settings.directory)
-        await run_in_thread(self._make_store, self._place, settings.file_mode)
+        try:
+            await run_in_thread(self._make_store, self._place, settings.file_mode)
+        except OSError as error:
+            if settings.directory is None or error.errno is None:
+                raise
+            problem = (
+                f"{error.strerror}: no checkpoints can be written to {self._place!r}. "
+                "Give env.enable_checkpointing(..., directory=...) one where this "
+                "process may create files"
+            )
+            raise type(error)(error.errno, problem, error.filename) from error
         assert self._store is not None, "it was made"
 
     def _make_store(self, place: str, file_mode: int) -> None:
@@ -644,9 +670,7 @@ class JobCheckpoints:
                 lambda: files.restored(classes, allow_pickled_state=pickle)
             )
         except FileNotFoundError as error:
-            raise NoCheckpointError(
-                files.place, "there is no _metadata, which a complete one has"
-            ) from error
+            raise NoCheckpointError(files.place, files.absence) from error
 
     async def _close_store(
         self, store: CheckpointStore, state: JobState, *, is_refused: bool

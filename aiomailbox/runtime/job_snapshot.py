@@ -8,11 +8,12 @@ that knows its version.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.errors import CorruptStreamError
+from aiomailbox.errors import CorruptStreamError, InvalidArgumentError
 from aiomailbox.metrics.catalogue import DECLARED, Metric, MetricValue
 from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
@@ -320,7 +321,17 @@ class JobMetrics:
         )
 
     def total(self, name: str) -> int:
-        """Return a count summed over all operators that have it."""
+        """Return a count summed over all operators that have it; 0 if none has it yet.
+
+        Raises:
+            InvalidArgumentError: If no operator has it, and another name is close to it.
+        """
+        if not any(name in metrics for metrics in self.operators.values()):
+            close = get_close_matches(name, DECLARED, 1, 0.8)
+            if close and name not in DECLARED:
+                raise InvalidArgumentError(
+                    "name", f"no operator counts {name!r}", f"Is {close[0]!r} meant?"
+                )
         values = [metrics.get(name) for metrics in self.operators.values()]
         return sum(value for value in values if isinstance(value, int))
 

@@ -18,6 +18,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -94,6 +95,10 @@ class JobResult:
     duration_s: float
     stop_reason: str = ""
     finished_before: datetime | None = None
+
+
+# The job to whose tasks the running code belongs, and what that code has started.
+WITHIN: Final[ContextVar[JobMaster | None]] = ContextVar("aiomailbox job", default=None)
 
 
 class JobMaster:
@@ -458,6 +463,7 @@ class JobMaster:
             self._fail(error)
 
     async def _run(self) -> None:
+        WITHIN.set(self)
         name = self.graph.name
         self._beginning = self._part(self._begin(), f"beginning job {name!r}")
         # It was cancelled before it had begun: nothing of it needs to happen.

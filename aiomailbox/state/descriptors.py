@@ -192,6 +192,20 @@ class StateDescriptor:
                 f"state cannot be called {self.name!r}",
                 "Give it a non-empty string, unique within its operator.",
             )
+        ttl: Any = self.ttl_config
+        if ttl is not None and not isinstance(ttl, StateTtlConfig):
+            raise WrongTypeError(
+                "ttl",
+                f"{ttl!r} is not a StateTtlConfig",
+                "Write ttl=am.StateTtlConfig(am.hours(1)).",
+            )
+        default = getattr(self, "default", None)
+        if isinstance(default, type):
+            raise WrongTypeError(
+                "default",
+                f"{default.__name__} is a class and not a value",
+                f"Write default={default.__name__}(): each key gets a copy of it.",
+            )
         self._give_serializer()
 
     def __setstate__(self, state: dict[str, Any]) -> None:

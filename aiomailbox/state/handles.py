@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
+from aiomailbox.signatures import no_such_name
 from aiomailbox.state.descriptors import (
     AggregateFunction,
     ReduceFunction,
@@ -131,6 +132,25 @@ class Cell:
         self._forget(self._current.required(), self._namespace)
 
 
+_OF_VALUE: Final = {"set": "update(value)", "put": "update(value)", "get": "value()"}
+_OF_LIST: Final = {
+    "append": "add(value)",
+    "extend": "add_all(values)",
+    "value": "get()",
+}
+_OF_MAP: Final = {"set": "put(key, value)", "update": "put_all(entries)"}
+
+
+def _by_brackets(handle: object, *_: object) -> NoReturn:
+    """Say how entries of a map are read and written.
+
+    Raises:
+        TypeError: Always.
+    """
+    message = "map state has no [...]: write state.get(key) and state.put(key, value)"
+    raise TypeError(message)
+
+
 class _Handle:
     """State of one content of the current key.
 
@@ -139,9 +159,22 @@ class _Handle:
     """
 
     __slots__ = ("_cell",)
+    # What to write for a name of another library.
+    _meant: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, cell: ContentCell) -> None:
         self._cell = cell
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is meant.
+
+            Raises:
+                AttributeError: Always.
+            """
+            text = no_such_name(self, name, "state", self._meant)
+            raise AttributeError(text, name=name, obj=None)
 
     def clear(self) -> None:
         """Forget all there is."""
@@ -157,6 +190,7 @@ class ValueHandle(_Handle):
     """
 
     __slots__ = ("_default", "_shares_default")
+    _meant = _OF_VALUE
 
     def __init__(self, cell: ContentCell, default: Any) -> None:
         super().__init__(cell)
@@ -183,6 +217,7 @@ class ListHandle(_Handle):
     """A list of the current key."""
 
     __slots__ = ()
+    _meant = _OF_LIST
 
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
@@ -221,6 +256,11 @@ class MapHandle(_Handle):
     """A map of the current key."""
 
     __slots__ = ()
+    _meant = _OF_MAP
+
+    if not TYPE_CHECKING:
+        __getitem__ = _by_brackets
+        __setitem__ = _by_brackets
 
     def get(self, map_key: Any, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""
@@ -487,6 +527,7 @@ class TtlListHandle(_Elements):
     """A list of the current key whose elements expire one by one."""
 
     __slots__ = ()
+    _meant = _OF_LIST
 
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
@@ -529,6 +570,11 @@ class TtlMapHandle(_Elements):
     """A map of the current key whose entries expire one by one."""
 
     __slots__ = ()
+    _meant = _OF_MAP
+
+    if not TYPE_CHECKING:
+        __getitem__ = _by_brackets
+        __setitem__ = _by_brackets
 
     def get(self, map_key: Any, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""

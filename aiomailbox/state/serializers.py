@@ -593,8 +593,19 @@ class PickleSerializer:
         return hash(self.id)
 
     def encode(self, content: Any) -> bytes:
-        """Return the content, pickled."""
-        return pickle.dumps(content, protocol=5)
+        """Return the content, pickled.
+
+        Raises:
+            StateError: If Python cannot pickle it.
+        """
+        try:
+            return pickle.dumps(content, protocol=5)
+        except Exception as error:
+            kind = type(content).__qualname__
+            raise StateError(
+                f"state of type {kind} cannot be pickled: {error}. Keep what it is made "
+                "from in state, and make live objects, such as clients, in open()"
+            ) from error
 
     def decode(self, data: bytes) -> Any:
         """Return the content that was pickled.

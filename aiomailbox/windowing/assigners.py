@@ -435,9 +435,10 @@ def required_timestamp(timestamp: int | None) -> int:
     """
     if timestamp is None or timestamp == MIN_TIMESTAMP:
         raise TimestampError(
-            "a record has no event time, which event-time windows need. Call "
-            "assign_timestamps_and_watermarks(...) before the window, or use windows "
-            "in processing time."
+            "a record has no event time, which event-time windows need. Give its stream "
+            "a strategy with .with_timestamp_assigner(...), at the source or by "
+            "assign_timestamps_and_watermarks(strategy) before the window, or use "
+            "windows in processing time."
         )
     return timestamp
 

@@ -189,13 +189,20 @@ def test_an_error_is_one_of_python_too_where_one_fits(
 @pytest.mark.parametrize("on_error", [am.fail, am.skip])
 @pytest.mark.parametrize("is_source", [True, False])
 @pytest.mark.parametrize(
-    ("first", "warnings"), [(1_790_000_000, 1), (1_790_000_000_000, 0), (1000, 0)]
+    ("first", "unit"),
+    [
+        (1_790_000_000, "seconds"),
+        (1_790_000_000_000, ""),
+        (1_790_000_000_000_000, "microseconds"),
+        (1_790_000_000_000_000_000, "nanoseconds"),
+        (1000, ""),
+    ],
 )
-async def test_event_times_in_seconds_give_one_warning(
+async def test_event_times_in_another_unit_give_one_warning(
     env: am.StreamExecutionEnvironment,
     caplog: pytest.LogCaptureFixture,
     first: int,
-    warnings: int,
+    unit: str,
     is_source: bool,
     on_error: am.OnError,
 ) -> None:
@@ -209,5 +216,6 @@ async def test_event_times_in_seconds_give_one_warning(
             time, on_error=on_error
         )
     assert await stream.collect() == values
-    said = [r for r in caplog.records if "look like seconds" in r.message]
-    assert len(said) == warnings
+    said = [r.message for r in caplog.records if "event times look like" in r.message]
+    assert len(said) == bool(unit)
+    assert all(f" {unit} since" in text for text in said)

@@ -68,6 +68,28 @@ def test_a_setting_that_there_is_not_cannot_be_set(name: str, meant: str) -> Non
         setattr(env, name, 4)
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("parallelism", r"is stream\.set_parallelism meant"),
+        ("uid", r"is a method and cannot be set; write stream = stream\.uid\("),
+        ("key", r"."),
+    ],
+)
+def test_a_setting_of_a_stream_is_not_set_as_an_attribute(name: str, told: str) -> None:
+    numbers = am.StreamExecutionEnvironment().from_collection([1])
+    for stream in (numbers, numbers.key_by(lambda number: number)):
+        with pytest.raises(AttributeError, match=told):
+            setattr(stream, name, 4)
+
+
+def test_a_setting_of_windows_is_not_set_as_an_attribute() -> None:
+    numbers = am.StreamExecutionEnvironment().from_collection([1])
+    windows = numbers.window_all(am.TumblingEventTimeWindows.of(am.seconds(5)))
+    with pytest.raises(AttributeError, match=r"write windows = windows\.trigger\("):
+        setattr(windows, "trigger", am.CountTrigger.of(2))  # noqa: B010 -- for mypy
+
+
 def test_a_class_of_the_users_own_has_settings_of_its_own() -> None:
     class Env(am.StreamExecutionEnvironment):
         pass

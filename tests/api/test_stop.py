@@ -190,3 +190,57 @@ async def test_a_generator_that_never_gives_way_ends_the_job_as_a_cancel_would()
     # Once until it fails the job, and once until it is left behind.
     assert loop.time() - before <= 2 * 12.0 + 2
     assert len(told) > 2
+
+
+@pytest.mark.parametrize("call", ["stop", "cancel", "result"])
+@pytest.mark.parametrize("place", ["map", "map_async", "sink"])
+async def test_a_function_that_waits_for_its_own_job_is_refused(
+    env: Env, call: str, place: str
+) -> None:
+    jobs: list[am.JobClient] = []
+
+    async def ends_all(number: int) -> int:
+        await getattr(jobs[0], call)()
+        return number
+
+    stream = env.from_async_iterable(seconds)
+    if place == "sink":
+        stream.sink_to(ends_all)
+    else:
+        getattr(stream, place)(ends_all).sink_to(print)
+    with pytest.raises(am.JobFailedError, match=r"asyncio\.create_task") as failed:
+        async with env.start("itself", on_failure="log") as job:
+            jobs.append(job)
+            await job.result()
+    assert Path(__file__).name in str(failed.value.location)
+
+
+async def test_a_function_ends_its_job_in_a_task_of_its_own(env: Env) -> None:
+    jobs: list[am.JobClient] = []
+    ending: list[asyncio.Task[Any]] = []
+    seen: list[int] = []
+
+    async def ends_all(number: int) -> None:
+        seen.append(number)
+        if number == 3:
+            ending.append(asyncio.create_task(jobs[0].stop()))
+
+    env.from_async_iterable(seconds).sink_to(ends_all)
+    async with env.start("itself") as job:
+        jobs.append(job)
+        await job.result()
+    await ending[0]
+    assert job.state is am.JobState.FINISHED
+    assert seen == [0, 1, 2, 3]
+
+
+async def test_a_function_waits_for_another_job(env: Env) -> None:
+    async def runs_another(number: int) -> int:
+        inner = am.StreamExecutionEnvironment()
+        inner.from_collection([number]).sink_to(lambda value: None)
+        async with inner.start(f"inner {number}") as job:
+            await job.result()
+        return number
+
+    outer = env.from_collection([1, 2]).map_async(runs_another)
+    assert await outer.collect() == [1, 2]

@@ -512,6 +512,14 @@ async def _seconds(told: Told) -> None:
     await told.run(env)
 
 
+@line("event times look like microseconds or nanoseconds")
+async def _microseconds(told: Told) -> None:
+    env = new_env()
+    timed = MONOTONOUS.with_timestamp_assigner(lambda _: 1_700_000_000_000_000)
+    env.from_collection([1], timed).sink_to(drop)
+    await told.run(env)
+
+
 @line("`max_` compares text")
 async def _text(told: Told) -> None:
     env = new_env()

@@ -7,7 +7,7 @@ import functools
 import inspect
 import keyword
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, Never, TypeVar, overload
 
 from aiomailbox.errors import InvalidArgumentError, RecordTypeError, WrongTypeError
 from aiomailbox.operators.aggregates.compiled import (
@@ -599,7 +599,7 @@ class Aggregate(Generic[InT, OutT]):
         return compile_function(name, source, customs | names)
 
 
-def count(where: Condition | None = None) -> Aggregate[Any, int]:
+def count(*, where: Condition | None = None) -> Aggregate[Any, int]:
     """Count the records, or those for which ``where`` gives something true.
 
     Args:
@@ -759,13 +759,16 @@ def collect_list(
     return _single("collect_list", _itself if field is None else field, where)
 
 
-def aggregates(**named: AggregateFunction[Any, Any, Any]) -> Aggregate[Any, Any]:
+def aggregates(
+    *unnamed: Never, **named: AggregateFunction[Any, Any, Any]
+) -> Aggregate[Any, Any]:
     """Compute several aggregates at once; the result has a field for each.
 
     On a keyed stream the result also has the field ``key``, and in a window
     ``window_start`` and ``window_end``; they come first.
 
     Args:
+        *unnamed: Nothing: each aggregate needs a name.
         **named: The aggregates by the names of their fields: ready-made ones, or any
             object with the methods of `AggregateFunction`.
 
@@ -778,6 +781,12 @@ def aggregates(**named: AggregateFunction[Any, Any, Any]) -> Aggregate[Any, Any]
         >>> both.get_result(both.add("1.5", both.create_accumulator()))
         Result(n=1, total=1.5)
     """
+    if unnamed:
+        raise InvalidArgumentError(
+            "unnamed",
+            "each aggregate is a field of the result, and has no name",
+            "Name it: aggregates(n=count()).",
+        )
     if not named:
         raise InvalidArgumentError(
             "named", "there is no aggregate", "Write aggregates(n=count())."

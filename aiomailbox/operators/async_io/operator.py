@@ -55,6 +55,7 @@ from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
     check_function,
+    check_methods,
     checkpoint_listener,
     describe,
     refuse_generator,
@@ -97,6 +98,7 @@ class AsyncFunction:
         else:
             check_function(function, "function", arity=1)
             refuse_generator(function, "function", "Return one value a record.")
+            check_methods(function, "function", {"open": ("context",), "close": ()})
             kind = callable_kind(function)
         if kind is CallableKind.ASYNC_GENERATOR:
             raise WrongTypeError(

@@ -19,8 +19,22 @@ from aiomailbox.records.run import Run
 # Flink's default of pipeline.auto-watermark-interval.
 WATERMARK_INTERVAL_MS: Final = 200
 _LOOKS_PER_TIMEOUT: Final = 20
-# From September 2001 to May 2033: as milliseconds, two weeks of January 1970.
-_EPOCH_SECONDS: Final = range(1_000_000_000, 2_000_000_000)
+# Event times from September 2001 to May 2033 in other units, and how to convert them. As
+# milliseconds, the first are two weeks of January 1970, the others after year 33,000.
+_OTHER_UNITS: Final = {
+    "event times look like seconds since the epoch; milliseconds are expected": (
+        range(10**9, 2 * 10**9),
+        "multiply them by 1000, or return an aware datetime",
+    ),
+    "event times look like microseconds since the epoch; milliseconds are expected": (
+        range(10**15, 2 * 10**15),
+        "divide them by 1000 with //, or return an aware datetime",
+    ),
+    "event times look like nanoseconds since the epoch; milliseconds are expected": (
+        range(10**18, 2 * 10**18),
+        "divide them by 1_000_000 with //, or return an aware datetime",
+    ),
+}
 
 
 def rows_for_times(strategy: WatermarkStrategy) -> str:
@@ -62,19 +76,19 @@ def assign_timestamps(
         raise_as(operator.user_error(error), error)
     if assigner.is_new:
         assigner.is_new = False
-        warn_of_seconds(operator.context, timed)
+        warn_of_units(operator.context, timed)
     return timed
 
 
-def warn_of_seconds(context: RuntimeContext, run: Run) -> None:
-    """Warn if all event times of a run look like seconds since the epoch."""
+def warn_of_units(context: RuntimeContext, run: Run) -> None:
+    """Warn if all event times of a run look like another unit than milliseconds."""
     times = run.timestamps
-    if times and min(times) in _EPOCH_SECONDS and max(times) in _EPOCH_SECONDS:
-        context.log.warning(
-            "event times look like seconds since the epoch; milliseconds are expected",
-            event_time_ms=times[0],
-            remedy="multiply them by 1000, or return an aware datetime",
-        )
+    if not times:
+        return
+    earliest, latest = min(times), max(times)
+    for event, (plausible, remedy) in _OTHER_UNITS.items():
+        if earliest in plausible and latest in plausible:
+            context.log.warning(event, event_time_ms=times[0], remedy=remedy)
 
 
 class IdleTicks:

@@ -95,6 +95,20 @@ class OnError:
     action: ErrorAction
     tag: OutputTag[DeadLetter] | None = None
 
+    if not TYPE_CHECKING:
+
+        def __call__(self) -> NoReturn:
+            """Say how it is written, to who calls ``am.skip()``.
+
+            Raises:
+                WrongTypeError: Always.
+            """
+            raise WrongTypeError(
+                "on_error",
+                f"am.{self.action.value} is a policy and not a function",
+                f"Write on_error=am.{self.action.value}, without parentheses.",
+            )
+
 
 fail: Final = OnError(ErrorAction.FAIL)
 
@@ -393,4 +407,4 @@ class Context:
                 if here.partition(".")[0] in names
             }
             text = no_such_name(self, name, "context", meant)
-            raise AttributeError(text, name=name, obj=self)
+            raise AttributeError(text, name=name, obj=None)

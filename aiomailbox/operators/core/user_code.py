@@ -596,7 +596,7 @@ class FunctionStateContext:
                 AttributeError: Always.
             """
             text = no_such_name(self, name, "context", {"state": "keyed_state"})
-            raise AttributeError(text, name=name, obj=self)
+            raise AttributeError(text, name=name, obj=None)
 
 
 @runtime_checkable
@@ -820,7 +820,7 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
         if owner is not None:
             operator, uid = owner
         location = user_location(error)
-        if is_own_line(location):
+        if not is_users(location):
             location = ""
         failure = UserFunctionError(operator, uid, location, error)
         add_note(failure, place)

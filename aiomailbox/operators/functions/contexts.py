@@ -126,7 +126,7 @@ class TimerNames:
                 AttributeError: Always.
             """
             text = no_such_name(self, name, "context.timer_service", _MEANT_OF_TIMERS)
-            raise AttributeError(text, name=name, obj=self)
+            raise AttributeError(text, name=name, obj=None)
 
 
 # What Spark's and other names of methods mean.

@@ -24,7 +24,7 @@ from aiomailbox.operators.core.event_progress import (
     assign_timestamps,
     emit_progress,
     rows_for_times,
-    warn_of_seconds,
+    warn_of_units,
 )
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
@@ -555,7 +555,7 @@ class TimestampsAndWatermarksOperator(Operator):
             run = self._assign_or_take(run)
             if self._assigner is not None and self._assigner.is_new:
                 self._assigner.is_new = False
-                warn_of_seconds(self.context, run)
+                warn_of_units(self.context, run)
             reported = self._failures.report() if self._failures.waiting else None
         pending = then(reported, self.output.emit_run, run)
         follow_run(self._generator, run, self._guard)

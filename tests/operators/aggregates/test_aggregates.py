@@ -192,7 +192,11 @@ def test_what_is_no_aggregate_is_refused_by_its_name(bad: Any) -> None:
         aggregates(total=bad)
 
 
-@pytest.mark.parametrize("make", [sum_, mean, min_, max_, collect_list, count])
+def count_where(condition: Any) -> Any:
+    return count(where=condition)
+
+
+@pytest.mark.parametrize("make", [sum_, mean, min_, max_, collect_list, count_where])
 def test_a_selector_is_a_name_or_a_plain_function(make: Any) -> None:
     async def field(record: Any) -> Any:
         return record

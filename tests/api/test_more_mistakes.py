@@ -1,0 +1,250 @@
+"""Mistakes that once passed in silence, or ended in an error of the library's inside."""
+
+from __future__ import annotations
+
+import inspect
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.errors import UsageError
+
+Env = am.StreamExecutionEnvironment
+
+
+def stream_of(*values: Any) -> Any:
+    return Env().from_collection(list(values))
+
+
+class NoCommitter:
+    def create_writer(self, context: Any) -> Any: ...
+
+
+class NoEnumerator:
+    boundedness = am.Boundedness.BOUNDED
+
+    def create_reader(self, context: Any) -> Any: ...
+
+
+class Rules(am.BroadcastProcessFunction):
+    def process_element(self, value: Any, context: Any, out: Any) -> None: ...
+
+    def process_broadcast_element(self, value: Any, context: Any, out: Any) -> None: ...
+
+
+class OpensWithout:
+    async def open(self) -> None: ...
+
+    async def __call__(self, record: Any) -> Any:
+        return record
+
+
+async def again(given: Any) -> bool:
+    return True
+
+
+def as_any(one: Any) -> Any:
+    return one
+
+
+def global_windows() -> Any:
+    return stream_of(1).key_by(str).window(am.GlobalWindows.create())
+
+
+def both() -> Any:
+    env = Env()
+    return env.from_collection([1]).connect(env.from_collection([2]))
+
+
+ANY: Any = am
+REFUSED: list[tuple[Callable[[], object], list[str]]] = [
+    (
+        lambda: global_windows().aggregate(am.count()),
+        ["trigger", "never fire", "am.CountTrigger.of(n)"],
+    ),
+    (
+        lambda: global_windows().trigger(am.CountTrigger),
+        ["CountTrigger.of(...)"],
+    ),
+    (lambda: Env().from_source(ANY.FileSource), ["FileSource is a class"]),
+    (lambda: Env().from_source(ANY.Inbox), ["Inbox is a class", "Inbox(...)"]),
+    (
+        lambda: Env().from_source(as_any(NoEnumerator())),
+        ["NoEnumerator has no create_enumerator"],
+    ),
+    (
+        lambda: stream_of(1).sink_to(as_any(NoCommitter())),
+        ["NoCommitter has no create_committer"],
+    ),
+    (lambda: am.Retry(retry_if=again), ["retry_if", "def instead of async def"]),
+    (lambda: am.Retry(retry_on=again), ["retry_on", "def instead of async def"]),
+    (
+        lambda: am.ValueStateDescriptor("n", int, ttl=ANY.hours(1)),
+        ["ttl", "am.StateTtlConfig(am.hours(1))"],
+    ),
+    (
+        lambda: am.ValueStateDescriptor("n", default=list),
+        ["default", "a class and not a value", "default=list()"],
+    ),
+    (
+        lambda: stream_of(1).map_async(OpensWithout()),
+        ["OpensWithout.open", "def open(self, context)"],
+    ),
+    (lambda: stream_of(1).map(str, on_error=ANY.skip()), ["on_error=am.skip", "paren"]),
+    (lambda: ANY.aggregates(am.count()), ["aggregates(n=count())"]),
+    (
+        lambda: both().process(Rules()),
+        ["connect(rules.broadcast(descriptor))"],
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"), REFUSED, ids=lambda one: one[0] if type(one) is list else ""
+)
+def test_a_mistake_is_refused_where_it_is_written(
+    mistake: Callable[[], object], told: list[str]
+) -> None:
+    with pytest.raises(UsageError) as refused:
+        mistake()
+    for words in told:
+        assert words in str(refused.value)
+    file = Path(inspect.getfile(mistake)).name
+    assert any(Path(entry.path).name == file for entry in refused.traceback)
+
+
+def test_a_count_of_a_field_is_not_taken_for_one_of_what_is_true() -> None:
+    with pytest.raises(TypeError):
+        ANY.count("price")
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda one: one.value.set(5), "state.update(value)"),
+        (lambda one: one.value.get(), "state.value()"),
+        (lambda one: one.list.append(5), "state.add(value)"),
+        (lambda one: one.map.__setitem__("a", 5), "state.put(key, value)"),
+        (lambda one: one.map["a"], "state.get(key)"),
+    ],
+)
+@pytest.mark.parametrize("lives", [None, am.StateTtlConfig(am.hours(1))])
+async def test_a_name_of_elsewhere_leads_to_that_of_the_state(
+    use: Callable[[Any], object], told: str, lives: am.StateTtlConfig | None
+) -> None:
+    class Uses(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            state = context.keyed_state
+            self.value = state.get_value(am.ValueStateDescriptor("v", int, ttl=lives))
+            self.list = state.get_list(am.ListStateDescriptor("l", int, ttl=lives))
+            self.map = state.get_map(am.MapStateDescriptor("m", str, int, ttl=lives))
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            use(self)
+
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream_of(1).key_by(str).process(Uses()).collect()
+    assert told in str(failed.value)
+
+
+async def test_an_offset_that_is_in_no_record_fails_at_the_first_one() -> None:
+    async def read(after: Any) -> AsyncIterator[dict[str, int]]:
+        yield {"id": 1}
+
+    stream = Env().from_async_iterable(read, offset="idd")
+    with pytest.raises(am.JobFailedError, match=r"'idd'.*id"):
+        await stream.collect()
+
+
+async def test_a_misspelt_metric_is_not_zero() -> None:
+    env = Env()
+    env.from_collection([1, 2]).sink_to(lambda number: None)
+    async with env.start() as job:
+        await job.result()
+    assert job.metrics().total("num_records_in") == 2
+    assert job.metrics().total("a_metric_of_mine") == 0
+    with pytest.raises(am.InvalidArgumentError, match="Is 'num_records_in' meant"):
+        job.metrics().total("num_record_in")
+
+
+async def test_a_job_is_not_awaited_itself() -> None:
+    env = Env()
+    env.from_collection([1]).sink_to(lambda number: None)
+    async with env.start() as job:
+        with pytest.raises(UsageError, match=r"await job\.result\(\)"):
+            await as_any(job)
+        await job.result()
+
+
+@pytest.mark.parametrize("sink", ["parquet", "sql", "upsert"])
+async def test_a_target_that_is_refused_names_the_line_of_its_sink(
+    sink: str, tmp_path: Path
+) -> None:
+    database = tmp_path / "shop.db"
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("create table prices (price integer)")
+    env = Env()
+    stream = env.from_collection([{"price": 1}])
+    if sink == "parquet":
+        stream.sink_to(am.ParquetSink(tmp_path))
+    elif sink == "sql":
+        stream.sink_to(am.SqlSink(database, "none"))
+    else:
+        stream.sink_to(am.SqlSink(database, "prices", upsert_by=["price"]))
+    with pytest.raises(am.JobFailedError) as failed:
+        await env.execute()
+    assert Path(__file__).name in str(failed.value.location)
+    assert failed.value.operator in {"ParquetSink", "SqlSink"}
+
+
+async def test_a_place_where_no_checkpoint_can_be_is_told_with_its_argument(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    env = Env().enable_checkpointing(am.seconds(10), directory=file)
+    env.from_collection([1]).sink_to(lambda number: None)
+    with pytest.raises(am.JobFailedError, match="directory=") as failed:
+        await env.execute()
+    assert isinstance(failed.value.__cause__, NotADirectoryError)
+
+
+@pytest.mark.parametrize(
+    ("which", "told"), [("lastest", 'Is "latest" meant'), ("gone", "no such directory")]
+)
+async def test_a_checkpoint_that_is_not_there_is_told_with_the_reason(
+    which: str, told: str, tmp_path: Path
+) -> None:
+    env = Env()
+    env.from_collection([1]).sink_to(lambda number: None)
+    with pytest.raises(am.JobFailedError, match=told):
+        await env.execute(restore_from=tmp_path / which)
+
+
+async def test_state_that_cannot_be_pickled_ends_the_job_and_names_its_operator(
+    tmp_path: Path,
+) -> None:
+    class Keeps(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            by_pickle = am.ValueStateDescriptor("it", serializer=am.PickleSerializer())
+            self.it = context.keyed_state.get_value(by_pickle)
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            self.it.update(lambda: value)
+
+    once_or_more = am.CheckpointingMode.AT_LEAST_ONCE
+    env = Env().enable_checkpointing(
+        am.seconds(1), directory=tmp_path, mode=once_or_more
+    )
+    inbox: am.Inbox[int] = am.Inbox(5)
+    kept = env.from_source(inbox).key_by(lambda number: number)
+    kept.process(Keeps()).name("keeps").sink_to(lambda number: None)
+    await inbox.put(1)
+    with pytest.raises(am.JobFailedError, match="cannot be pickled") as failed:
+        await env.execute("pickles")
+    assert failed.value.operator == "keeps"
