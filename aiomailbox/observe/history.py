@@ -65,6 +65,7 @@ class JobHistory:
         self.number = number
         self._job: Shown | None = job
         self._clock = SystemClock()
+        self._started_ms: float = self._clock.now_ms()
         self._rows: deque[array[float]] = deque(maxlen=_ROWS_MAX)
         self._keys: tuple[str, ...] = ()
         self._counts: dict[str, float] = {}
@@ -141,10 +142,13 @@ class JobHistory:
         if snapshot is None:
             return None
         self._taken_s, self._json = now_s, snapshot.to_json()
+        # The time of a job that has ended stands still, and that of its snapshot does not.
+        began_ms = snapshot.taken_at_ms - snapshot.duration_s * 1000
+        self._started_ms = min(self._started_ms, began_ms)
         self._facts = {
             "job": snapshot.job,
             "state": snapshot.state,
-            "started_ms": snapshot.taken_at_ms - snapshot.duration_s * 1000,
+            "started_ms": self._started_ms,
             "duration_s": snapshot.duration_s,
             "restarts": snapshot.restarts,
             "failures": len(snapshot.failures),

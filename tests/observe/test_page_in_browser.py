@@ -314,7 +314,11 @@ async def test_all_jobs_of_the_program_are_there_with_their_restarts() -> None:
         assert followed == ["the job failed", "restart 2", "restart 1"]
         assert "restarted 2 times" in await page.inner_text("#facts")
         row = page.locator("#jobs tr", has=page.get_by_text("again", exact=True))
-        assert (await row.first.inner_text()).split("\t")[4:6] == ["2", "3"]
+        told = (await row.first.inner_text()).split("\t")
+        assert told[4:6] == ["2", "3"]
+        # It began before it failed, however much later it is looked at.
+        first_failure = page.locator("#failures tbody tr").last.locator("td").first
+        assert told[2] <= await first_failure.inner_text()
         # One that has ended is looked at again.
         await page.get_by_role("button", name="first", exact=True).first.click()
         await page.locator("#job", has_text="first").wait_for()
@@ -360,6 +364,8 @@ async def test_what_holds_the_job_up_is_the_same_in_box_row_and_sentence() -> No
         line = page.locator("#lines div:not([hidden])", has_text="records in")
         await line.wait_for()
         assert "M" in await line.locator("path").last.get_attribute("d")
+        heads = await page.locator("#operators th").all_inner_texts()
+        assert not {"late", "dead letters"} & set(heads), "there are none"
         await page.click("#tree summary")
         await page.locator("#waits details").first.wait_for()
         assert "of the engine" in await page.inner_text("#waits")

@@ -465,7 +465,7 @@ function operators(job) {
   const all = OPERATORS.toSpliced(1, 0, ["waits for", "long", (one) => withoutName(job, one)]);
   const cells = all.map(([, , read]) => job.operators.map((one) => read(one, now)));
   const isThere = (value, kind) => kind === "times" ? now || points(`busy ${value}`).length > 1
-    : Array.isArray(value) ? value[0] != null || points(value[1]).length
+    : Array.isArray(value) ? value[0] != null || points(value[1]).some((one) => one[1])
       : value != null && value !== "";
   const shown = all.map((_, place) => place)
     .filter((place) => cells[place].some((value) => isThere(value, all[place][1])));
