@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
+from aiomailbox.logs import library_log
 from aiomailbox.signatures import no_such_name
 from aiomailbox.state.descriptors import (
     AggregateFunction,
@@ -211,6 +212,45 @@ class ValueHandle(_Handle):
             self._cell.forget()
         else:
             self._cell.write(value)
+
+
+class LentValueHandle(ValueHandle):
+    """One value of the current key, whose default is an object that can change.
+
+    Args:
+        cell: Where it is.
+        default: The value of keys without one; each gets a copy of its own.
+        name: The state's name.
+    """
+
+    __slots__ = ("_lent", "_name")
+
+    def __init__(self, cell: ContentCell, default: Any, name: str) -> None:
+        super().__init__(cell, default)
+        self._name = name
+        # The copy that was returned last, unless a value was written after it.
+        self._lent: Any = None
+
+    def value(self) -> Any:
+        """Return the value, or a copy of the descriptor's default."""
+        value = self._cell.read()
+        if value is not None:
+            return value
+        if self._lent is not None and self._lent != self._default and self._name:
+            library_log().warning(
+                "the default of a state was changed and not written: the change is lost",
+                state=self._name,
+                remedy="write state.update(value) after changing the value",
+            )
+            # Once is enough.
+            self._name = ""
+        self._lent = copy_content(self._default)
+        return self._lent
+
+    def update(self, value: Any) -> None:
+        """Replace the value; None clears it."""
+        self._lent = None
+        super().update(value)
 
 
 class ListHandle(_Handle):

@@ -33,6 +33,7 @@ from aiomailbox.state.handles import (
     ContentTable,
     CurrentKey,
     Expiry,
+    LentValueHandle,
     ListHandle,
     MapHandle,
     ReducingHandle,
@@ -42,7 +43,7 @@ from aiomailbox.state.handles import (
     TtlMapHandle,
     ValueHandle,
 )
-from aiomailbox.state.snapshot import KeyedStateSnapshot, StateMeta
+from aiomailbox.state.snapshot import IMMUTABLE_TYPES, KeyedStateSnapshot, StateMeta
 from aiomailbox.state.store import (
     AggregatingState,
     ListState,
@@ -199,7 +200,10 @@ class KeyedStateStore(ABC, Generic[TableT]):
             StateError: If the name is in use for another kind of state.
         """
         cell = self._expiring_cell(descriptor, namespace)
-        return ValueHandle(cell, descriptor.default)
+        default = descriptor.default
+        if type(default) in IMMUTABLE_TYPES:
+            return ValueHandle(cell, default)
+        return LentValueHandle(cell, default, descriptor.name)
 
     def get_list(
         self, descriptor: ListStateDescriptor[ValueT], namespace: Any = VOID

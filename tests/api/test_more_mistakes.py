@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -248,3 +248,53 @@ async def test_state_that_cannot_be_pickled_ends_the_job_and_names_its_operator(
     with pytest.raises(am.JobFailedError, match="cannot be pickled") as failed:
         await env.execute("pickles")
     assert failed.value.operator == "keeps"
+
+
+class Price(NamedTuple):
+    price: int
+
+
+def as_dict(record: Any) -> Any:
+    return record["price"]
+
+
+def as_object(record: Any) -> Any:
+    return record.price
+
+
+@pytest.mark.parametrize(
+    ("record", "read", "told"),
+    [
+        (Price(1), as_dict, r"write record\.price\."),
+        ({"price": 1}, as_object, r"write record\['price'\]\."),
+    ],
+)
+@pytest.mark.parametrize("verb", ["map", "filter"])
+async def test_a_field_that_is_read_in_the_wrong_way_is_told_how(
+    record: Any, read: Any, told: str, verb: str
+) -> None:
+    stream = getattr(stream_of(record), verb)(read)
+    with pytest.raises(am.JobFailedError, match=told):
+        await stream.collect()
+
+
+@pytest.mark.parametrize("writes", [True, False])
+async def test_a_changed_default_that_is_not_written_is_told_once(
+    writes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Keeps(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            kept = am.ValueStateDescriptor("kept", list, default=[])
+            self.kept = context.keyed_state.get_value(kept)
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            kept = self.kept.value()
+            kept.append(value)
+            if writes:
+                self.kept.update(kept)
+            out.collect(len(self.kept.value()))
+
+    found = await stream_of(1, 1, 2).key_by(str).process(Keeps()).collect()
+    assert found == ([1, 2, 1] if writes else [0, 0, 0])
+    told = [one for one in caplog.records if "is lost" in one.getMessage()]
+    assert len(told) == (not writes)

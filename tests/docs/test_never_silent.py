@@ -520,6 +520,21 @@ async def _microseconds(told: Told) -> None:
     await told.run(env)
 
 
+@line("the default of a state is changed, and not written with `update`")
+async def _changed_default(told: Told) -> None:
+    class Keeps(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            kept = am.ValueStateDescriptor("kept", list, default=[])
+            self.kept = context.keyed_state.get_value(kept)
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            self.kept.value().append(value)
+
+    env = new_env()
+    env.from_collection([1, 1]).key_by(str).process(Keeps()).sink_to(drop)
+    await told.run(env)
+
+
 @line("`max_` compares text")
 async def _text(told: Told) -> None:
     env = new_env()

@@ -66,6 +66,28 @@ def is_closing(error: BaseException) -> bool:
     )
 
 
+def _hint(error: BaseException, record: Any) -> str:
+    """Say how a field of a record is read, where it was read as one of another kind.
+
+    Example:
+        >>> try:
+        ...     {"price": 3}.price
+        ... except AttributeError as error:
+        ...     _hint(error, error.obj)
+        "A dict has its fields by name: write record['price']."
+    """
+    if isinstance(error, AttributeError) and type(record) is dict:
+        if error.obj is record and error.name in record:
+            return f"A dict has its fields by name: write record[{error.name!r}]."
+    elif isinstance(error, TypeError) and isinstance(record, tuple):
+        fields: tuple[str, ...] = getattr(record, "_fields", ())
+        if fields and str(error).startswith("tuple indices must be integers"):
+            return (
+                f"The fields of this record are attributes: write record.{fields[0]}."
+            )
+    return ""
+
+
 def raise_as(failure: BaseException, error: BaseException) -> NoReturn:
     """Raise what an error was made into, with the error as its cause.
 
@@ -247,6 +269,9 @@ class RecordFailures:
         failure = self.user_error(error)
         for each in record:
             text = shortened(each)
+            hint = _hint(error, each)
+            if hint and isinstance(failure, UserFunctionError):
+                failure.args = (f"{failure}. {hint}",)
             add_note(failure, f"the record: {text}")
             if isinstance(failure, UserFunctionError):
                 failure.record = text
