@@ -49,6 +49,7 @@ class TimestampAssigner:
 
     Attributes:
         field: The field's name, or None for a function; for columns.
+        function: The function, or None for a field.
         is_new: Whether what it finds has not been looked at yet.
 
     Example:
@@ -60,11 +61,11 @@ class TimestampAssigner:
     def __init__(self, spec: AssignerSpec) -> None:
         self.field: str | None = spec if isinstance(spec, str) else None
         self.is_new: bool = True
-        self._function: Callable[..., Any] | None = None
+        self.function: Callable[..., Any] | None = None
         self._takes_previous = False
         if not isinstance(spec, str):
             _check_function(spec)
-            self._function = spec
+            self.function = spec
             self._takes_previous = _takes_two(spec)
 
     def timed(self, run: Run) -> Run:
@@ -107,20 +108,20 @@ class TimestampAssigner:
         Raises:
             TimestampError: As `assign`.
         """
-        if self._function is None:
+        if self.function is None:
             assert self.field is not None
             found = _field(self.field, value)
         elif self._takes_previous:
-            found = self._function(value, previous)
+            found = self.function(value, previous)
         else:
-            found = self._function(value)
+            found = self.function(value)
         return found if type(found) is int else _converted([found], [value])[0]
 
     def _find(self, run: Run, values: list[Any]) -> list[Any]:
-        if self._function is None:
+        if self.function is None:
             assert self.field is not None
             return _field_of_all(self.field, values)
-        function = self._function
+        function = self.function
         if self._takes_previous:
             before = _previous(run)
             return [function(v, time) for v, time in zip(values, before, strict=True)]

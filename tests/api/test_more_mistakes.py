@@ -298,3 +298,14 @@ async def test_a_changed_default_that_is_not_written_is_told_once(
     assert found == ([1, 2, 1] if writes else [0, 0, 0])
     told = [one for one in caplog.records if "is lost" in one.getMessage()]
     assert len(told) == (not writes)
+
+
+async def test_an_event_time_that_is_none_names_the_function_that_gave_it() -> None:
+    def at(record: Any) -> Any:
+        return "noon"
+
+    time = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(at)
+    stream = Env().from_collection([1], time)
+    with pytest.raises(am.JobFailedError, match="'noon'") as failed:
+        await stream.collect()
+    assert Path(__file__).name in str(failed.value.location)

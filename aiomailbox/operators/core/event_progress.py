@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final
 
 from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.eventtime.generators import RelativeClock
@@ -71,6 +71,9 @@ def assign_timestamps(
         timed = assigner.timed(run)
     except TimestampError as error:
         add_note(error, f"in {operator.place}")
+        if assigner.function is not None:
+            found: Any = error
+            found.location = describe(assigner.function)
         raise
     except USER_ERRORS as error:
         raise_as(operator.user_error(error), error)
