@@ -342,6 +342,9 @@ class GarbageTime:
         )
 
 
+_COLLECTED: Final = GarbageTime.__call__.__code__
+
+
 class _QuickSwitches:
     """Lets threads take turns quickly, for as long as one of several asks for it."""
 
@@ -627,6 +630,9 @@ def _at_work(frame: FrameType | None, inside: FrameType | None) -> list[FrameTyp
     Those that run the loop are the program's, and asyncio's, and not at work now.
     """
     frames: list[FrameType] = []
+    if frame is not None and frame.f_code is _COLLECTED:
+        # A collection lets other threads in here; it is the work of who it came over.
+        frame = frame.f_back
     while inside is not None and frame is not None and frame.f_code is not _HANDLE:
         frames.append(frame)
         frame = None if frame is inside else frame.f_back
