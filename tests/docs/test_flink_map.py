@@ -49,5 +49,6 @@ def member(owner: object, name: str) -> object:
     if hasattr(owner, name):
         return getattr(owner, name)
     assert inspect.isclass(owner), f"{owner!r} has no {name}"
-    assert f"self.{name} =" in inspect.getsource(owner), f"{owner!r} has no {name}"
+    made = rf"self\.{name}(: [^=]+)? ="
+    assert re.search(made, inspect.getsource(owner)), f"{owner!r} has no {name}"
     return None

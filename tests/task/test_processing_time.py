@@ -285,6 +285,7 @@ async def test_a_late_fixed_rate_has_one_mail_and_misses_no_nominal_time() -> No
 
 
 async def test_a_fixed_delay_counts_from_the_end_of_its_mail() -> None:
+    """MB-91."""
     task = Mailed()
 
     async def slowly(timestamp_ms: int) -> None:
