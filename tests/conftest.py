@@ -42,6 +42,7 @@ SYSTEM = (
     "tests/connectors/exactly_once/",
     "tests/connectors/spark/inside/", "tests/connectors/spark/test_connect.py",
     "tests/connectors/spark/test_follower.py", "tests/connectors/spark/test_java.py",
+    "tests/connectors/spark/test_local_cluster.py",
     "tests/connectors/spark/test_lost.py", "tests/connectors/spark/test_messages.py",
     "tests/connectors/spark/test_parquet_readers.py",
     "tests/connectors/spark/test_random_pipelines.py",

@@ -907,7 +907,7 @@ class TestActionThatDoesNothing:
     async def test_time_goes_on_beside_it(self) -> None:
         """Where time stands still while there is something to run."""
         async with MailboxProcessor(lambda _: None):
-            await asyncio.sleep(100)
+            await asyncio.sleep(5)
 
     async def test_an_action_that_works_does_not_rest(self, clock: Any) -> None:
         steps = 0

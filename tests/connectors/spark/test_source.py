@@ -503,9 +503,22 @@ class TestEnds:
         await driven.close()
 
     async def test_a_partition_whose_task_gave_its_slot_back_comes_by_another_job(
-        self, spark: Any, drive: Any, monkeypatch: pytest.MonkeyPatch
+        self, spark: Any, drive: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     ) -> None:
         left: list[int] = []
+        gate = str(tmp_path / "gate")
+
+        def first_ends_late(batches: Any) -> Any:
+            # Else it might be over before the second one's task has begun.
+            import os
+            import time
+
+            number = 0
+            for batch in batches:
+                number = batch.column(0)[0].as_py()
+                yield batch
+            while number < 2000 and not os.path.exists(gate):
+                time.sleep(0.01)
 
         def to_leave(self: Any, now_s: float, patience_s: float) -> Any:
             """Let the last one leave once, as if the partition in turn had no slot."""
@@ -517,6 +530,7 @@ class TestEnds:
             last.tell(packing.LEAVE, 0)
             last.has_left = True
             self.on_lost(last)
+            Path(gate).touch()
             return last
 
         monkeypatch.setattr(pushing.Arrivals, "to_leave", to_leave)
@@ -525,6 +539,7 @@ class TestEnds:
         before = scheduler.numTotalJobs()
         # More than may come ahead: the second one waits in the middle.
         df = spark.range(0, 4000, 1, 2).selectExpr("id", "repeat('x', 20000) AS text")
+        df = df.mapInArrow(first_ends_late, df.schema)
         driven = drive(SparkSource(df, read="push", batch_rows=100))
         rows = await driven.read()
         await driven.close()
