@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from tests.sources import parsed
+
 TESTS = Path(__file__).parent
 UNTESTED = TESTS / "untested_scenarios.toml"
 
@@ -136,7 +138,7 @@ def collect(root: Path = TESTS) -> Coverage:
     """Read all tests below a directory without running them."""
     coverage = Coverage()
     for path in sorted(root.rglob("test_*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         for node in ast.walk(tree):
             if not isinstance(
                 node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef

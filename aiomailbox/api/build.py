@@ -87,8 +87,9 @@ def described_in(code: CodeType) -> tuple[set[str], bool]:
     """
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(code)))
-    except (OSError, TypeError, SyntaxError):
-        # Typed into a console, or in the middle of an expression.
+    except (OSError, TypeError, SyntaxError, SystemError):
+        # Typed into a console, in the middle of an expression, or, on CPython 3.11, parsed
+        # while the garbage collector let something else be parsed.
         return set(), True
     names: set[str] = set()
     unnamed = False

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -17,6 +19,6 @@ def package() -> Path:
 def trees(package: Path) -> dict[str, ast.Module]:
     """Give the syntax tree of each module, by its path inside the repository."""
     return {
-        str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8"))
+        str(path.relative_to(ROOT)): parsed(path)
         for path in sorted(package.rglob("*.py"))
     }

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from tests.docs.sentences import sentences_of
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 WORDS_MAX = 45
@@ -125,7 +126,7 @@ def test_no_docstring_of_the_reference_has_to_be_read_twice() -> None:
 
 def texts_of_errors(path: Path) -> Iterator[str]:
     """Yield the texts that a module gives to errors and warnings."""
-    for call in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for call in ast.walk(parsed(path)):
         if isinstance(call, ast.Call) and ERRORS.search(ast.unparse(call.func)):
             for argument in [*call.args, *(each.value for each in call.keywords)]:
                 if isinstance(argument, ast.Constant):

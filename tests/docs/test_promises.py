@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.sentences import sentences_of
+from tests.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 TABLE: dict[str, dict[str, str | list[str]]] = tomllib.loads(
@@ -38,7 +39,7 @@ def one_line(text: str) -> str:
 @cache
 def names_of_tests(path: Path) -> frozenset[str]:
     """Return the names of the tests in a module."""
-    tree = ast.parse(path.read_text("utf-8"))
+    tree = parsed(path)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     return frozenset(
         node.name for node in ast.walk(tree) if isinstance(node, functions)

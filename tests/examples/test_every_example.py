@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.sources import parsed
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 PACKAGES = sorted(path.parent for path in (ROOT / "examples").glob("*/__main__.py"))
@@ -17,9 +19,7 @@ def test_an_example_has_a_test_that_loads_it(example: Path) -> None:
     test = Path(__file__).with_name(f"test_{example.stem}.py")
     assert test.exists(), f"write tests/examples/{test.name}"
     names = {
-        node.value
-        for node in ast.walk(ast.parse(test.read_text("utf-8")))
-        if isinstance(node, ast.Constant)
+        node.value for node in ast.walk(parsed(test)) if isinstance(node, ast.Constant)
     }
     assert names & {example.stem, example.name}, f"{test.name} does not run {example}"
 
@@ -30,7 +30,7 @@ def test_a_package_of_examples_has_tests_that_run_it(package: Path) -> None:
     imported = {
         node.module
         for test in tests
-        for node in ast.walk(ast.parse(test.read_text("utf-8")))
+        for node in ast.walk(parsed(test))
         if isinstance(node, ast.ImportFrom)
     }
     assert f"examples.{package.name}.__main__" in imported
