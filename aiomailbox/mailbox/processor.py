@@ -36,9 +36,8 @@ from aiomailbox.supervision import outlast
 # itself again cannot starve the input. While the default action is suspended the loop
 # runs mail one by one and sleeps in between. Nothing else is tested: every change of a
 # flag comes with a mail. After a slice of about a millisecond the loop lets the event
-# loop run. An action that has used up its turns long before its slice, without mail,
-# has nothing to do and does not say so: it rests for some milliseconds, or until mail
-# comes.
+# loop run. An action whose turns all took next to no time, without mail, has nothing to
+# do and does not say so: it rests for some milliseconds, or until mail comes.
 
 
 ResultT = TypeVar("ResultT")

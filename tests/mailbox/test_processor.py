@@ -884,23 +884,28 @@ class TestActionThatDoesNothing:
         processor = MailboxProcessor(lambda _: 7)
         assert await processor.run_mailbox_step()
 
-    @pytest.mark.real_time
     @pytest.mark.parametrize("is_async", [False, True])
-    async def test_it_does_not_spin(self, is_async: bool) -> None:
+    # A call that does nothing takes longer on a slow machine.
+    @pytest.mark.parametrize("call_us", [0, 0.3, 1, 2, 3.5])
+    async def test_it_does_not_spin(
+        self, is_async: bool, call_us: float, clock: Any
+    ) -> None:
         calls = 0
 
         def nothing(_: MailboxController) -> None:
             nonlocal calls
             calls += 1
+            clock.seconds += call_us / 1e6
 
         async def nothing_later(controller: MailboxController) -> None:
             nothing(controller)
 
-        async with MailboxProcessor(nothing_later if is_async else nothing) as mailbox:
+        action = nothing_later if is_async else nothing
+        async with MailboxProcessor(action, clock=clock) as mailbox:
             began = calls
             await asyncio.sleep(1)
-            # A loop that spins makes millions of calls in a second.
-            assert calls - began < 300_000
+            # Rests of 1, 2, 4 and then 8 ms, and at most 1,024 calls before each.
+            assert 0 < calls - began <= 1024 * 130
             # Mail does not wait for the end of the rest.
             assert await mailbox.submit(int) == 0
 
