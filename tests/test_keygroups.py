@@ -18,7 +18,6 @@ from aiomailbox.keygroups.assignment import (
     key_group_range,
     murmur_hash,
     operator_index,
-    rescale_key_groups,
 )
 
 
@@ -151,9 +150,13 @@ def test_ranges_end_where_flinks_do(max_parallelism: int, ends: list[int]) -> No
 
 def test_from_two_to_three_subtasks_the_middle_one_reads_both() -> None:
     """SEM-134."""
+    old, new = (
+        [key_group_range(128, count, index) for index in range(count)]
+        for count in (2, 3)
+    )
     read = [
-        sorted({piece.old_subtask for piece in subtask.pieces})
-        for subtask in rescale_key_groups(128, 2, 3)
+        [index for index, theirs in enumerate(old) if mine.intersection(theirs)]
+        for mine in new
     ]
     assert read == [[0], [0, 1], [1]]
 
@@ -190,22 +193,16 @@ def test_the_default_max_parallelism_leaves_room_to_grow() -> None:
 
 
 @given(st.integers(1, 200), st.data())
-def test_rescaling_moves_every_key_group_from_its_old_owner_to_its_new_one(
+def test_the_range_of_a_subtask_is_the_groups_it_owns(
     max_parallelism: int, data: st.DataObject
 ) -> None:
-    old = data.draw(st.integers(1, max_parallelism))
-    new = data.draw(st.integers(1, max_parallelism))
-    moved = [
-        (group, piece.old_subtask, index)
-        for index, subtask in enumerate(rescale_key_groups(max_parallelism, old, new))
-        for piece in subtask.pieces
-        for group in range(piece.start, piece.end + 1)
+    parallelism = data.draw(st.integers(1, max_parallelism))
+    owners = [
+        (group, index)
+        for index in range(parallelism)
+        for group in key_group_range(max_parallelism, parallelism, index).key_groups
     ]
-    assert moved == [
-        (
-            group,
-            operator_index(group, old, max_parallelism),
-            operator_index(group, new, max_parallelism),
-        )
+    assert owners == [
+        (group, operator_index(group, parallelism, max_parallelism))
         for group in range(max_parallelism)
     ]

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.keygroups.assignment import key_group_range, rescale_key_groups
+from aiomailbox.keygroups.assignment import key_group_range
 
 FILE = "key_group_rescale"
 
 
 def run_case(case: dict[str, Any]) -> None:
-    """Compare the old ranges, the new ranges and the pieces."""
-    max_parallelism, old = case["max_parallelism"], case["old_parallelism"]
-    old_ranges = [list(key_group_range(max_parallelism, old, i)) for i in range(old)]
-    assert old_ranges == case["old_ranges"]
-    new_subtasks = rescale_key_groups(max_parallelism, old, case["new_parallelism"])
-    for subtask, expected in zip(new_subtasks, case["new_subtasks"], strict=True):
-        assert list(subtask.key_groups) == expected["range"]
-        assert [list(piece) for piece in subtask.pieces] == expected["from"]
+    """Compare the old ranges, the new ranges and what they share."""
+    max_parallelism = case["max_parallelism"]
+    old, new = (
+        [key_group_range(max_parallelism, count, index) for index in range(count)]
+        for count in (case["old_parallelism"], case["new_parallelism"])
+    )
+    assert [list(each) for each in old] == case["old_ranges"]
+    for mine, expected in zip(new, case["new_subtasks"], strict=True):
+        assert list(mine) == expected["range"]
+        shared = [(index, mine.intersection(each)) for index, each in enumerate(old)]
+        assert [[index, *part] for index, part in shared if part] == expected["from"]
