@@ -741,8 +741,6 @@ def sink_transformation(
         run_in: Where a function runs.
     """
     functions: tuple[FunctionInfo, ...] = ()
-    # A function has a line of its own.
-    line = caller_location() if hasattr(sink, "create_writer") else ""
     if hasattr(sink, "create_writer") and not isinstance(sink, type):
         found = cast("Sink", sink)
         _check_parts(sink, "sink", ("create_committer",))
@@ -776,7 +774,7 @@ def sink_transformation(
     knowing = getattr(found, "for_fields", None)
     if knowing is not None:
         found = knowing(known_fields(origins))
-    factory = partial(SinkOperator, found, on_error=check_on_error(on_error), line=line)
+    factory = partial(SinkOperator, found, on_error=check_on_error(on_error))
     return Transformation(
         name,
         factory,
@@ -784,4 +782,5 @@ def sink_transformation(
         functions=functions,
         sink=found,
         takes_columns=getattr(found, "takes_columns", False),
+        line=caller_location(),
     )

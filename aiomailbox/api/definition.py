@@ -52,7 +52,7 @@ class JobDefinition:
         sinks: What `execute` runs: transformations whose effects are wanted.
         executed: What it has run last, to be explained.
         taken_by: The job that has taken what ended in sinks before; "" if there was none.
-        declared: The newest operators that no job has run, with the user's lines.
+        declared: The newest operators that no job has run.
     """
 
     parallelism: int = 1
@@ -62,13 +62,14 @@ class JobDefinition:
     sinks: list[Transformation] = field(default_factory=list)
     executed: list[Transformation] = field(default_factory=list)
     taken_by: str = ""
-    declared: deque[tuple[Transformation, str]] = field(
+    declared: deque[Transformation] = field(
         default_factory=partial(deque, maxlen=_DECLARED_MAX)
     )
 
     def declare(self, item: Transformation) -> list[Origin]:
         """Keep an operator that the user has written, and return its results' origins."""
-        self.declared.append((item, caller_location()))
+        item.line = caller_location()
+        self.declared.append(item)
         return [Origin(item)]
 
     def change(
@@ -97,20 +98,17 @@ class JobDefinition:
         item.changed_by = f"{call} at {caller_location()}"
         return copy
 
-    def forget_unread(self) -> list[tuple[Transformation, str]]:
-        """Return the last operators of branches that no job has run, with their lines.
-
-        They are not returned again.
-        """
+    def forget_unread(self) -> list[Transformation]:
+        """Return the last operators of branches that no job has run, and not again."""
         declared = list(self.declared)
         self.declared.clear()
         inputs = {
             id(origin.transformation)
-            for item, _ in declared
+            for item in declared
             for united in item.inputs
             for origin in united
         }
-        return [found for found in declared if id(found[0]) not in inputs]
+        return [item for item in declared if id(item) not in inputs]
 
     def job_graph(
         self,
@@ -225,24 +223,20 @@ class JobDefinition:
         _check_finished(config)
         job = place.deploy(graph, config, clock=self.clock, handovers=handovers or {})
         run = {id(item) for item in reachable(sinks)}
-        left = [found for found in self.declared if id(found[0]) not in run]
+        left = [item for item in self.declared if id(item) not in run]
         self.declared.clear()
         self.declared.extend(left)
         return job
 
 
 def _put(
-    items: MutableSequence[Any], item: Transformation, copy: Transformation
+    items: MutableSequence[Transformation], item: Transformation, copy: Transformation
 ) -> bool:
     """Put a copy in the place of an operator, if it is there; say whether it was."""
     # The newest are asked for.
     for place in range(len(items) - 1, -1, -1):
-        found = items[place]
-        if found is item:
+        if items[place] is item:
             items[place] = copy
-            return True
-        if isinstance(found, tuple) and found[0] is item:
-            items[place] = (copy, *found[1:])
             return True
     return False
 

@@ -753,11 +753,11 @@ async def _take_over(job: JobClient) -> str | None:
 
 def _warn_of_unread(job: JobMaster, definition: JobDefinition) -> None:
     """Warn of branches that end in no sink: their operators do not run."""
-    for item, line in definition.forget_unread():
+    for item in definition.forget_unread():
         job.services.log.warning(
             "an operator does not run, as nothing reads its results",
             operator=item.name,
-            line=line,
+            line=item.line,
             remedy="end the stream with sink_to(...), or run it by itself, e.g. with "
             "`await stream.collect()`",
         )

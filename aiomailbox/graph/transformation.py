@@ -111,6 +111,7 @@ class Transformation:
         sink: The sink, if this is one.
         changed_by: The call, with its line, that returned a stream of a changed copy;
             "" if there was none. A job that uses both would run the operator twice.
+        line: Where the user made it, as ``file:line``; "" if that is not known.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Transformation:
     source: Source[Any] | None = None
     sink: Sink | None = None
     changed_by: str = ""
+    line: str = ""
 
 
 def reachable(sinks: list[Transformation]) -> list[Transformation]:

@@ -424,6 +424,7 @@ class TaskBuilder:
                     node.operator_id,
                     ", ".join(one.text for one in item.functions),
                     tags_given(item),
+                    item.line,
                 )
             )
         gates = [

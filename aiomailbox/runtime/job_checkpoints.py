@@ -243,8 +243,7 @@ def _entry(
     committer = call_hook("create_committer", item.name, item.uid, create, context)
     if committer is None:
         return None
-    named: Mapping[str, Any] = getattr(item.factory, "keywords", {})
-    return _Entry(node.operator_id, vertex, context, committer, named.get("line", ""))
+    return _Entry(node.operator_id, vertex, context, committer, item.line)
 
 
 _LIMITS: Final = "limits"

@@ -22,12 +22,18 @@ NO_KEY: Any = object()
 
 
 class CurrentKey:
-    """The key of a store that state objects refer to."""
+    """The key of a store that state objects refer to.
 
-    __slots__ = ("key",)
+    Attributes:
+        key: The key, or `NO_KEY`.
+        place: The operator, as errors name it; "" if it is not known.
+    """
+
+    __slots__ = ("key", "place")
 
     def __init__(self) -> None:
         self.key: Any = NO_KEY
+        self.place: str = ""
 
     def required(self) -> Any:
         """Return the key.
@@ -36,10 +42,12 @@ class CurrentKey:
             StateError: If there is none.
         """
         if self.key is NO_KEY:
+            place = f"{self.place}: " if self.place else ""
             raise StateError(
-                "keyed state was used while no key is current. It can be used while a "
-                "record or a timer of a keyed stream is processed, not in open() or "
-                "close()."
+                f"{place}keyed state was used while no key is current. It can be used "
+                "while a record or a timer of a keyed stream is processed: not in open() "
+                "or close(), and not in a task or callback that goes on when the function "
+                "has returned. Await in the function what it starts, or use process_async."
             )
         return self.key
 

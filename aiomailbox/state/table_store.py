@@ -187,6 +187,10 @@ class KeyedStateStore(ABC, Generic[TableT]):
         """
         return self._current.required()
 
+    def used_by(self, place: str) -> None:
+        """Let errors name the operator whose state this is."""
+        self._current.place = place
+
     def set_current_key(self, key: Any) -> None:
         """Make ``key`` the key that state objects refer to; None for no key."""
         self._current.key = NO_KEY if key is None else key

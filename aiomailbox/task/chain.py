@@ -166,6 +166,7 @@ class TaskRuntimeContext(Context):
         self.task_name: str = environment.task_name
         self.operator_name: str = plan.name
         self.uid: str | None = plan.uid
+        self.line: str = plan.line
         self.operator_id: str = str(plan.operator_id)
         self.subtask_index: int = environment.task_id.subtask_index
         self.parallelism: int = environment.parallelism
@@ -215,6 +216,7 @@ class TaskRuntimeContext(Context):
         store = self._environment.job.state_backend.create_store(
             self.max_parallelism, self.key_group_range, self.clock
         )
+        store.used_by(named_operator(plan.name, plan.uid))
         self.metrics.gauge("state_keys", store.estimated_keys)
         self.metrics.gauge("state_bytes", store.size_bytes)
         return store

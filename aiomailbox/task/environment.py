@@ -186,6 +186,7 @@ class OperatorPlan:
         functions: The user's functions in it, as text.
         tags_given: Its side outputs that are named when the job starts if nothing reads
             them; those that its functions emit to are not known before they do.
+        line: Where the user made it; "" if that is not known.
     """
 
     name: str
@@ -197,6 +198,7 @@ class OperatorPlan:
     operator_id: OperatorId = _NO_ID
     functions: str = ""
     tags_given: frozenset[OutputTag] = frozenset()
+    line: str = ""
 
     def __post_init__(self) -> None:
         self.operator_id = self.operator_id or OperatorId(self.uid or self.name)

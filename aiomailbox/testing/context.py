@@ -446,6 +446,7 @@ class TestRuntimeContext:
         self.task_name: str = f"{operator_name} ({subtask_index + 1}/{parallelism})"
         self.operator_name = operator_name
         self.uid = uid
+        self.line: str = ""
         self.operator_id: str = uid or operator_name
         self.subtask_index = subtask_index
         self.parallelism = parallelism

@@ -407,12 +407,17 @@ class WindowOperator(StatefulOperator):
         self.begin_run(run)
         keys = self._keys.read(run.values)
         advance = partial(self._advance, run, keys)
-        return go_through(run, advance, self.interruption, self.emit_collected)
+        pending = go_through(run, advance, self.interruption, self.emit_collected)
+        return then(pending, self._leave)
 
     def on_watermark(self, timestamp_ms: int) -> Pending:
         """Fire what is due, then pass the watermark on."""
         self._process_context.current_watermark = timestamp_ms
         return super().on_watermark(timestamp_ms)
+
+    def fire(self, timestamp_ms: int) -> Pending:
+        """Fire the timers that a watermark has reached; then no key is current."""
+        return then(super().fire(timestamp_ms), self._leave)
 
     def on_event_time(self, timer: Timer) -> Pending:
         """Ask the trigger, and clear the window if this is its end."""
@@ -423,7 +428,7 @@ class WindowOperator(StatefulOperator):
         pending = self._on_timer(
             timer, self._trigger.on_processing_time, not self._is_event_time
         )
-        return then(pending, self.emit_collected)
+        return then(then(pending, self.emit_collected), self._leave)
 
     def finish(self) -> Pending:
         """Warn of windows that the end of input cuts off: their time has not come."""
@@ -838,6 +843,10 @@ class WindowOperator(StatefulOperator):
     def _enter(self, key: Any) -> None:
         self.context.keyed_state.set_current_key(key)
         self._ask.key = key
+
+    def _leave(self) -> None:
+        """Let no key be current: what uses one late would use that of another window."""
+        self.context.keyed_state.set_current_key(None)
 
     def _keep(self, key: Any, mapping: dict[TimeWindow, TimeWindow]) -> None:
         if mapping:

@@ -93,12 +93,16 @@ async def test_a_failure_names_no_line_that_is_not_the_users(tmp_path: Path) -> 
     assert not [note for note in notes if note.startswith("at ")]
 
 
-async def test_a_failure_without_a_line_names_none() -> None:
+async def test_a_failure_in_no_function_of_the_users_names_the_call_of_the_verb() -> (
+    None
+):
     texts = stream_of({"n": "1"}).key_by(lambda row: 1).aggregate(am.sum_("n"))
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
     with pytest.raises(am.JobFailedError) as caught:
         await texts.collect()
-    assert caught.value.location is None
-    assert caught.value.__notes__[0] == "in operator 'aggregate'"
+    assert caught.value.location == f"{__file__}:{line}"
+    [place, *_] = caught.value.__notes__
+    assert place.startswith(f"in operator 'aggregate', at {__file__}:{line}: texts = ")
 
 
 async def test_a_failure_in_a_library_names_the_line_that_called_it() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -309,3 +311,36 @@ async def test_an_event_time_that_is_none_names_the_function_that_gave_it() -> N
     with pytest.raises(am.JobFailedError, match="'noon'") as failed:
         await stream.collect()
     assert Path(__file__).name in str(failed.value.location)
+
+
+# One line each: a lambda is on the line of the calls in it.
+CALLS_OF_A_LIBRARY: list[Callable[[Any], Any]] = [
+    lambda stream: stream.map(json.loads),
+    lambda stream: stream.map(int),
+    lambda stream: stream.map(partial(json.loads, strict=False)),
+    lambda stream: stream.map(str.strip).map(json.loads),
+    lambda stream: stream.filter(json.loads),
+    lambda stream: stream.flat_map(json.loads),
+    lambda stream: stream.map(json.loads, run_in="thread"),
+    lambda stream: stream.key_by(json.loads).reduce(max),
+]
+
+
+@pytest.mark.parametrize("call", CALLS_OF_A_LIBRARY)
+async def test_a_function_of_a_library_that_fails_names_the_call_that_it_was_given_to(
+    call: Callable[[Any], Any],
+) -> None:
+    with pytest.raises(am.JobFailedError) as failed:
+        await call(stream_of("{")).collect()
+    assert failed.value.location == f"{__file__}:{call.__code__.co_firstlineno}"
+
+
+async def test_a_sink_of_a_library_that_fails_names_the_call_that_it_was_given_to() -> (
+    None
+):
+    env = Env()
+    env.from_collection(["{"]).sink_to(json.loads)
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    with pytest.raises(am.JobFailedError) as failed:
+        await env.execute()
+    assert failed.value.location == f"{__file__}:{line}"

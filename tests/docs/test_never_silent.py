@@ -535,6 +535,27 @@ async def _changed_default(told: Told) -> None:
     await told.run(env)
 
 
+@line("state or a timer is used when its function has returned")
+async def _late_use(told: Told) -> None:
+    class Late(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            self.count = context.keyed_state.get_value(am.ValueStateDescriptor("n"))
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            asyncio.get_running_loop().call_soon(self.late)
+
+        def late(self) -> None:
+            try:
+                self.count.update(1)
+            except am.StateError as error:
+                told.errors.append(str(error))
+
+    env = new_env()
+    env.from_collection([1]).key_by(str).process(Late()).uid("late").sink_to(drop)
+    await told.run(env)
+    assert "operator 'process' (uid 'late')" in told.errors[0]
+
+
 @line("`max_` compares text")
 async def _text(told: Told) -> None:
     env = new_env()

@@ -220,6 +220,8 @@ class RuntimeContext(Protocol):
         task_name: The task's name, with subtask.
         operator_name: The operator's name.
         uid: The operator's uid as the user gave it, or None.
+        line: The user's call that made the operator, as ``file:line``; "" if it is not
+            known.
         operator_id: Names the operator in the job: from its uid, or else from its place
             in the graph.
         subtask_index: From 0.
@@ -259,6 +261,7 @@ class RuntimeContext(Protocol):
     task_name: str
     operator_name: str
     uid: str | None
+    line: str
     operator_id: str
     subtask_index: int
     parallelism: int

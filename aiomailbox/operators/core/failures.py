@@ -23,6 +23,7 @@ from aiomailbox.operators.core.user_code import (
     collected,
     describe,
     is_own_line,
+    is_users,
     shortened,
     user_location,
 )
@@ -199,7 +200,6 @@ class RecordFailures:
         function: The user's function; names the place if a traceback does not.
         context: The operator's context.
         output: The operator's output, for dead letters.
-        line: Where the function was given, for one that is not the user's.
 
     Attributes:
         waiting: Whether there is something to report.
@@ -211,9 +211,7 @@ class RecordFailures:
         function: Callable[..., Any],
         context: RuntimeContext,
         output: Output,
-        line: str = "",
     ) -> None:
-        self._line = line
         self._on_error = on_error
         self._function = function
         self._context = context
@@ -285,12 +283,20 @@ class RecordFailures:
             return error
         context = self._context
         location = user_location(error)
-        if is_own_line(location):
-            # The function has no line of its own, as built-in ones.
-            location = self._line or describe(self._function)
-            if is_own_line(location.partition("(")[2]):
-                location = ""
+        if not is_users(location):
+            location = self._line_of_function(location)
         return UserFunctionError(context.operator_name, context.uid, location, error)
+
+    def _line_of_function(self, location: str) -> str:
+        """Return a line of the user's for a failure in which none of them ran."""
+        described = describe(self._function)
+        written = described.partition("(")[2]
+        if is_own_line(location) and written and is_users(written):
+            return described
+        # A function of a library, or a built-in one: the call that it was given to.
+        if self._context.line or not is_own_line(location):
+            return self._context.line or location
+        return "" if is_own_line(written) else described
 
     def guard(self, call: Callable[..., Pending], *args: Any) -> Pending:
         """Call a method of the user's that is about no record in particular.

@@ -12,6 +12,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     StateError,
     UsageError,
+    named_operator,
 )
 from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.mailbox.executor import MailboxExecutor
@@ -193,10 +194,14 @@ class TimerService(TimerNames):
         Raises:
             InvalidArgumentError: If not one of both is given, or the record has no event
                 time that ``after`` could count from.
+            StateError: If no key is current, as the function has returned.
             TimestampError: If ``at`` is no time.
         """
         time = timer_ms(at, after, self._context.timestamp)
-        self._timers.register_event_time_timer(self._context.current_key, VOID, time)
+        key = self._context.current_key
+        if key is None:
+            self._context.refuse_late()
+        self._timers.register_event_time_timer(key, VOID, time)
         return time
 
     def delete_event_time_timer(self, at: int | datetime) -> None:
@@ -218,11 +223,14 @@ class TimerService(TimerNames):
 
         Raises:
             InvalidArgumentError: If not one of both is given.
+            StateError: If no key is current, as the function has returned.
             TimestampError: If ``at`` is no time.
         """
         now = None if after is None else self.current_processing_time()
         time = timer_ms(at, after, now)
         key = self._context.current_key
+        if key is None:
+            self._context.refuse_late()
         self._timers.register_processing_time_timer(key, VOID, time)
         return time
 
@@ -350,6 +358,25 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         """Make ``key`` the current one."""
         self.current_key = key
         self._context.keyed_state.set_current_key(key)
+
+    def refuse_late(self) -> NoReturn:
+        """Say that a timer needs a key.
+
+        Raises:
+            StateError: Always.
+        """
+        context = self._context
+        place = named_operator(context.operator_name, context.uid)
+        raise StateError(
+            f"{place}: a timer was registered while no key is current. Register it while a "
+            "record or a timer is processed, not in a task or callback that goes on when "
+            "the function has returned. Await in the function what it starts, or use "
+            "process_async."
+        )
+
+    def leave(self) -> None:
+        """Let no key be current: what uses one late would use that of another record."""
+        self.enter(cast("KeyT", None))
 
 
 # What functions may ask and keep where one of two streams is broadcast.

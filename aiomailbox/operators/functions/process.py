@@ -235,11 +235,16 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
             return None
         keys = self._readers[index].read(run.values)
         self.context.keyed_state.prefetch(keys)
-        return self._calls[index].process_run(run, keys)
+        pending = self._calls[index].process_run(run, keys)
+        return then(pending, self._context.leave)
 
     def enter_of(self, index: int) -> Callable[[Any], None] | None:
         """Return what makes the key of each record the current one."""
         return self._context.enter
+
+    def fire(self, timestamp_ms: int) -> Pending:
+        """Fire the timers that a watermark has reached; then no key is current."""
+        return then(super().fire(timestamp_ms), self._context.leave)
 
     def on_event_time(self, timer: Timer) -> Pending:
         """Call the function with a timer in event time."""

@@ -187,7 +187,6 @@ class SinkOperator(Operator):
     Args:
         sink: The sink; this operator makes its writer.
         on_error: How to handle a record that the writer refuses.
-        line: Where the user gave it, for errors of sinks of the library.
 
     Raises:
         WrongTypeError: If ``on_error`` is not an `OnError`.
@@ -210,8 +209,7 @@ class SinkOperator(Operator):
         [1, 2]
     """
 
-    def __init__(self, sink: Sink, *, on_error: OnError = fail, line: str = "") -> None:
-        self._line = line
+    def __init__(self, sink: Sink, *, on_error: OnError = fail) -> None:
         self.sink = sink
         self.takes_columns = getattr(sink, "takes_columns", False)
         self.on_error: OnError = check_on_error(on_error)
@@ -237,7 +235,7 @@ class SinkOperator(Operator):
         """Make the writer."""
         function = getattr(self.sink, "function", type(self.sink))
         self._failures = RecordFailures(
-            self.on_error, function, self.context, self.output, self._line
+            self.on_error, function, self.context, self.output
         )
         self._writer = self._call(
             "create_writer", self.sink.create_writer, self.context

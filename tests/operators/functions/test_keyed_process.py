@@ -318,3 +318,58 @@ def test_a_timer_that_runs_within_a_record_leaves_the_record_its_key() -> None:
     assert harness.output[-1] == StreamRecord(("b", 5), 5)
     harness.process_watermark(20)
     assert harness.values[-1][:3] == ("b", 20, [2, "own"])
+
+
+class Late(KeyedProcessFunction):
+    """Keeps what uses its state and its timers, to be called when it has returned."""
+
+    def open(self, context: Any) -> None:
+        self.seen = context.keyed_state.get_list(SEEN)
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        self.seen.add(value)
+        self.uses = {
+            "state": lambda: self.seen.add("late"),
+            "event time": lambda: context.timer_service.register_event_time_timer(9),
+            "wall-clock time": lambda: (
+                context.timer_service.register_processing_time_timer(9)
+            ),
+        }
+        context.timer_service.register_event_time_timer(5)
+        context.timer_service.register_processing_time_timer(5)
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        out.collect((context.current_key, self.seen.get()))
+
+
+class LateAwaiting(Late):
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        super().process_element(value, context, out)
+
+
+@pytest.mark.parametrize("kind", [Late, LateAwaiting])
+@pytest.mark.parametrize("use", ["state", "event time", "wall-clock time"])
+@pytest.mark.parametrize("after", ["a record", "a timer", "a timer of the clock"])
+async def test_what_is_used_when_the_function_has_returned_is_refused_and_changes_no_key(
+    after: str, use: str, kind: type[Late]
+) -> None:
+    function = kind()
+    async with OneInputHarness(
+        KeyedProcessOperator(first, function), keyed=True
+    ) as harness:
+        await harness.run(harness.process_run, [("a", 1), ("b", 2)], [1, 2])
+        if after == "a timer":
+            await harness.run(harness.process_watermark, 5)
+        elif after == "a timer of the clock":
+            await harness.run(harness.set_processing_time, 6)
+        before = len(harness.values)
+        with pytest.raises(StateError, match=r"no key is current.*process_async"):
+            function.uses[use]()
+        await harness.run(harness.process_watermark, 20)
+        await harness.run(harness.set_processing_time, 20)
+        assert harness.values[before:] == [
+            (key, [(key, number)])
+            for _ in range(2 if after == "a record" else 1)
+            for key, number in (("a", 1), ("b", 2))
+        ]
