@@ -141,6 +141,54 @@ class Cell:
         self._forget(self._current.required(), self._namespace)
 
 
+class Lent:
+    """The object that a state has returned last: a copy, of which changes are lost.
+
+    All objects of a state share it, for users may ask for a new one with each record.
+
+    Args:
+        state: The state's name.
+        current: Names the operator.
+
+    Attributes:
+        value: The object; None if there was none, or something was written after it.
+        length: Its length when it was returned, if it is a list.
+        is_silent: Whether there is no more to say.
+    """
+
+    __slots__ = ("_current", "_state", "is_silent", "length", "value")
+
+    def __init__(self, state: str, current: CurrentKey) -> None:
+        self._state = state
+        self._current = current
+        self.value: Any = None
+        self.length: int = 0
+        self.is_silent: bool = False
+
+    def tell(self, what: str, remedy: str) -> None:
+        """Warn that a change is lost; once is enough."""
+        if self.is_silent:
+            return
+        self.is_silent = True
+        library_log().warning(
+            f"{what} was changed and not written: the change is lost",
+            state=self._state,
+            operator=self._current.place or None,
+            remedy=remedy,
+        )
+
+
+# What is said of changes that are lost.
+LENT_DEFAULT: Final = "the default of a state"
+LENT_VALUE: Final = "a value that a state has returned"
+LENT_LIST: Final = "the list that a state has returned"
+ADD_VALUE: Final = (
+    "write state.add(value), or state.update(values) with the changed list; "
+    "list(state.get()) is a list of your own"
+)
+UPDATE_VALUE: Final = "write state.update(value) after changing the value"
+
+
 _OF_VALUE: Final = {"set": "update(value)", "put": "update(value)", "get": "value()"}
 _OF_LIST: Final = {
     "append": "add(value)",
@@ -228,52 +276,76 @@ class LentValueHandle(ValueHandle):
     Args:
         cell: Where it is.
         default: The value of keys without one; each gets a copy of its own.
-        name: The state's name.
+        lent: The copy that was returned last.
     """
 
-    __slots__ = ("_lent", "_name")
+    __slots__ = ("_lent",)
 
-    def __init__(self, cell: ContentCell, default: Any, name: str) -> None:
+    def __init__(self, cell: ContentCell, default: Any, lent: Lent) -> None:
         super().__init__(cell, default)
-        self._name = name
-        # The copy that was returned last, unless a value was written after it.
-        self._lent: Any = None
+        self._lent = lent
 
     def value(self) -> Any:
         """Return the value, or a copy of the descriptor's default."""
         value = self._cell.read()
         if value is not None:
             return value
-        if self._lent is not None and self._lent != self._default and self._name:
-            library_log().warning(
-                "the default of a state was changed and not written: the change is lost",
-                state=self._name,
-                remedy="write state.update(value) after changing the value",
-            )
-            # Once is enough.
-            self._name = ""
-        self._lent = copy_content(self._default)
-        return self._lent
+        lent = self._lent
+        if (
+            lent.value is not None
+            and not lent.is_silent
+            and lent.value != self._default
+        ):
+            lent.tell(LENT_DEFAULT, UPDATE_VALUE)
+        lent.value = copied = copy_content(self._default)
+        return copied
 
     def update(self, value: Any) -> None:
         """Replace the value; None clears it."""
-        self._lent = None
+        self._lent.value = None
         super().update(value)
 
 
-class ListHandle(_Handle):
-    """A list of the current key."""
+def _lend(lent: Lent, elements: list[Any]) -> list[Any]:
+    """Return a new list, and warn if the one before it was changed in vain.
 
-    __slots__ = ()
+    By its length: that costs nearly nothing, and sorting such a list is no mistake.
+    """
+    before = lent.value
+    if before is not None and len(before) != lent.length:
+        lent.tell(LENT_LIST, ADD_VALUE)
+    lent.value, lent.length = elements, len(elements)
+    return elements
+
+
+class ListHandle(_Handle):
+    """A list of the current key.
+
+    Args:
+        cell: Where it is.
+        lent: The list that was returned last.
+    """
+
+    __slots__ = ("lent",)
     _meant = _OF_LIST
+
+    def __init__(self, cell: ContentCell, lent: Lent) -> None:
+        super().__init__(cell)
+        self.lent = lent
+
+    def clear(self) -> None:
+        """Forget all elements."""
+        self.lent.value = None
+        self._cell.forget()
 
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
         # A new list: changing it must not change the state.
-        return list(self._cell.read() or ())
+        return _lend(self.lent, list(self._cell.read() or ()))
 
     def add(self, value: Any) -> None:
         """Append an element."""
+        self.lent.value = None
         elements = self._cell.read()
         if elements is None:
             self._cell.write([value])
@@ -285,6 +357,7 @@ class ListHandle(_Handle):
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements."""
         added = list(values)
+        self.lent.value = None
         elements = self._cell.read()
         if elements is not None:
             elements.extend(added)
@@ -294,6 +367,7 @@ class ListHandle(_Handle):
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements."""
         elements = list(values)
+        self.lent.value = None
         if elements:
             self._cell.write(elements)
         else:
@@ -574,14 +648,23 @@ class _Elements(_Handle):
 class TtlListHandle(_Elements):
     """A list of the current key whose elements expire one by one."""
 
-    __slots__ = ()
+    __slots__ = ("lent",)
     _meant = _OF_LIST
+
+    def __init__(self, cell: Cell, expiry: Expiry, sweep: Sweep, lent: Lent) -> None:
+        super().__init__(cell, expiry, sweep)
+        self.lent = lent
+
+    def clear(self) -> None:
+        """Forget all elements."""
+        self.lent.value = None
+        super().clear()
 
     def get(self) -> list[Any]:
         """Return the elements as a new list; empty when there are none."""
         pairs = self._cell.read()
         if not pairs:
-            return []
+            return _lend(self.lent, [])
         expiry = self._expiry
         now_ms = expiry.now_ms()
         live = [pair for pair in pairs if not expiry.is_expired(pair[1], now_ms)]
@@ -590,7 +673,7 @@ class TtlListHandle(_Elements):
             self._keep([(element, now_ms) for element, _ in live])
         elif len(live) < len(pairs):
             self._keep(live)
-        return [element for element, _ in seen]
+        return _lend(self.lent, [element for element, _ in seen])
 
     def add(self, value: Any) -> None:
         """Append an element."""
@@ -600,6 +683,7 @@ class TtlListHandle(_Elements):
         """Append elements."""
         now_ms = self._expiry.now_ms()
         added = [(value, now_ms) for value in values]
+        self.lent.value = None
         pairs = self._cell.read()
         if pairs is None:
             self._keep(added)
@@ -610,6 +694,7 @@ class TtlListHandle(_Elements):
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements."""
         now_ms = self._expiry.now_ms()
+        self.lent.value = None
         self._keep([(value, now_ms) for value in values])
         self._sweep.step()
 

@@ -20,6 +20,7 @@ from aiomailbox.state.handles import (
     Cell,
     ContentCell,
     CurrentKey,
+    Lent,
     ListHandle,
     MapHandle,
 )
@@ -390,6 +391,10 @@ class _LayeredCell:
         self._layers.clear()
 
 
+def _list_at(cell: ContentCell, name: str) -> ListHandle:
+    return ListHandle(cell, Lent(name, CurrentKey()))
+
+
 class OperatorStateStore:
     """The state without keys of one operator in one subtask.
 
@@ -427,13 +432,17 @@ class OperatorStateStore:
         Raises:
             StateError: If the name is in use for state of another mode.
         """
-        return ListHandle(self._cell(descriptor, RedistributionMode.SPLIT))
+        return _list_at(
+            self._cell(descriptor, RedistributionMode.SPLIT), descriptor.name
+        )
 
     def get_union_list_state(
         self, descriptor: ListStateDescriptor[ValueT]
     ) -> ListState[ValueT]:
         """Return a list that every subtask gets in full when the job is restored."""
-        return ListHandle(self._cell(descriptor, RedistributionMode.UNION))
+        return _list_at(
+            self._cell(descriptor, RedistributionMode.UNION), descriptor.name
+        )
 
     def get_broadcast_state(
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
@@ -484,7 +493,7 @@ class OperatorStateStore:
                 if entry.mode is RedistributionMode.BROADCAST:
                     MapHandle(cell).put_all(dict(elements))
                 else:
-                    ListHandle(cell).add_all(elements)
+                    _list_at(cell, name).add_all(elements)
 
     def _cell(
         self, descriptor: StateDescriptor, mode: RedistributionMode

@@ -33,6 +33,7 @@ from aiomailbox.state.handles import (
     ContentTable,
     CurrentKey,
     Expiry,
+    Lent,
     LentValueHandle,
     ListHandle,
     MapHandle,
@@ -175,6 +176,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         self._clock = clock
         self._current = CurrentKey()
         self._sweeps: dict[int, Sweep] = {}
+        self._lent: dict[str, Lent] = {}
         self._registry: StateRegistry[TableT] = StateRegistry(self._new_table)
         self.restored_key: Any = None
 
@@ -207,7 +209,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         default = descriptor.default
         if type(default) in IMMUTABLE_TYPES:
             return ValueHandle(cell, default)
-        return LentValueHandle(cell, default, descriptor.name)
+        return LentValueHandle(cell, default, self.lent(descriptor))
 
     def get_list(
         self, descriptor: ListStateDescriptor[ValueT], namespace: Any = VOID
@@ -215,7 +217,10 @@ class KeyedStateStore(ABC, Generic[TableT]):
         """Return a list state; raises as `get_value` does."""
         cell = self._cell(descriptor, namespace)
         expiry = self._expiry(descriptor, namespace)
-        return ListHandle(cell) if expiry is None else TtlListHandle(cell, *expiry)
+        lent = self.lent(descriptor)
+        if expiry is None:
+            return ListHandle(cell, lent)
+        return TtlListHandle(cell, *expiry, lent)
 
     def get_map(
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT], namespace: Any = VOID
@@ -370,6 +375,14 @@ class KeyedStateStore(ABC, Generic[TableT]):
     def _cell(self, descriptor: StateDescriptor, namespace: Any) -> Cell:
         table = self._table(descriptor, namespaced=namespace is not VOID)
         return Cell(self._current, table, namespace)
+
+    def lent(self, descriptor: StateDescriptor) -> Lent:
+        """Return what knows the object that a state has returned last."""
+        name = descriptor.name
+        lent = self._lent.get(name)
+        if lent is None:
+            lent = self._lent[name] = Lent(name, self._current)
+        return lent
 
     def _expiring_cell(
         self, descriptor: StateDescriptor, namespace: Any

@@ -302,6 +302,138 @@ async def test_a_changed_default_that_is_not_written_is_told_once(
     assert len(told) == (not writes)
 
 
+def lost_in(log: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in log.records if "is lost" in one.getMessage()]
+
+
+# Whether each loses a change.
+OF_LISTS: list[tuple[Callable[[Any, Any], Any], bool]] = [
+    (lambda state, record: state.get().append(record), True),
+    (lambda state, record: state.get().extend([record]), True),
+    (lambda state, record: state.get() or state.get().append(record), True),
+    (lambda state, record: state.add(record), False),
+    (lambda state, record: state.update([*state.get(), record]), False),
+    (lambda state, record: changed_and_written(state, record), False),
+    (lambda state, record: (state.get().append(record), state.add(record)), False),
+    (lambda state, record: (state.get().append(record), state.clear()), False),
+    (lambda state, record: state.get().sort(), False),
+    (lambda state, record: list(state.get()).append(record), False),
+]
+
+
+def changed_and_written(state: Any, record: Any) -> None:
+    values = state.get()
+    values.append(record)
+    state.update(values)
+
+
+@pytest.mark.parametrize(("use", "loses"), OF_LISTS)
+@pytest.mark.parametrize("asks", ["once", "for each record"])
+@pytest.mark.parametrize("lives", [None, am.StateTtlConfig(am.hours(1))])
+async def test_a_list_of_state_that_is_changed_and_not_written_is_told_once(
+    lives: am.StateTtlConfig | None,
+    asks: str,
+    use: Callable[[Any, Any], Any],
+    loses: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = am.ListStateDescriptor("kept", int, ttl=lives)
+
+    class Keeps(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            self.kept = context.keyed_state.get_list(kept)
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            state = self.kept if asks == "once" else context.keyed_state.get_list(kept)
+            use(state, value)
+
+    stream = stream_of(1, 2, 2, 1).key_by(str).process(Keeps()).uid("keeps")
+    await stream.collect()
+    told = lost_in(caplog)
+    assert len(told) == loses
+    assert all("'keeps'" in one and "state.add(value)" in one for one in told)
+
+
+VALUES = am.ValueStateDescriptor("value", list, default=[])
+LISTS = am.ListStateDescriptor("list", int)
+MAPS = am.MapStateDescriptor("map", str, list)
+REDUCED = am.ReducingStateDescriptor("reduced", lambda one, other: [*one, *other])
+
+
+# What each writes, and whether a change in place is lost.
+OF_CALLS: list[tuple[Callable[[Any, Any], Any], str]] = [
+    (lambda state, n: state.get_value(VALUES).value().append(n), "update(value)"),
+    (lambda state, n: changed_value(state.get_value(VALUES), n), ""),
+    (lambda state, n: state.get_value(VALUES).value().sort(), ""),
+    (lambda state, n: state.get_list(LISTS).get().append(n), "add(value)"),
+    (lambda state, n: changed_and_written(state.get_list(LISTS), n), ""),
+    (lambda state, n: changed_entry(state.get_map(MAPS), n, False), "put(key, value)"),
+    (lambda state, n: changed_entry(state.get_map(MAPS), n, True), ""),
+    (lambda state, n: changed_folded(state.get_reducing(REDUCED), n), "add(value)"),
+]
+
+
+def changed_value(state: Any, record: Any) -> None:
+    value = state.value()
+    value.append(record)
+    state.update(value)
+
+
+def changed_entry(state: Any, record: Any, writes: bool) -> None:
+    if not state.contains("a"):
+        state.put("a", [0])
+        return
+    values = state.get("a")
+    values.append(record)
+    if writes:
+        state.put("a", values)
+
+
+def changed_folded(state: Any, record: Any) -> None:
+    if state.get() is None:
+        state.add([0])
+    else:
+        state.get().append(record)
+
+
+@pytest.mark.parametrize(("use", "told"), OF_CALLS)
+async def test_state_of_a_call_that_is_changed_and_not_written_is_told_once(
+    use: Callable[[Any, Any], Any], told: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def call(record: Any, context: Any, out: Any) -> None:
+        use(context.keyed_state, record)
+
+    await stream_of(1, 1, 1).key_by(str).process_async(call).uid("calls").collect()
+    found = lost_in(caplog)
+    assert len(found) == bool(told)
+    assert all("'calls'" in one and f"write state.{told}" in one for one in found)
+
+
+class Plain:
+    """Compares by identity, as most classes."""
+
+    def __init__(self) -> None:
+        self.counts = [1]
+
+
+@pytest.mark.parametrize("changes", [True, False])
+async def test_objects_of_a_call_that_compare_by_identity_are_looked_into(
+    changes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept = am.ValueStateDescriptor("kept", serializer=am.PickleSerializer())
+
+    async def call(record: Any, context: Any, out: Any) -> None:
+        state = context.keyed_state.get_value(kept)
+        held = state.value()
+        if held is None:
+            state.update([Plain()])
+        elif changes:
+            held[0].counts.append(record)
+
+    await stream_of(1, 1, 1).key_by(str).process_async(call).collect()
+    assert len(lost_in(caplog)) == changes
+
+
 async def test_an_event_time_that_is_none_names_the_function_that_gave_it() -> None:
     def at(record: Any) -> Any:
         return "noon"

@@ -535,6 +535,30 @@ async def _changed_default(told: Told) -> None:
     await told.run(env)
 
 
+@line("a list that a state returned is changed, and not written")
+async def _changed_list(told: Told) -> None:
+    class Keeps(am.KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            kept = am.ListStateDescriptor("kept", int)
+            context.keyed_state.get_list(kept).get().append(value)
+
+    env = new_env()
+    env.from_collection([1, 1]).key_by(str).process(Keeps()).sink_to(drop)
+    await told.run(env)
+
+
+@line("in `process_async` a value that a state returned is changed, and not written")
+async def _changed_in_a_call(told: Told) -> None:
+    kept = am.ValueStateDescriptor("kept", list, default=[])
+
+    async def call(value: int, context: Any, out: Any) -> None:
+        context.keyed_state.get_value(kept).value().append(value)
+
+    env = new_env()
+    env.from_collection([1]).key_by(str).process_async(call).sink_to(drop)
+    await told.run(env)
+
+
 @line("state or a timer is used when its function has returned")
 async def _late_use(told: Told) -> None:
     class Late(am.KeyedProcessFunction):

@@ -9,9 +9,10 @@ The key does not depend on the store's current key, which other rows change mean
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from aiomailbox.errors import OverdraftCeilingError, StateError
 from aiomailbox.operators.core.collector import RESULTS_MAX
@@ -19,6 +20,13 @@ from aiomailbox.operators.core.mutations import MutationCheck, structure
 from aiomailbox.operators.functions.contexts import TimeDomain
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregatingStateDescriptor, StateDescriptor
+from aiomailbox.state.handles import (
+    ADD_VALUE,
+    LENT_LIST,
+    LENT_VALUE,
+    UPDATE_VALUE,
+    Lent,
+)
 from aiomailbox.state.snapshot import copy_content
 from aiomailbox.state.table_store import KeyedStateStore
 
@@ -57,6 +65,9 @@ class KeyedEvent:
 
 
 _GONE: Final = object()
+
+
+_PUT_VALUE: Final = "write state.put(key, value) after changing the value"
 
 
 Enter = Callable[[], None]
@@ -109,11 +120,15 @@ class RowState:
         enter: Makes the row's key the store's current one, if the row may still use
             its state.
         key: The row's key.
+        lent: Warns of a change that is lost.
     """
 
-    __slots__ = ("_descriptor", "_enter", "_handle", "_key")
+    __slots__ = ("_descriptor", "_enter", "_handle", "_key", "_lent")
 
-    def __init__(self, handle: Any, descriptor: Any, enter: Enter, key: Any) -> None:
+    def __init__(
+        self, handle: Any, descriptor: Any, enter: Enter, key: Any, lent: Lent
+    ) -> None:
+        self._lent = lent
         self._handle = handle
         self._descriptor = descriptor
         self._enter = enter
@@ -122,16 +137,34 @@ class RowState:
     def apply(self) -> None:
         """Change the store; its current key is the row's."""
 
+    def _look(self, copied: Any, before: Any, remedy: str) -> None:
+        """Warn if a copy that was returned, and that nothing was written of, has changed."""
+        lent = self._lent
+        if copied is before or lent.is_silent or type(copied).__hash__ is not None:
+            return
+        # Objects of the user's may compare as they like.
+        with suppress(Exception):
+            if copied == before:
+                return
+            if structure(copied) != structure(before):
+                lent.tell(LENT_VALUE, remedy)
+            lent.is_silent = True
+
 
 class _Single(RowState):
     """A content that is read and written as a whole."""
 
-    __slots__ = ("_changed", "_content")
+    __slots__ = ("_before", "_changed", "_content", "_copied")
+    # What to write after a change; "" where a change is another mistake.
+    _remedy: ClassVar[str] = ""
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
         self._content: Any = _GONE
         self._changed = False
+        # The copy that was returned, and what it is a copy of.
+        self._copied: Any = None
+        self._before: Any = None
 
     def clear(self) -> None:
         """Forget the content."""
@@ -141,7 +174,8 @@ class _Single(RowState):
         self._enter()
         if self._content is _GONE:
             # A copy: a row that fails must not have changed what is in the store.
-            self._content = copy_content(self._read())
+            self._before = self._read()
+            self._copied = self._content = copy_content(self._before)
         return self._content
 
     def _set(self, content: Any) -> None:
@@ -156,6 +190,8 @@ class _Single(RowState):
         """Replace the content in the store, if it was changed."""
         if self._changed:
             self._write(self._content)
+        elif self._remedy:
+            self._look(self._copied, self._before, self._remedy)
 
     def _write(self, content: Any) -> None:
         self._handle.clear()
@@ -167,12 +203,15 @@ class RowValueState(_Single):
     """One value of the row's key; only `update` changes it."""
 
     __slots__ = ()
+    _remedy = UPDATE_VALUE
 
     def value(self) -> Any:
         """Return the value, or the descriptor's default."""
         content = self._get()
         if content is None:
-            return copy_content(self._descriptor.default)
+            self._before = self._descriptor.default
+            self._copied = copy_content(self._before)
+            return self._copied
         # A copy: a function that changes it in place must not change the default.
         return content
 
@@ -191,6 +230,7 @@ class RowReducingState(_Single):
     """One value of the row's key that others are folded into."""
 
     __slots__ = ()
+    _remedy = "write state.add(value): it folds a value in"
 
     def get(self) -> Any:
         """Return the value, or None when nothing was added."""
@@ -237,10 +277,13 @@ class RowAggregatingState(_Single):
 class RowListState(RowState):
     """A list of the row's key."""
 
-    __slots__ = ("_added", "_replaced")
+    __slots__ = ("_added", "_length", "_listed", "_replaced")
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
+        # The list that was returned last, if nothing was written after it.
+        self._listed: list[Any] = []
+        self._length = 0
         self._added: list[Any] = []
         self._replaced = False
 
@@ -249,22 +292,29 @@ class RowListState(RowState):
         self._enter()
         # What was replaced is this row's own; only what the store holds is copied.
         if self._replaced:
-            return list(self._added)
-        return [*map(copy_content, self._handle.get()), *self._added]
+            listed = list(self._added)
+        else:
+            listed = [*map(copy_content, self._handle.get()), *self._added]
+        self._listed, self._length = listed, len(listed)
+        return listed
 
     def add(self, value: Any) -> None:
         """Append an element."""
-        self._enter()
-        self._added.append(value)
+        self._write().append(value)
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements."""
+        self._write().extend(values)
+
+    def _write(self) -> list[Any]:
+        """Return the list of elements to be added."""
         self._enter()
-        self._added.extend(values)
+        self._length = len(self._listed)
+        return self._added
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements."""
-        self._enter()
+        self._write()
         self._added = list(values)
         self._replaced = True
 
@@ -274,6 +324,8 @@ class RowListState(RowState):
 
     def apply(self) -> None:
         """Append to the list in the store, or replace it."""
+        if len(self._listed) != self._length:
+            self._lent.tell(LENT_LIST, ADD_VALUE)
         if self._replaced:
             self._handle.update(self._added)
         elif self._added:
@@ -283,10 +335,12 @@ class RowListState(RowState):
 class RowMapState(RowState):
     """A map of the row's key."""
 
-    __slots__ = ("_changes", "_cleared")
+    __slots__ = ("_changes", "_cleared", "_copied")
 
     def __init__(self, *facts: Any) -> None:
         super().__init__(*facts)
+        # The last value that was returned: its key, a copy, and what that is one of.
+        self._copied: tuple[Any, Any, Any] | None = None
         self._changes: dict[Any, Any] = {}
         self._cleared = False
 
@@ -300,7 +354,11 @@ class RowMapState(RowState):
         else:
             found = self._handle.get(map_key, _GONE)
             # A copy, and not kept: only `put` changes an entry.
-            return default if found is _GONE else copy_content(found)
+            if found is _GONE:
+                return default
+            copied = copy_content(found)
+            self._copied = (map_key, copied, found)
+            return copied
         return default if found is _GONE else found
 
     def put(self, map_key: Any, value: Any) -> None:
@@ -358,6 +416,10 @@ class RowMapState(RowState):
 
     def apply(self) -> None:
         """Change the entries in the store that were changed here."""
+        if self._copied is not None and not self._cleared:
+            map_key, copied, before = self._copied
+            if map_key not in self._changes:
+                self._look(copied, before, _PUT_VALUE)
         if self._cleared:
             self._handle.clear()
         put = {}
@@ -383,7 +445,8 @@ def row_state(
     handles: StateHandles, descriptor: StateDescriptor, enter: Enter, key: Any
 ) -> RowState:
     """Return the state that ``descriptor`` names, as a row sees it."""
-    return _CLASSES[descriptor.kind](handles.get(descriptor), descriptor, enter, key)
+    handle, lent = handles.get(descriptor), handles.store.lent(descriptor)
+    return _CLASSES[descriptor.kind](handle, descriptor, enter, key, lent)
 
 
 # What one attempt at a row has changed, planned and emitted so far.
