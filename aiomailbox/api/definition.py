@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections import deque
 from collections.abc import Callable, MutableSequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +32,7 @@ from aiomailbox.graph.job_graph import JobGraph, build_job_graph
 from aiomailbox.graph.regions import check_blocking, endless_source
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
-from aiomailbox.operators.core.user_code import caller_location
+from aiomailbox.operators.core.user_code import caller_location, is_called_by_import
 from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import Deployment, Embedded
@@ -38,6 +41,13 @@ from aiomailbox.runtime.services import PullHandover
 
 # Of operators that nothing reads: enough to name a mistake.
 _DECLARED_MAX: Final = 1000
+
+# The first sink that no job has run, and its line, of each definition that has one. A
+# definition may be gone at the end of the program: it has a token here.
+_UNRUN: Final[dict[object, tuple[str, str]]] = {}
+_UNRUN_MAX: Final = 1000
+# Nobody runs in a copy of the process what was written in the original.
+os.register_at_fork(after_in_child=_UNRUN.clear)
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +63,7 @@ class JobDefinition:
         executed: What it has run last, to be explained.
         taken_by: The job that has taken what ended in sinks before; "" if there was none.
         declared: The newest operators that no job has run.
+        token: Stands for it among those with sinks that no job has run.
     """
 
     parallelism: int = 1
@@ -65,6 +76,27 @@ class JobDefinition:
     declared: deque[Transformation] = field(
         default_factory=partial(deque, maxlen=_DECLARED_MAX)
     )
+    token: object = field(default_factory=object)
+
+    def end_in(self, sink: Transformation) -> None:
+        """Keep a sink for `execute`."""
+        sink.line = caller_location()
+        self.sinks.append(sink)
+        # A module that others import may offer what they do not run.
+        if len(_UNRUN) < _UNRUN_MAX and not is_called_by_import():
+            _UNRUN.setdefault(self.token, (sink.name, sink.line))
+
+    def warn_of_late_sink(self, job: str) -> None:
+        """Warn of a sink that came after a job had taken the others; once for each job."""
+        sink, line = _UNRUN.pop(self.token, ("", ""))
+        if sink:
+            library_log(job=job).warning(
+                "the job does not run a sink: it was added after the start",
+                sink=sink,
+                line=line,
+                remedy="add all sinks before the job starts, or run this one as a "
+                "job of its own with `await env.execute()`",
+            )
 
     def declare(self, item: Transformation) -> list[Origin]:
         """Keep an operator that the user has written, and return its results' origins."""
@@ -135,6 +167,9 @@ class JobDefinition:
                 "async for record in stream"
             )
             raise UsageError(message)
+        if sinks[-1] in self.sinks:
+            # What is run, or explained, is not forgotten.
+            _UNRUN.pop(self.token, None)
         _check_unchanged(sinks)
         config = config or self.config
         return build_job_graph(
@@ -227,6 +262,27 @@ class JobDefinition:
         self.declared.clear()
         self.declared.extend(left)
         return job
+
+
+@atexit.register
+def warn_of_unrun() -> None:
+    """Warn, at the end of the program, of environments that were never executed.
+
+    Not at a prompt and in a notebook, where somebody was about to, nor if the program
+    ends with an error.
+    """
+    unrun = list(_UNRUN.values())
+    if not unrun or hasattr(sys, "ps1") or getattr(sys, "last_value", None) is not None:
+        return
+    sink, line = unrun[0]
+    library_log().warning(
+        "the program ends, and an environment with sinks was never executed",
+        sink=sink,
+        line=line,
+        environments=len(unrun),
+        remedy="write `await env.execute()`, or `am.run(env.execute())` outside of "
+        "async functions",
+    )
 
 
 def _put(

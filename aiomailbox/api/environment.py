@@ -534,7 +534,9 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         try:
             try:
                 # Held here: a page finds the jobs that run.
-                client = JobClient(job, body)
+                client = JobClient(
+                    job, body, partial(definition.warn_of_late_sink, job_name)
+                )
                 yield client
                 _warn_if_cut_off(job)
             finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from itertools import count
@@ -280,8 +280,11 @@ class JobClient:
         Flink, ``JobClient``.
     """
 
-    def __init__(self, job: JobMaster, body: Body) -> None:
+    def __init__(
+        self, job: JobMaster, body: Body, warn_of_late_sink: Callable[[], None]
+    ) -> None:
         self._job = job
+        self._warn_of_late_sink = warn_of_late_sink
         self._body = body
         self._loop = asyncio.get_running_loop()
         self._observer = JobObserver(job)
@@ -703,6 +706,7 @@ class JobClient:
             JobCancelledError: If it was cancelled.
         """
         self._check_caller("result")
+        self._warn_of_late_sink()
         look = _InboxWatch(self._job).look
         with looking_on(look), self._body.told():
             return await self._job.wait()

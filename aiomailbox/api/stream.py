@@ -789,7 +789,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         item = sink_transformation(
             sink, self._origins, self._definition.sinks, on_error, run_in
         )
-        self._definition.sinks.append(item)
+        self._definition.end_in(item)
         return DataStream(self._definition, [Origin(item)])
 
     def publish(self) -> DataStream[T]:

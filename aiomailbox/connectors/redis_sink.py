@@ -25,6 +25,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
 
@@ -91,6 +92,7 @@ class RedisSink:
         if not isinstance(prefix, str):
             raise WrongTypeError("prefix", f"{prefix!r} is not a str", 'Use "spent:".')
         self._url = url
+        self._line = caller_location()
         # Without the password, for errors and `repr`.
         self._place = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
         self._key = field_or_function(key, "key")
@@ -110,7 +112,9 @@ class RedisSink:
         commands = _Commands(
             self._key, self._value, self._prefix, self._as_hash, self._expire_ms
         )
-        return _RedisWriter(self._url, self._place, commands, context.random)
+        return _RedisWriter(
+            self._url, self._place, commands, context.random, self._line
+        )
 
     def create_committer(self, context: CommitterContext) -> None:
         """Return None: nothing is committed."""
@@ -181,12 +185,18 @@ class _RedisWriter(ImmediateWriter):
     """Sends each run as one pipeline."""
 
     def __init__(
-        self, url: str, place: str, commands: _Commands, random: random.Random
+        self,
+        url: str,
+        place: str,
+        commands: _Commands,
+        random: random.Random,
+        line: str,
     ) -> None:
         self._url = url
         self._place = place
         self._commands = commands
         self._random = random
+        self._line = line
         self._client: Any = None
 
     def write_run(self, run: Run) -> Pending:
@@ -223,7 +233,7 @@ class _RedisWriter(ImmediateWriter):
             async def send() -> list[Any]:
                 return await self._send(commands)
 
-            answers = await patient(send, self._place, self._random)
+            answers = await patient(send, self._place, self._random, self._line)
             for index, answer in zip(owners, answers, strict=True):
                 if isinstance(answer, Exception):
                     refused[index] = answer

@@ -10,7 +10,13 @@ from operator import attrgetter, itemgetter, length_hint
 from types import CoroutineType
 from typing import Any, Final, TypeVar
 
-from aiomailbox.errors import RecordsRefusedError, RecordTypeError, SinkError
+from aiomailbox.errors import (
+    RecordsRefusedError,
+    RecordTypeError,
+    SinkError,
+    safe_repr,
+)
+from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, is_closing
 from aiomailbox.operators.core.operator import Pending, RunInterruption
@@ -257,15 +263,25 @@ _RETRY: Final = Retry(
 )
 
 
+# From there on, a person would wonder.
+_ATTEMPTS_IN_SILENCE: Final = 3
+
+
 async def patient(
-    call: Callable[[], Awaitable[T]], what: object, random: random.Random
+    call: Callable[[], Awaitable[T]],
+    what: object,
+    random: random.Random,
+    line: str,
 ) -> T:
     """Call a function, and retry a few times while its server does not answer.
+
+    A warning says so when it has failed several times.
 
     Args:
         call: The function; to call it twice must do no harm.
         what: What it is about, for the error.
         random: Where jitter comes from.
+        line: The line that made the sink.
 
     Raises:
         SinkError: If there is no answer.
@@ -277,6 +293,16 @@ async def patient(
         except (ConnectionError, TimeoutError) as error:
             if attempt == _RETRY.attempts:
                 raise SinkError(f"{what} cannot be reached: {error}") from error
+            if attempt == _ATTEMPTS_IN_SILENCE:
+                library_log().warning(
+                    "a sink cannot reach its server, and tries again",
+                    target=str(what),
+                    line=line,
+                    attempt=attempt,
+                    attempts=_RETRY.attempts,
+                    error=safe_repr(error),
+                    remedy="start the server, or check the address of the sink",
+                )
             await asyncio.sleep(_RETRY.delay_s(attempt, random))
             attempt += 1
 

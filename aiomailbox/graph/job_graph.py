@@ -316,9 +316,13 @@ def _check_uids(transformations: list[Transformation]) -> None:
         if other is not item:
             raise InvalidArgumentError(
                 "uid",
-                f"{item.uid!r} names both {other.name!r} and {item.name!r}",
+                f"{item.uid!r} names both {_with_line(other)} and {_with_line(item)}",
                 "Give every operator a uid of its own.",
             )
+
+
+def _with_line(item: Transformation) -> str:
+    return f"{item.name!r} ({item.line})" if item.line else repr(item.name)
 
 
 def _check_parallelism(node: Node) -> None:

@@ -154,6 +154,19 @@ async def test_a_name_of_elsewhere_leads_to_that_of_the_state(
     assert told in str(failed.value)
 
 
+async def test_a_uid_that_is_given_twice_names_both_lines() -> None:
+    env = Env()
+    line = inspect.currentframe().f_lineno  # type: ignore[union-attr]
+    stream = env.from_collection([1]).uid("same")
+    stream.map(str).sink_to(print).uid("same")
+    with pytest.raises(am.InvalidArgumentError) as caught:
+        await env.execute()
+    assert (
+        f"'same' names both 'collection' ({__file__}:{line + 1}) and 'FunctionSink' "
+        f"({__file__}:{line + 2})"
+    ) in str(caught.value)
+
+
 async def test_an_offset_that_is_in_no_record_fails_at_the_first_one() -> None:
     async def read(after: Any) -> AsyncIterator[dict[str, int]]:
         yield {"id": 1}

@@ -59,7 +59,7 @@ def redis(server: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    retry = replace(patient_module._RETRY, initial=0.001, attempts=3)
+    retry = replace(patient_module._RETRY, initial=0.001, attempts=4)
     monkeypatch.setattr(patient_module, "_RETRY", retry)
 
 
@@ -196,7 +196,7 @@ async def test_connections_that_are_lost_are_made_again(redis: Any) -> None:
 
 
 async def test_a_server_that_is_not_there_is_named_without_its_password(
-    tmp_path: Path,
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     sink = am.RedisSink("redis://me:secret@127.0.0.1:1/0", key="user")
     assert "secret" not in repr(sink)
@@ -207,6 +207,10 @@ async def test_a_server_that_is_not_there_is_named_without_its_password(
     assert isinstance(caught.value.__cause__, SinkError)
     assert "127.0.0.1:1" in str(caught.value)
     assert "secret" not in str(caught.value)
+    # It was said while it was tried again.
+    [told] = [one for one in caplog.records if "cannot reach" in one.getMessage()]
+    assert vars(told)["line"].startswith(f"{__file__}:")
+    assert "secret" not in told.getMessage()
 
 
 def test_it_says_what_it_promises() -> None:

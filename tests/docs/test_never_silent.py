@@ -13,10 +13,12 @@ import logging
 import os
 import re
 import signal
+import sqlite3
 import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +28,7 @@ import pyarrow as pa
 import pytest
 
 import aiomailbox as am
+from aiomailbox.api.definition import _UNRUN, warn_of_unrun
 from aiomailbox.connectors.spark.session import local_session
 from aiomailbox.storage.append_log import LogSegment
 
@@ -98,6 +101,8 @@ OF_REAL_TIME = {
     "a barrier does not come through",
     "a function blocks the event loop",
     "a function of a job in several processes changes a global",
+    "a sink waits for a locked SQLite file",
+    "a sink cannot reach its server",
 }
 OF_SPARK = {
     "a Python worker of Spark is killed",
@@ -691,6 +696,38 @@ async def _no_answers(told: Told) -> None:
         await job.ask(1)
 
 
+@line("a directory has no files for a source")
+async def _no_files(told: Told) -> None:
+    env = new_env()
+    env.from_source(am.FileSource(told.directory, "csv")).sink_to(drop)
+    await told.run(env)
+
+
+@line("a sink waits for a locked SQLite file")
+async def _locked_file(told: Told) -> None:
+    file = told.directory / "numbers.db"
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("CREATE TABLE numbers (n)")
+        other.execute("BEGIN IMMEDIATE")
+        env = new_env()
+        env.from_collection([{"n": 1}]).sink_to(am.SqlSink(file, "numbers"))
+        async with env.start("job") as job:
+            await told.until_logged("a sink waits for a locked database")
+            other.execute("COMMIT")
+            await job.result()
+        assert other.execute("SELECT n FROM numbers").fetchall() == [(1,)]
+
+
+@line("a sink cannot reach its server")
+async def _no_server(told: Told) -> None:
+    env = new_env()
+    sink = am.RedisSink("redis://127.0.0.1:1", key="n")
+    env.from_collection([{"n": 1}]).sink_to(sink)
+    async with env.start("job") as job:
+        await told.until_logged("a sink cannot reach its server")
+        await job.cancel()
+
+
 # Failures and restarts.
 
 
@@ -872,6 +909,34 @@ async def _not_awaited(told: Told) -> None:
     # A loop of its own, which ends.
     await asyncio.to_thread(asyncio.run, main())
     assert "job='job'" in told.log()
+
+
+@line("the program ends, and never executes an environment that has sinks")
+async def _never_executed(told: Told) -> None:
+    _UNRUN.clear()
+    new_env().from_collection([1]).sink_to(drop)
+    with pytest.MonkeyPatch.context() as patch:
+        # Of a test that failed before.
+        patch.delattr(sys, "last_value", raising=False)
+        warn_of_unrun()
+    assert f"line='{__file__}:" in told.log()
+
+
+@line("a sink is added after its job has started")
+async def _late_sink(told: Told) -> None:
+    env = new_env()
+    numbers = env.from_collection([1])
+    numbers.sink_to(drop)
+    async with env.start("job") as job:
+        numbers.sink_to(drop)
+        await job.result()
+
+
+@line("two operators have one `uid`")
+async def _one_uid_twice(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1]).uid("same").sink_to(drop).uid("same")
+    await told.run(env)
 
 
 hits = 0

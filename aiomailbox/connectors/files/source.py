@@ -40,6 +40,7 @@ from aiomailbox.operators.core.failures import (
 )
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sources.source import (
     Boundedness,
     EnumeratorContext,
@@ -182,6 +183,11 @@ class FileEnumerator:
         # snapshot.
         if state is None or interval_s is not None:
             self._add(find())
+
+    @property
+    def has_files(self) -> bool:
+        """Whether any file was found."""
+        return bool(self._seen)
 
     def start(self) -> None:
         """Begin to look for new files, or to count rows, if that is wanted."""
@@ -477,7 +483,8 @@ class FileSource(Generic[OutT]):
             ends, and a pattern may match nothing yet. None to read only the existing
             files.
         missing_ok: Whether a path may name nothing, or a pattern match nothing, which
-            fails the job otherwise. A directory may be empty in any case.
+            fails the job otherwise. A directory may be empty in any case, with a warning
+            unless this is True or ``watch`` is given.
         delimiter: For CSV, the separator of columns.
         encoding: For CSV and text, the files' encoding, in which no byte of a line may be
             the byte of its end.
@@ -549,6 +556,7 @@ class FileSource(Generic[OutT]):
         batch_rows: int = 10_000,
         on_error: OnError = fail,
     ) -> None:
+        self._line = caller_location()
         self._paths = _paths(path)
         self._format = _format(format, self._paths)
         self._missing_ok = missing_ok
@@ -610,9 +618,19 @@ class FileSource(Generic[OutT]):
             missing_ok=self._missing_ok,
             empty_ok=self._interval_s is not None,
         )
-        return FileEnumerator(
+        enumerator = FileEnumerator(
             context, find, repr(self), self._interval_s, state, self._row_count
         )
+        is_allowed = self._missing_ok or self._interval_s is not None
+        if state is None and not is_allowed and not enumerator.has_files:
+            library_log().warning(
+                "a source has no files, and ends without a record",
+                source=repr(self),
+                line=self._line,
+                remedy="check the path: names that begin with a dot or an underscore "
+                "do not count; watch= waits for files, missing_ok=True allows none",
+            )
+        return enumerator
 
     def create_reader(self, context: ReaderContext) -> FileReader:
         """Create a reader."""

@@ -46,12 +46,14 @@ class TableTarget:
         table: The table, perhaps with its schema before a dot.
         columns: The columns that records have; None takes those of the first record.
         upsert_by: The columns whose values name a row that is replaced; empty to insert.
+        line: The line that made the sink, for warnings.
     """
 
     place: str
     table: str
     columns: tuple[str, ...] | None
     upsert_by: tuple[str, ...]
+    line: str = ""
 
     def __str__(self) -> str:
         return f"table {self.table!r} of {self.place}"

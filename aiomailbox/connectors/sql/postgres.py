@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -30,9 +31,12 @@ from aiomailbox.connectors.sql.contract import (
     taken,
 )
 from aiomailbox.errors import SinkError
+from aiomailbox.logs import library_log
 
 _CONNECT_S: Final = 30.0
 _CLOSE_S: Final = 5.0
+# How long a transaction may take without a word; most take milliseconds.
+_SILENT_S: Final = 5.0
 # How long the end of another execution's commit is waited for.
 _LEASE_WAIT: Final = "30s"
 # By the server's clock, which all executions see.
@@ -86,6 +90,7 @@ class PostgresDatabase:
         self._leases = _qualified(schema, LEASES)
         self._connection: Any = None
         self._json: frozenset[str] | None = None
+        self._slow_ones = 0
 
     async def begin(self) -> str:
         """Check the target, make the tables beside it, and take the lease.
@@ -286,6 +291,8 @@ class PostgresDatabase:
             ConnectionError: If it may go well when it is tried again.
             SinkError: If the server refuses it.
         """
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(_SILENT_S, self._warn_of_slow_one)
         try:
             connection = await self._connected()
             async with connection.transaction():
@@ -298,6 +305,24 @@ class PostgresDatabase:
             raise ConnectionError(f"{self._target.place}: {error}") from error
         except asyncpg.PostgresError as error:
             raise SinkError(f"{self._target}: {error}") from error
+        finally:
+            timer.cancel()
+
+    def _warn_of_slow_one(self) -> None:
+        self._slow_ones += 1
+        # The first, the second, the fourth time.
+        if self._slow_ones & (self._slow_ones - 1):
+            return
+        library_log().warning(
+            "a sink waits for its database",
+            sink=self._lease.sink,
+            line=self._target.line,
+            target=str(self._target),
+            waited_s=_SILENT_S,
+            times=self._slow_ones,
+            remedy="if another transaction has locked the table, end that one: "
+            "pg_stat_activity shows who waits, and pg_blocking_pids(pid) for whom",
+        )
 
     @asynccontextmanager
     async def _durable(self) -> AsyncIterator[Any]:

@@ -35,6 +35,7 @@ from aiomailbox.errors import (
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.records.run import Run
 from aiomailbox.storage.local import holder
@@ -180,7 +181,7 @@ class SqlCommitter:
         )
 
     async def _patient(self, call: Callable[[], Awaitable[T]]) -> T:
-        return await patient(call, self._target, self._random)
+        return await patient(call, self._target, self._random, self._target.line)
 
 
 # Writes one subtask's rows into the staging table.
@@ -282,7 +283,7 @@ class SqlWriter:
                 self._name, self._batch, self._row_count, columns, rows
             )
 
-        await patient(stage, self._target, self._random)
+        await self._patient(stage)
         # Only when they are there: a repeated call replaces from the same row on.
         self._row_count += len(rows)
 
@@ -299,22 +300,23 @@ class SqlWriter:
         def make_durable() -> Awaitable[None]:
             return self._database.make_durable(batch.writer, batch.batch, batch.rows)
 
-        await patient(make_durable, self._target, self._random)
+        await self._patient(make_durable)
         self._prepared.append(batch)
         self._batch += 1
         self._row_count = 0
 
     async def _reader_of(self, record: Any) -> RowReader:
         names = field_names(record)
-        existing = await patient(
-            self._database.column_names, self._target, self._random
-        )
+        existing = await self._patient(self._database.column_names)
         missing = [name for name in names if name not in existing]
         missing += [name for name in self._target.upsert_by if name not in names]
         if missing or not names:
             raise no_field(record, missing, self._target)
         self._reader = RowReader(names, is_exact=True)
         return self._reader
+
+    async def _patient(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await patient(call, self._target, self._random, self._target.line)
 
 
 class SqlSink:
@@ -396,6 +398,7 @@ class SqlSink:
             table,
             None if columns is None else _names(columns, "columns"),
             _names(upsert_by, "upsert_by"),
+            caller_location(),
         )
         if columns is not None:
             if not self._target.columns:

@@ -32,12 +32,14 @@ from aiomailbox.connectors.sql.contract import (
     taken,
 )
 from aiomailbox.errors import SinkError
+from aiomailbox.logs import library_log
 from aiomailbox.threads import ThreadTurns
 
 T = TypeVar("T")
 
-# How long a transaction waits for those of others.
+# How long a transaction waits for those of others, and how long without a word.
 _BUSY_S: Final = 30.0
+_SILENT_S: Final = 2.0
 # Each transaction waits for the disk: small runs share one.
 _BUFFERED_MAX: Final = 4096
 # Seconds by the database's clock, which is this machine's.
@@ -80,6 +82,7 @@ class SqliteDatabase:
         self._required: frozenset[str] | None = None
         self._is_strict = False
         self._turns = ThreadTurns()
+        self._waits = 0
 
     async def begin(self) -> str:
         """Check the target, make the tables beside it, and take the lease."""
@@ -185,10 +188,10 @@ class SqliteDatabase:
                 self._connection = _connected(self._path)
             connection = self._connection
             # At once: a transaction that reads first may not be able to write later.
-            connection.execute("BEGIN IMMEDIATE")
+            self._wait_for_others(connection, "BEGIN IMMEDIATE")
             try:
                 result = work(connection, *args)
-                connection.execute("COMMIT")
+                self._wait_for_others(connection, "COMMIT")
             except BaseException:
                 # Some errors have rolled it back already.
                 if connection.in_transaction:
@@ -196,12 +199,44 @@ class SqliteDatabase:
                 raise
         except sqlite3.OperationalError as error:
             # Others write: this passes, and the caller tries again.
-            if "locked" in str(error) or "busy" in str(error):
+            if _is_busy(error):
                 raise ConnectionError(f"{self._path!r}: {error}") from error
             raise SinkError(f"{self._target}: {error}") from error
         except sqlite3.DatabaseError as error:
             raise SinkError(f"{self._target}: {error}") from error
         return result
+
+    def _wait_for_others(self, connection: sqlite3.Connection, statement: str) -> None:
+        """Execute a statement that waits for other connections, and say if it does."""
+        try:
+            connection.execute(statement)
+            return
+        except sqlite3.OperationalError as error:
+            if not _is_busy(error):
+                raise
+        self._warn_of_lock()
+        connection.execute(_busy_timeout(_BUSY_S - _SILENT_S))
+        try:
+            connection.execute(statement)
+        finally:
+            connection.execute(_busy_timeout(_SILENT_S))
+
+    def _warn_of_lock(self) -> None:
+        self._waits += 1
+        # The first, the second, the fourth time.
+        if self._waits & (self._waits - 1):
+            return
+        library_log().warning(
+            "a sink waits for a locked database",
+            sink=self._lease.sink,
+            line=self._target.line,
+            database=self._path,
+            waited_s=_SILENT_S,
+            gives_up_after_s=_BUSY_S,
+            times=self._waits,
+            remedy="another connection has a transaction open: commit it, or close "
+            "that connection",
+        )
 
     def _begin(self, connection: sqlite3.Connection) -> str:
         existing = self._column_names(connection)
@@ -503,10 +538,18 @@ class SqliteDatabase:
             connection.close()
 
 
+def _is_busy(error: sqlite3.OperationalError) -> bool:
+    return "locked" in str(error) or "busy" in str(error)
+
+
+def _busy_timeout(seconds: float) -> str:
+    return f"PRAGMA busy_timeout = {int(seconds * 1000)}"
+
+
 def _connected(path: str) -> sqlite3.Connection:
     # Calls come from several threads, one after the other; transactions are ours.
     return sqlite3.connect(
-        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
+        path, timeout=_SILENT_S, isolation_level=None, check_same_thread=False
     )
 
 

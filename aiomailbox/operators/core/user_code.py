@@ -440,13 +440,25 @@ _STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
 
 def caller_location() -> str:
     """Return ``file:line`` of the user's call that led here, "" if there is none."""
-    frame = sys._getframe(1)
+    frame = _caller()
+    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def is_called_by_import() -> bool:
+    """Say whether the user's call that led here runs while its module is imported."""
+    frame = _caller()
+    return (
+        frame is not None
+        and frame.f_code.co_name == "<module>"
+        and frame.f_globals.get("__name__") != "__main__"
+    )
+
+
+def _caller() -> FrameType | None:
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
-        following = frame.f_back
-        if following is None:
-            return ""
-        frame = following
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return frame
 
 
 def user_location(error: BaseException) -> str:

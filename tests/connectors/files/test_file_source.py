@@ -235,8 +235,24 @@ async def test_readers_share_the_files(tmp_path: Path) -> None:
     assert sorted(found) == sorted(list(range(7)) * 3)
 
 
-async def test_an_empty_directory_has_no_records(tmp_path: Path) -> None:
+async def test_an_empty_directory_has_no_records_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "_of_a_writer.jsonl").write_text("{}\n")
     assert await collect(FileSource(tmp_path, "jsonl")) == []
+    [record] = caplog.records
+    assert record.getMessage().startswith("a source has no files")
+    assert vars(record)["line"].startswith(f"{__file__}:")
+    assert str(tmp_path) in record.getMessage()
+
+
+async def test_an_empty_directory_that_is_expected_is_no_news(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert await collect(FileSource(tmp_path, "jsonl", missing_ok=True)) == []
+    context: Any = None
+    FileSource(tmp_path, "jsonl", watch=1).create_enumerator(context)
+    assert caplog.records == []
 
 
 @pytest.mark.parametrize(("ending", "head"), [("jsonl", b""), ("csv", b"n\n")])

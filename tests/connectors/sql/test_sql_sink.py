@@ -7,7 +7,7 @@ import enum
 import sqlite3
 import uuid
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
@@ -21,6 +21,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.connectors import sinks as patient_module
 from aiomailbox.connectors.sql import (
+    postgres as postgres_module,
     sink as sink_module,
     sqlite as sqlite_module,
 )
@@ -35,6 +36,7 @@ from aiomailbox.errors import (
 from aiomailbox.operators.sinks.sink import CommitterContext
 from aiomailbox.records.run import ListRun
 from aiomailbox.testing import TestRuntimeContext
+from tests.connectors import sinks_by_hand
 from tests.connectors.sinks_by_hand import Program, finish, release
 
 pytestmark = pytest.mark.real_time
@@ -425,6 +427,76 @@ async def test_many_small_runs_share_transactions_and_none_is_lost_when_one_fail
     assert busy == [50, 50, 50, 50, 20, 20]
     assert await rows(sqlite) == list(range(120))
     await job.end(succeeded=True)
+
+
+async def logged(caplog: pytest.LogCaptureFixture, text: str) -> Any:
+    """Wait for a line of the log, and return its fields."""
+    while not (found := [one for one in caplog.records if text in one.getMessage()]):
+        await asyncio.sleep(0.01)
+    return vars(found[0])
+
+
+async def test_a_locked_file_is_named_while_the_sink_waits_for_it(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create(sqlite)
+    monkeypatch.setattr(sqlite_module, "_SILENT_S", 0.01)
+    job = program(sqlite)
+    await job.start()
+    # It writes rows when there are many, or a checkpoint begins.
+    await job.write(*numbers(1))
+    with closing(sqlite3.connect(sqlite.url, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writing = asyncio.create_task(job.checkpoint(end=True))
+        told = await logged(caplog, "a sink waits for a locked database")
+        assert told["database"] == sqlite.url
+        assert not writing.done()
+        other.execute("COMMIT")
+    await writing
+    assert told["sink"] == "sink"
+    # Where the sink was made.
+    assert f"{sinks_by_hand.__file__}:" in told["line"]
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [1]
+
+
+async def test_a_commit_waits_aloud_for_who_reads_the_file(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create(sqlite)
+    await sqlite.execute("INSERT INTO numbers VALUES (0)")
+    monkeypatch.setattr(sqlite_module, "_SILENT_S", 0.01)
+    job = program(sqlite)
+    await job.start()
+    await job.write(*numbers(1))
+    with closing(sqlite3.connect(sqlite.url, isolation_level=None)) as other:
+        other.execute("BEGIN")
+        assert other.execute("SELECT n FROM numbers").fetchall() == [(0,)]
+        writing = asyncio.create_task(job.checkpoint(end=True))
+        await logged(caplog, "a sink waits for a locked database")
+        other.execute("COMMIT")
+    await writing
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [0, 1]
+
+
+async def test_a_lock_of_the_server_is_named_while_the_sink_waits_for_it(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    await create(postgres)
+    monkeypatch.setattr(postgres_module, "_SILENT_S", 0.05)
+    job = program(postgres)
+    await job.start()
+    await job.write(*numbers(1))
+    async with postgres.connection.transaction():
+        await postgres.execute("LOCK TABLE numbers")
+        writing = asyncio.create_task(job.checkpoint(end=True))
+        told = await logged(caplog, "a sink waits for its database")
+    await writing
+    assert f"{sinks_by_hand.__file__}:" in told["line"]
+    assert "pg_blocking_pids" in told["remedy"]
+    await job.end(succeeded=True)
+    assert await rows(postgres) == [1]
 
 
 async def test_checks_of_the_table_are_made_when_rows_are_staged(postgres: Any) -> None:
