@@ -382,33 +382,27 @@ class RowFlow:
 
     def _drop(self, entry: CallEntry, error: BaseException, attempts: int) -> bool:
         """Drop a row that failed, as ``on_error`` says; False if the task fails."""
-        action = self._on_error.action
-        if isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
+        if isinstance(error, FATAL_ERRORS) or self._on_error.action is ErrorAction.FAIL:
             if attempts > 1:
                 add_note(error, f"after {attempts} attempts")
             # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error, entry.record)
             return False
         entry.dropped = True
-        if action is ErrorAction.SKIP:
-            self._failures.take(entry.value, entry.timestamp, error)
-        else:
-            entry.letter = self._failures.letter(
-                entry.record, entry.timestamp, error, attempts
-            )
+        entry.letter = self._failures.dropped(
+            entry.record, entry.timestamp, error, attempts
+        )
         return True
 
     def _drop_again(
         self, entry: CallEntry, error: BaseException, letter: DeadLetter
     ) -> bool:
         """Drop a row that failed in an earlier attempt; False if rows are not dropped."""
-        action = self._on_error.action
-        if action is ErrorAction.FAIL:
+        if self._on_error.action is ErrorAction.FAIL:
             return False
         entry.dropped = True
-        if action is ErrorAction.SKIP:
-            self._failures.take(entry.value, entry.timestamp, error)
-        else:
+        if self._failures.dropped(entry.record, entry.timestamp, error) is not None:
+            # The one of the first time, which counts its attempts.
             entry.letter = letter
         return True
 

@@ -251,19 +251,16 @@ class KeyedFlow(RowFlow):
 
     def _drop(self, entry: CallEntry, error: BaseException, attempts: int) -> bool:
         event: KeyedEvent = entry.value
-        action = self._on_error.action
         is_timer = event.domain is not None
-        if is_timer or isinstance(error, FATAL_ERRORS) or action is ErrorAction.FAIL:
+        fails = self._on_error.action is ErrorAction.FAIL
+        if is_timer or fails or isinstance(error, FATAL_ERRORS):
             # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error, *(() if is_timer else (event.value,)))
             return False
         entry.dropped = True
-        if action is ErrorAction.SKIP:
-            self._failures.take(event.value, event.timestamp, error)
-        else:
-            entry.letter = self._failures.letter(
-                event.value, entry.timestamp, error, attempts
-            )
+        entry.letter = self._failures.dropped(
+            event.value, entry.timestamp, error, attempts
+        )
         return True
 
 

@@ -234,17 +234,29 @@ class RecordFailures:
             UserFunctionError: From ``error``, if records may not fail, or this one
                 emitted more than may be lent.
         """
-        action = self._on_error.action
         if not self.forgives(error):
             self.fail(error, record)
+        letter = self.dropped(record, timestamp, error)
+        if letter is not None:
+            self.waiting = True
+            self._timestamps.append(MIN_TIMESTAMP if timestamp is None else timestamp)
+            self._letters.append(letter)
+
+    def dropped(
+        self,
+        record: Any,
+        timestamp: int | None,
+        error: BaseException,
+        attempts: int = 1,
+    ) -> DeadLetter | None:
+        """Return the dead letter of a record that is dropped; None if it is skipped."""
+        if self._on_error.action is not ErrorAction.SKIP:
+            return self.letter(record, timestamp, error, attempts)
         self.waiting = True
-        if action is ErrorAction.SKIP:
-            self._skipped += 1
-            # The first of many is enough for the log; the count says the rest.
-            self._first_skipped = self._first_skipped or error
-            return
-        self._timestamps.append(MIN_TIMESTAMP if timestamp is None else timestamp)
-        self._letters.append(self.letter(record, timestamp, error))
+        self._skipped += 1
+        # The first of many is enough for the log; the count says the rest.
+        self._first_skipped = self._first_skipped or error
+        return None
 
     def forgives(self, error: BaseException) -> bool:
         """Say whether the job goes on after what a function raised.
