@@ -31,7 +31,7 @@ NOTHING: Final = -0.0
 
 
 class Values(NamedTuple):
-    """What a piece of an aggregate reads of a run.
+    """The values of a run that a piece of an aggregate reads.
 
     Attributes:
         numbers: int64 or float64, shape ``(n,)``; anything where there is none. Empty

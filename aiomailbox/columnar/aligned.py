@@ -87,7 +87,7 @@ def overlapping(
 
 
 class WindowGrid(CellGrid):
-    """What windows hold of each key, and which of it has been emitted.
+    """The contents of windows by key, and whether they were emitted.
 
     A window that fired may still get late records. After a restore there may be both in
     a window, since nothing says yet how far event time had come.

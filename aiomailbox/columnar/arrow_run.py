@@ -101,7 +101,7 @@ class ArrowRun:
 
     @property
     def row_maker(self) -> RowMaker:
-        """What makes the rows."""
+        """The maker of the rows."""
         self._made()
         return self._row_maker
 

@@ -62,7 +62,7 @@ from aiomailbox.state.operator_state import OperatorStateSnapshot, Redistributio
 
 
 class Declared(NamedTuple):
-    """What the type hints of a function say.
+    """The types in a function's hints.
 
     Attributes:
         record_type: The class of records that it takes, or a TypedDict; None if there
@@ -105,7 +105,7 @@ class Declared(NamedTuple):
 
     @property
     def form(self) -> RecordForm | None:
-        """What makes the records that it takes; None if it takes any."""
+        """How the records for it are made; None if it takes any."""
         if self.record_type is None:
             return None
         if is_typed_dict(self.record_type):

@@ -86,7 +86,7 @@ _TABLE_MAX: Final = 1 << 12
 
 
 class KeptRow(NamedTuple):
-    """What a row holds, by itself.
+    """A row with cells of its own, apart from any grid.
 
     Attributes:
         start: Where its stretch of time begins, milliseconds.
@@ -109,7 +109,7 @@ class KeptRow(NamedTuple):
 
 
 class DetachedRow:
-    """What a row held when it was taken, as one has to put it into order.
+    """A row that was taken out of a grid; whoever reads it puts its cells into order.
 
     Args:
         start: Where its stretch of time begins, milliseconds.
@@ -137,7 +137,7 @@ class DetachedRow:
 
 
 class CellGrid:
-    """What stretches of time hold of each key.
+    """The accumulators of each key in each stretch of time.
 
     Args:
         aggregate: What is computed.
@@ -426,7 +426,7 @@ class CellGrid:
 
 
 class FrozenGrid:
-    """What a grid held at one time.
+    """The contents of a grid at one time.
 
     Args:
         rows: The numbers of the rows, by start.

@@ -1,4 +1,4 @@
-"""What is known of columns before there is a value: by annotations, and by sources.
+"""The types of columns before there is a value, from annotations and from sources.
 
 A source that has columns knows their types, and an annotation names one. What is known
 goes with a field (`RecordFields.types`) as long as nobody changes it, to whatever makes

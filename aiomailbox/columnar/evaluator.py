@@ -102,7 +102,7 @@ _KNOWN_BYTES_MAX: Final = 16_384
 
 
 class Parts(NamedTuple):
-    """What an expression is made of.
+    """The parts of an expression.
 
     Attributes:
         entries: Calls, fields and literals in the order in which they are written.
@@ -388,7 +388,7 @@ def _is_missing(error: str, names: Sequence[str]) -> bool:
 
 
 class _Reads(NamedTuple):
-    """What expressions read.
+    """The fields that expressions read, with their types.
 
     Attributes:
         types: The fields, and in which types.

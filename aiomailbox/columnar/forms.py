@@ -1,4 +1,4 @@
-"""What a record made from columns is: a NamedTuple, a dict, or an object of a class.
+"""The form of records made from columns: NamedTuple, dict, or object of a class.
 
 A form turns columns of Python values into records, one call per run. The same form
 makes the records of nested structs.

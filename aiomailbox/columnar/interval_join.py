@@ -249,7 +249,7 @@ class KeptColumns:
 
 
 class Query:
-    """What was found near some records, put together piece by piece.
+    """The matches near some records, put together piece by piece.
 
     Attributes:
         counts: How many were found for each, shape ``(n,)``.

@@ -79,7 +79,7 @@ class Picked:
 
     @property
     def row_maker(self) -> RowMaker:
-        """What makes rows of them."""
+        """The maker of their rows."""
         return self._runs[0].row_maker
 
     @property
@@ -180,7 +180,7 @@ Place = tuple[int, str]
 
 
 class PairPlan(NamedTuple):
-    """What becomes of pairs whose records have certain fields.
+    """The outputs of pairs whose records have certain fields.
 
     Attributes:
         outputs: Names in order, each with the field that it is, or the number of an
@@ -194,7 +194,7 @@ class PairPlan(NamedTuple):
 
 @dataclass(frozen=True)
 class PairFields:
-    """What was written in ``select`` of a join; made by `pair_fields`.
+    """The fields in ``select`` of a join; `pair_fields` makes it.
 
     A field that only one side has goes by its name, and so does a key that has one name
     on both sides. Any field goes by ``left.name`` or ``right.name``.
@@ -217,7 +217,7 @@ class PairFields:
 
     @property
     def expressions(self) -> list[pc.Expression]:
-        """What is computed, in order."""
+        """The expressions, in order."""
         return [value for _, value in self.items if not isinstance(value, str)]
 
     @property
@@ -537,7 +537,7 @@ class PairSelection(ExpressionOperator):
 
 
 class _Plan:
-    """What becomes of pairs of one kind.
+    """The plan for pairs of one kind: their fields, and how rows are made of them.
 
     Args:
         plan: The fields.

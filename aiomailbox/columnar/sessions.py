@@ -161,7 +161,7 @@ class KeptSessions(NamedTuple):
 
 
 class SessionCells:
-    """What sessions hold, when they are, and of which key.
+    """The accumulators, times and keys of all sessions.
 
     Args:
         aggregate: What is computed.

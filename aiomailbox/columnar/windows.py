@@ -1,4 +1,4 @@
-"""What windows over columns have in common: keys, results and late records."""
+"""The common parts of windows over columns: keys, results and late records."""
 
 from __future__ import annotations
 

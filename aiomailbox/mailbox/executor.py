@@ -88,7 +88,7 @@ class MailYielder:
 
     @property
     def control(self) -> LoopControl:
-        """What steers the loop around."""
+        """The flags and failures of the loop that runs the mail."""
         return self._control
 
     @property

@@ -1,4 +1,4 @@
-"""What others see of a job: exporters, progress, pages. Each reads its snapshots only."""
+"""Exporters, progress and the page. They show a job from its snapshots only."""
 
 from aiomailbox.api.job import LatestSnapshot
 from aiomailbox.observe.dashboard import dashboard, serving_dashboard

@@ -38,7 +38,7 @@ class OpenTelemetryExport:
 
 
 class _Shown:
-    """What a provider observes: instruments of one name are made once."""
+    """The jobs and instruments that one provider observes; each name has one instrument."""
 
     def __init__(self) -> None:
         self.jobs = SharedJobs()
