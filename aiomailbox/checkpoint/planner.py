@@ -387,6 +387,15 @@ class CheckpointInProgress:
         """The tasks that have not acknowledged it."""
         return [task for task in self.plan.to_wait_for if task not in self.handles]
 
+    def waits_for(self, task: SubtaskId) -> bool:
+        """Say whether a task is to acknowledge it, and has not."""
+        return task not in self.handles and task in self.plan.to_wait_for
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether all tasks have acknowledged it."""
+        return len(self.handles) == len(self.plan.to_wait_for)
+
     @property
     def prepared(self) -> tuple[PreparedData, ...]:
         """The prepared results of sinks, in the order of the tasks."""
@@ -617,11 +626,11 @@ class CheckpointPlanner:
         """Take a task's part; one that is unknown, late or repeated is not kept."""
         checkpoint_id, task = event.checkpoint_id, event.task
         pending = self._pending_one(checkpoint_id)
-        if pending is None or task not in pending.missing:
+        if pending is None or not pending.waits_for(task):
             return []
         pending.handles[task] = event.handle
         pending.statistics.append(event.statistics)
-        if pending.missing:
+        if not pending.is_acknowledged:
             return []
         pending.is_finalizing = True
         return [CancelExpiry(checkpoint_id), Finalize(checkpoint_id)]

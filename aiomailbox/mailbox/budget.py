@@ -168,14 +168,10 @@ _NOTHING_TURNS: Final = 128
 
 
 class LoopClock:
-    """A clock that is found at its first reading, on the loop it is read on.
+    """The clock of the event loop that it is first read on."""
 
-    Args:
-        clock: The clock to use; None for that of the running event loop.
-    """
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
+        self._clock: Clock | None = None
 
     def now_ms(self) -> int:
         """Return wall-clock time, integer milliseconds since the epoch."""
@@ -183,8 +179,7 @@ class LoopClock:
 
     def monotonic(self) -> float:
         """Return a time that never goes back, in seconds."""
-        clock = self._clock
-        return self._found().monotonic() if clock is None else clock.monotonic()
+        return self._found().monotonic()
 
     def _found(self) -> Clock:
         if self._clock is None:
@@ -235,20 +230,24 @@ class SliceBudget:
         self.is_queued: bool = False
         self.stride: int = 1
 
-    def restart(self) -> None:
+    def restart(self) -> bool:
         """Begin to work on the running event loop, after a wait or a turn of it.
 
-        Another may have used up the slice of this turn: then `is_over` says so.
+        Returns:
+            Whether the slice begins now. Else another may have used it up: then `is_over`
+            says so.
         """
         governor = self._governor
         if governor is None:
             governor = self._governor = governor_of(asyncio.get_running_loop())
         self._turns = 0
         self._started = now = self._clock.monotonic()
-        if governor.began is None:
+        is_first = governor.began is None
+        if is_first:
             governor.begun(now)
         if governor.runner is not self:
             governor.run(self, now)
+        return is_first
 
     @property
     def is_running(self) -> bool:
@@ -270,8 +269,7 @@ class SliceBudget:
 
     async def begin(self) -> None:
         """Begin to work after a wait, once there is time left for it."""
-        self.restart()
-        if self.is_over(0):
+        if not self.restart() and self.is_over(0):
             await self.yield_to_loop()
 
     def is_over(self, turns: int = 1) -> bool:
@@ -288,7 +286,9 @@ class SliceBudget:
             self.restart()
             return False
         now = self._clock.monotonic()
-        began = governor.begun(now)
+        began = governor.began
+        if began is None:
+            began = governor.begun(now)
         if governor.runner is not self:
             # It has awaited something in the middle of its work.
             governor.run(self, now)
@@ -316,10 +316,8 @@ class SliceBudget:
         self.is_queued = True
         try:
             await governor.next_turn()
-            self.restart()
-            while self.is_over(0):
+            while not self.restart() and self.is_over(0):
                 await governor.next_turn(first=True)
-                self.restart()
         finally:
             self.is_queued = False
 

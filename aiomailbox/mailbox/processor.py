@@ -320,7 +320,7 @@ class MailboxProcessor:
     ) -> None:
         _check_positive("slice_ms", slice_ms)
         _check_positive("max_yield_depth", max_yield_depth)
-        found_clock = LoopClock(clock)
+        found_clock = LoopClock() if clock is None else clock
         self.name: str = name
         self.mailbox: TaskMailbox = (
             TaskMailbox(name=name) if mailbox is None else mailbox

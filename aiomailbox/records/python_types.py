@@ -12,6 +12,7 @@ import decimal
 import uuid
 import zoneinfo
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -51,9 +52,11 @@ class PythonTypes:
 
     def __init__(self, classes: ClassTable = NO_RECORD_CLASSES) -> None:
         self._classes = classes
-        self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
-            ext_hook=self.decode_extension
-        )
+
+    # Whoever only writes needs none.
+    @cached_property
+    def _decoder(self) -> msgspec.msgpack.Decoder[Any]:
+        return msgspec.msgpack.Decoder(ext_hook=self.decode_extension)
 
     def prepare(self, value: Any, depth: int = _DEPTH_MAX) -> Any:
         """Return the value with what MessagePack does not know made into extensions.

@@ -15,6 +15,7 @@ import typing
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -83,8 +84,13 @@ class StateSchema:
     @property
     def fingerprint(self) -> str:
         """16 hexadecimal digits that two schemas share if they are equal."""
-        canonical = msgspec.json.encode([self.parts, self.classes], order="sorted")
-        return hashlib.sha256(canonical).hexdigest()[:16]
+        return _digest(msgspec.json.encode([self.parts, self.classes], order="sorted"))
+
+
+# Each snapshot asks for those of the same few schemas.
+@lru_cache(maxsize=1024)
+def _digest(canonical: bytes) -> str:
+    return hashlib.sha256(canonical).hexdigest()[:16]
 
 
 def type_options(annotation: Any) -> Options:

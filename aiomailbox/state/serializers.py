@@ -7,6 +7,7 @@ import io
 import pickle  # noqa: TID251 -- the one place of the explicit opt-in
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property, lru_cache
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Final, Protocol, TypeVar
 
@@ -378,7 +379,7 @@ class StateClasses:
                 f"they could not be read again: the job does not declare {reference}. "
                 "Name the class in a type hint or in the type_ of the state's descriptor."
             )
-        return self._noted(self._enter(kind, reference, RecordClass(kind).fields))
+        return self._noted(self._put(_as_it_is(kind), reference))
 
     def _noted(self, entry: RecordClass) -> RecordClass:
         self.met[entry.name] = entry
@@ -398,6 +399,12 @@ class StateClasses:
         entry.name = reference
         self._by_kind[entry.kind] = self._by_name[reference] = entry
         return entry
+
+
+# Each snapshot meets its classes anew.
+@lru_cache(maxsize=1024)
+def _as_it_is(kind: type) -> RecordClass:
+    return RecordClass(kind)
 
 
 def _member(reference: str) -> type | None:
@@ -448,6 +455,9 @@ def _make(kind: Any, fields: dict[str, Any]) -> Any:
 _PLAIN: Final = frozenset({bool, bytes, float, int, str, type(None)})
 
 
+_encode = Encoder().encode
+
+
 class ObjectCodec:
     """Encodes and decodes Python objects.
 
@@ -469,10 +479,13 @@ class ObjectCodec:
 
     def __init__(self, classes: StateClasses | None = None) -> None:
         self.classes: StateClasses = classes or StateClasses()
-        types = PythonTypes(self.classes)
-        self._prepare = types.prepare
-        self._encode = Encoder().encode
-        self._decode = Decoder(ext_hook=types.decode_extension).decode
+        self._types = PythonTypes(self.classes)
+        self._prepare = self._types.prepare
+        self._encode = _encode
+
+    @cached_property
+    def _decode(self) -> Callable[[bytes | memoryview], Any]:
+        return Decoder(ext_hook=self._types.decode_extension).decode
 
     def encode(self, value: Any) -> bytes:
         """Return ``value`` as bytes.

@@ -430,6 +430,11 @@ class OperatorChain:
                 found[self._operator_id(link)] = taken
         return found
 
+    def settle_snapshots(self) -> None:
+        """Notify the operators that a snapshot was taken, and may have been read."""
+        for link in self.links:
+            link.operator.settle_snapshots()
+
     @property
     def head_id(self) -> OperatorId:
         """The id of the operator that gets the task's input."""
@@ -438,8 +443,9 @@ class OperatorChain:
     async def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let the operators emit what must precede a barrier, head first."""
         for link in self.links:
-            operator = link.operator
-            await finished(operator.prepare_snapshot_pre_barrier(checkpoint_id))
+            pending = link.operator.prepare_snapshot_pre_barrier(checkpoint_id)
+            if pending is not None:
+                await pending
 
     async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Notify the operators, tail first; all are notified, the first error is raised."""
@@ -454,7 +460,9 @@ class OperatorChain:
         for link in reversed(self.links):
             try:
                 with self._naming(link, hook):
-                    await finished(getattr(link.operator, hook)(checkpoint_id))
+                    pending = getattr(link.operator, hook)(checkpoint_id)
+                    if pending is not None:
+                        await pending
             except Exception as error:  # noqa: BLE001 -- the others are notified, too
                 first = first or error
         if first is not None:

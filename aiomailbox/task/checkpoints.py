@@ -317,9 +317,11 @@ class TaskCheckpoints:
             self._outputs.broadcast(barrier.with_wish_restored())
         started_s = self._clock.monotonic()
         try:
-            snapshot = replace(
-                self._capture(),
-                committables=self._prepared.capture(checkpoint_id),
+            captured = self._capture()
+            snapshot = TaskSnapshot(
+                captured.operators,
+                captured.inputs,
+                self._prepared.capture(checkpoint_id),
                 # A job that is stopped resumes from the savepoint, wherever it stood.
                 is_finished=self._is_finished
                 and not barrier.snapshot_type.is_synchronous,
@@ -339,6 +341,9 @@ class TaskCheckpoints:
                 self._decline(checkpoint_id, error)
                 return False
             if little is not None:
+                # Nobody reads it any more, so it costs no later access anything.
+                del captured, snapshot
+                self._chain.settle_snapshots()
                 self._report(
                     Acknowledged(self._subtask, checkpoint_id, little, statistics)
                 )
@@ -346,6 +351,7 @@ class TaskCheckpoints:
         # The coroutine may be done before its canceller is known here.
         self._writing[checkpoint_id] = _nothing
         cancel = self._spawn(self._write(barrier, snapshot, statistics))
+        self._chain.settle_snapshots()
         if checkpoint_id in self._writing:
             self._writing[checkpoint_id] = cancel
         return True

@@ -243,7 +243,9 @@ class OperatorHarness:
 
     def snapshot(self) -> OperatorSnapshot:
         """Return what a new operator needs to resume; call `prepare_snapshot` first."""
-        return self.operator.snapshot()
+        taken = self.operator.snapshot()
+        self.operator.settle_snapshots()
+        return taken
 
     def close(self) -> None:
         """Close the operator."""

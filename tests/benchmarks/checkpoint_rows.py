@@ -7,7 +7,7 @@ import contextlib
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiomailbox as am
@@ -171,10 +171,3 @@ def idle() -> Report:
         reached=some <= _IDLE_MAX,
     )
     return report
-
-
-def reports(records: int) -> Iterator[Report]:
-    """Measure all."""
-    yield overhead(records)
-    yield backpressure()
-    yield idle()

@@ -153,6 +153,28 @@ async def quiet(running: Any) -> dict[str, Any]:
     return dict(running.metrics().checkpoints)
 
 
+async def test_an_idle_checkpoint_is_two_mails_for_the_source_and_one_for_others(
+    tmp_path: Path,
+) -> None:
+    """Its barrier, which others read, and that it is complete; no timer follows it."""
+    world = World()
+    world.add(1, 2, 3)
+    async with job(world, tmp_path).start() as running:
+        await quiet(running)
+
+        def counted() -> tuple[int, int]:
+            metrics = running.metrics()
+            taken = metrics.checkpoints["number_of_unchanged_checkpoints"]
+            return taken, sum(task["mails"] for task in metrics.tasks.values())
+
+        taken, mails = counted()
+        await asyncio.sleep(30)
+        taken_then, mails_then = counted()
+        assert taken_then - taken >= 28
+        assert mails_then - mails == 3 * (taken_then - taken)
+        await running.cancel()
+
+
 @pytest.mark.parametrize("limited", [False, True])
 async def test_an_idle_job_writes_no_file_and_its_checkpoints_are_complete(
     tmp_path: Path, *, limited: bool

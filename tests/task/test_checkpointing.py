@@ -63,6 +63,9 @@ class Task:
     async def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         self.log.append("prepare")
 
+    def settle_snapshots(self) -> None:
+        pass
+
     async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         self.notified.append(checkpoint_id)
 

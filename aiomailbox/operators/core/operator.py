@@ -450,6 +450,9 @@ class Operator:
         self.fill_state()
         return self.capture()
 
+    def settle_snapshots(self) -> None:
+        """Be notified that a snapshot was taken, and may have been read already."""
+
     def fill_state(self) -> None:
         """Put into state what is kept outside of it, right before it is captured."""
 

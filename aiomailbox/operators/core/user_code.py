@@ -16,7 +16,7 @@ import sysconfig
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from enum import Enum
 from functools import partial
 from types import CodeType, CoroutineType, FrameType
@@ -802,8 +802,7 @@ def _code_of(handler: object) -> object:
     return getattr(handler, "__code__", None)
 
 
-@contextmanager
-def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
+class naming_hook:  # noqa: N801 -- like `suppress`: what it does, not what it is
     """Name operator, uid and hook in what the body raises, awaits included.
 
     Args:
@@ -817,29 +816,45 @@ def naming_hook(hook: str, operator: str, uid: str | None) -> Iterator[None]:
             cancellation that is not the running task's own. One that is its own is
             raised with such an error as its cause, and what ends the process as it is.
     """
-    place = f"in {hook}() of {named_operator(operator, uid)}"
-    try:
-        yield
-    except AioMailboxError as error:
+
+    # No generator: each checkpoint enters a dozen of them.
+    __slots__ = ("_hook", "_operator", "_uid")
+
+    def __init__(self, hook: str, operator: str, uid: str | None) -> None:
+        self._hook = hook
+        self._operator = operator
+        self._uid = uid
+
+    def __enter__(self) -> None:
+        """Enter the body."""
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        """Name them, if it has raised."""
+        if error is not None:
+            self._name(error)
+
+    def _name(self, error: BaseException) -> None:
+        operator, uid = self._operator, self._uid
+        place = f"in {self._hook}() of {named_operator(operator, uid)}"
         location = user_location(error)
-        add_note(error, place if is_own_line(location) else f"{place} at {location}")
-        raise
-    except BaseException as error:
+        if isinstance(error, AioMailboxError):
+            is_own = is_own_line(location)
+            add_note(error, place if is_own else f"{place} at {location}")
+            return
         if ends_program(error):
-            add_note(error, f"{place} at {user_location(error)}")
-            raise
+            add_note(error, f"{place} at {location}")
+            return
         owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if owner is not None:
             operator, uid = owner
-        location = user_location(error)
-        if not is_users(location):
-            location = ""
-        failure = UserFunctionError(operator, uid, location, error)
+        failure = UserFunctionError(
+            operator, uid, location if is_users(location) else "", error
+        )
         add_note(failure, place)
         if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
             # The cause says whose it was.
             error.__cause__ = error.__cause__ or failure
-            raise
+            return
         raise failure from error
 
 

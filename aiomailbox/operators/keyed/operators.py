@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import length_hint
 from types import CoroutineType
@@ -344,11 +343,10 @@ class StatefulOperator(Operator):
             name: service.snapshot() for name, service in self._timer_services.items()
         }
         keyed = (self.context.keyed_state.snapshot(), *self.snapshot_apart())
-        captured = replace(super().capture(), keyed=keyed, timers=timers)
-        # One at a time: snapshots that follow each other quickly would pile up timers.
-        if not self._is_settling and any(one.has_snapshot for one in self.layered()):
-            self._settle_after(_SETTLE_MS)
-        return captured
+        other = super().capture()
+        return OperatorSnapshot(
+            keyed, other.operator, timers, other.own, other.watermark
+        )
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Capture what is kept by key, but not in the store; nothing by default."""
@@ -401,7 +399,13 @@ class StatefulOperator(Operator):
         due = time.current_processing_time() + delay_ms
         time.register_timer(due, partial(self._settle, delay_ms))
 
-    def _settle(self, delay_ms: int, timestamp_ms: int) -> None:
+    def settle_snapshots(self) -> None:
+        """Take away what snapshots cost that nobody reads any more; look again later."""
+        # One at a time: snapshots that follow each other quickly would pile up timers.
+        if not self._is_settling:
+            self._settle(_SETTLE_MS // 2)
+
+    def _settle(self, delay_ms: int, _timestamp_ms: int = 0) -> None:
         self._is_settling = False
         layered = self.layered()
         left = _SETTLE_STEPS

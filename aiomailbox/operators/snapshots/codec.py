@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import zip_longest
 from operator import itemgetter
 from typing import Any, Final
@@ -166,6 +167,14 @@ def snapshot_chunks(
         StateError: If it holds something that cannot be made bytes, or of a class that
             was not declared.
     """
+    if not (
+        snapshot.keyed
+        or snapshot.timers
+        or snapshot.operator.states
+        or snapshot.own.states
+    ):
+        yield _empty(snapshot.watermark)
+        return
     declared = None if classes is None else declared_classes(classes)
     writer = BlockWriter(_MAGIC, _VERSION)
     yield writer.head()
@@ -186,6 +195,14 @@ def snapshot_chunks(
         timers.append(described)
     whole = _Description(snapshot.watermark, keyed, operator, own, timers)
     yield writer.tail(msgspec.json.encode(whole))
+
+
+# Most operators keep nothing, and their checkpoints say so again and again.
+@lru_cache(maxsize=256)
+def _empty(watermark_ms: int) -> bytes:
+    writer = BlockWriter(_MAGIC, _VERSION)
+    nothing = _Description(watermark_ms, [], [], [], [])
+    return writer.head() + writer.tail(msgspec.json.encode(nothing))
 
 
 def encode_snapshot(
