@@ -27,16 +27,13 @@ from aiomailbox.columnar.forms import (
 from aiomailbox.columnar.types import is_any_list
 from aiomailbox.errors import UnsupportedColumnError
 from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.records.record_classes import SPARK_TYPES
 
 DECIMAL_DIGITS: Final = 38
 
 
 # Answers of services, and records, have few levels; deeper ones are rows.
 DEPTH_MAX: Final = 16
-
-
-# Where Spark's classes of values are that Arrow has no type for.
-_SPARK_TYPES: Final = "pyspark.sql.types"
 
 
 # What an annotation says about a column.
@@ -293,7 +290,7 @@ def type_of_special(value: Any) -> pa.DataType | None:
     """Return the type of a value of which Arrow's own is not Spark's; else None."""
     if type(value) is UUID:
         return _TYPES[UUID]
-    if type(value).__module__ != _SPARK_TYPES:
+    if type(value).__module__ != SPARK_TYPES:
         return None
     name = type(value).__name__
     if name == "VariantVal":
@@ -326,7 +323,7 @@ def plain_special(value: Any, kind: pa.DataType) -> Any:
         return str(value) if pa.types.is_string(kind) else value
     if pa.types.is_struct(kind):
         kinds = {field.name: field.type for field in kind}
-        if type(value).__module__ == _SPARK_TYPES and hasattr(value, next(iter(kinds))):
+        if type(value).__module__ == SPARK_TYPES and hasattr(value, next(iter(kinds))):
             return {name: getattr(value, name) for name in kinds}
         if not isinstance(value, Mapping):
             return value

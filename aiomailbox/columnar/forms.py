@@ -485,7 +485,10 @@ def _plain(value: Any) -> Any:
     names = _names(value)
     if names is not None:
         return {name: _plain(getattr(value, name)) for name in names}
-    if isinstance(value, list | tuple | set | frozenset):
+    # An interval of months, days and nanoseconds is a tuple, and one value of Arrow's.
+    if isinstance(value, list | tuple | set | frozenset) and (
+        type(value) is not pa.MonthDayNano
+    ):
         return [_plain(item) for item in value]
     return value
 

@@ -393,7 +393,15 @@ class ParquetWriter(SegmentWriter):
             # The one that was not written to for longest.
             self._close_file(next(iter(self._files)))
         path = self._segments.begin(folder)
-        file = _OpenFile(path, pq.ParquetWriter(path, _told_spark(schema)))
+        try:
+            writer = pq.ParquetWriter(path, _told_spark(schema))
+        except pa.ArrowNotImplementedError as error:
+            raise RecordTypeError(
+                "record",
+                f"a column has a type that Parquet has not ({error}): {schema}",
+                "Convert its values before, or leave it out with drop().",
+            ) from error
+        file = _OpenFile(path, writer)
         self._files[folder] = file
         self._schema = schema
         return file

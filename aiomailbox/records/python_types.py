@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import importlib
 import uuid
 import zoneinfo
 from collections.abc import Callable
@@ -17,8 +18,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from aiomailbox.errors import CorruptStreamError, WrongTypeError
-from aiomailbox.records.record_classes import NO_RECORD_CLASSES, RecordClass
+from aiomailbox.errors import CorruptStreamError, MissingExtraError, WrongTypeError
+from aiomailbox.records.record_classes import (
+    NO_RECORD_CLASSES,
+    SPARK_TYPES,
+    RecordClass,
+)
 
 _INT_MIN: Final = -(2**63)
 _INT_MAX: Final = 2**64 - 1
@@ -87,6 +92,8 @@ class PythonTypes:
             return [self.prepare(item, depth - 1) for item in value]
         if kind is dict:
             return self._prepare_dict(value, depth - 1)
+        if kind.__module__ == SPARK_TYPES and kind.__qualname__ in _SPARK_PARTS:
+            return _prepare_spark(value)
         entry = self._classes.of(kind)
         if entry is None:
             raise WrongTypeError(
@@ -180,6 +187,25 @@ def _prepare_uuid(value: uuid.UUID) -> Any:
     return msgspec.msgpack.Ext(_UUID, value.bytes)
 
 
+def _prepare_spark(value: Any) -> Any:
+    """The name of the class, and the parts that an object of it is made of."""
+    name = type(value).__name__
+    parts = [getattr(value, part) for part in _SPARK_PARTS[name]]
+    return msgspec.msgpack.Ext(_SPARK, _encode([name, *parts]))
+
+
+def _read_spark(content: memoryview) -> Any:
+    name, *parts = _read_plain_items(content)
+    if name not in _SPARK_PARTS:
+        raise CorruptStreamError(f"there is no value of Spark called {name!r}")
+    try:
+        # Only who has got such a value needs it.
+        types = importlib.import_module(SPARK_TYPES)
+    except ImportError as error:
+        raise MissingExtraError(f"a {name}", "spark") from error
+    return getattr(types, name)(*parts)
+
+
 def _prepare_moment(code: int) -> Callable[[Any], Any]:
     """The fold, the text, and the name of a time zone if it has one."""
 
@@ -230,7 +256,14 @@ def _text(content: memoryview) -> str:
 
 _TUPLE, _SET, _FROZENSET, _DICT, _INT = 1, 2, 3, 4, 5
 _DATETIME, _DATE, _TIME, _TIMEDELTA, _DECIMAL, _UUID = 6, 7, 8, 9, 10, 11
-_BYTEARRAY, _COMPLEX, _RECORD = 12, 13, 14
+_BYTEARRAY, _COMPLEX, _RECORD, _SPARK = 12, 13, 14, 15
+
+# What the values that Spark has classes of its own for are made of.
+_SPARK_PARTS: Final = {
+    "VariantVal": ("value", "metadata"),
+    "Geometry": ("wkb", "srid"),
+    "Geography": ("wkb", "srid"),
+}
 
 _PREPARE: Final[dict[type, Callable[[Any], Any]]] = {
     int: _prepare_int,
@@ -255,6 +288,7 @@ _READ: Final[dict[int, Callable[[memoryview], Any]]] = {
     _UUID: lambda content: uuid.UUID(bytes=bytes(content)),
     _BYTEARRAY: bytearray,
     _COMPLEX: lambda content: complex(*_read_plain_items(content)),
+    _SPARK: _read_spark,
 }
 # Of collections and records: what is in them is prepared, and read, in turn.
 _ITEMS: Final[dict[type, int]] = {tuple: _TUPLE, set: _SET, frozenset: _FROZENSET}

@@ -453,10 +453,11 @@ def _reduce(record: Any) -> tuple[Any, ...]:
     return record_of, (record._fields, tuple(record))
 
 
+# Where Spark's Row is, and its other classes of values.
+SPARK_TYPES: Final = "pyspark.sql.types"
+
+
 # Spark's Row as a record: a tuple whose objects each know the names of their fields.
-
-
-_ROW_MODULE: Final = "pyspark.sql.types"
 
 
 def is_spark_row(kind: object) -> bool:
@@ -469,7 +470,7 @@ def is_spark_row(kind: object) -> bool:
     return (
         isinstance(kind, type)
         and issubclass(kind, tuple)
-        and (kind.__module__, kind.__qualname__) == (_ROW_MODULE, "Row")
+        and (kind.__module__, kind.__qualname__) == (SPARK_TYPES, "Row")
     )
 
 

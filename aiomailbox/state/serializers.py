@@ -463,7 +463,8 @@ class ObjectCodec:
 
     It knows bool, int, float, complex, str, bytes, None, list, tuple, dict, set,
     frozenset, bytearray, datetime, date, time, timedelta, Decimal, UUID, enums,
-    dataclasses, NamedTuples and `msgspec.Struct`; of all others it says what to do.
+    dataclasses, NamedTuples, `msgspec.Struct` and the values that Spark has classes of
+    its own for; of all others it says what to do.
 
     Args:
         classes: Those that objects may have; new ones are noted there.

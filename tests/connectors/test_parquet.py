@@ -249,6 +249,19 @@ async def test_a_record_that_does_not_fit_is_named(
     assert leftovers(tmp_path / "out") == []
 
 
+async def test_an_interval_of_months_is_one_value_that_parquet_does_not_keep(
+    tmp_path: Path,
+) -> None:
+    """It is a tuple in Python, and was written as a list of three numbers."""
+    interval = pa.MonthDayNano([14, 3, 0])
+    records = [{"id": 1, "after": {"first": interval}}]
+    with pytest.raises(RecordTypeError, match=r"month_day_nano.*leave it out"):
+        await write(ParquetSink(tmp_path / "out"), records)
+    env = am.StreamExecutionEnvironment()
+    [batch] = [batch async for batch in env.from_collection(records).arrow_batches()]
+    assert batch.to_pylist() == records
+
+
 async def test_a_schema_without_records_is_a_result(tmp_path: Path) -> None:
     schema = pa.schema([("a", pa.int64())])
     await write(ParquetSink(tmp_path / "out", schema=schema))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import struct
+import sys
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +16,7 @@ from hypothesis import given, strategies as st
 from aiomailbox.errors import (
     CorruptStreamError,
     InvalidArgumentError,
+    MissingExtraError,
     WrongTypeError,
 )
 from aiomailbox.records.byte_reader import ByteReader
@@ -52,6 +54,7 @@ from aiomailbox.records.serializers import (
     read_java_utf,
     write_java_utf,
 )
+from aiomailbox.state.serializers import ObjectCodec
 
 LONGS = st.integers(-(2**63), 2**63 - 1)
 INTS = st.integers(-(2**31), 2**31 - 1)
@@ -181,6 +184,43 @@ def test_undeclared_values_keep_their_types(value: Any) -> None:
 def test_a_class_of_the_users_own_has_to_be_declared() -> None:
     with pytest.raises(WrongTypeError, match="Make it a dataclass, a NamedTuple"):
         PythonTypes().prepare(InternalWatermark(0, 0))
+
+
+def values_of_spark() -> list[Any]:
+    from pyspark.sql.types import Geography, Geometry, VariantVal
+
+    point = struct.pack("<BIdd", 1, 1, 2.0, 3.0)
+    return [
+        VariantVal.parseJson('{"a": [1, null]}'),
+        Geometry(point, 0),
+        Geography(point, 4326),
+    ]
+
+
+def test_values_of_sparks_classes_come_back_as_what_they_are() -> None:
+    values = values_of_spark()
+    nested = {"rows": [(value, [value]) for value in values]}
+    output = bytearray()
+    PythonSerializer().write_many(values, output)
+    found = PythonSerializer().read_many(ByteReader(output), len(values))
+    found += round_trip(PythonSerializer(), nested)["rows"][2][1]
+    found.append(ObjectCodec().decode(ObjectCodec().encode(values[0])))
+    for value, expected in zip(found, [*values, values[2], values[0]], strict=True):
+        assert type(value) is type(expected)
+        assert vars(value) == vars(expected)
+
+
+def test_only_those_of_sparks_classes_are_made_that_are_known() -> None:
+    """A peer cannot name another class, and an extra that is missing is named."""
+    output = bytearray()
+    PythonSerializer().write(values_of_spark()[0], output)
+    renamed = output.replace(b"VariantVal", b"StructType")
+    with pytest.raises(CorruptStreamError, match=r"no value of Spark.*StructType"):
+        PythonSerializer().read(ByteReader(renamed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "pyspark.sql.types", None)
+        with pytest.raises(MissingExtraError, match="a VariantVal needs"):
+            PythonSerializer().read(ByteReader(output))
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:

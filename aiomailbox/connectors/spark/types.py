@@ -218,14 +218,12 @@ def kind_of_spark(kind: pa.DataType) -> pa.DataType:
 
 
 def _other_type(kind: pa.DataType, where: str) -> Any:
-    from pyspark.sql import types
+    from pyspark.sql.pandas.types import from_arrow_type
 
     if pa.types.is_struct(kind):
         marks = kind.field(kind.num_fields - 1).metadata
-        for mark, name in ((b"geometry", "Geometry"), (b"geography", "Geography")):
-            if mark in marks:
-                return getattr(types, f"{name}Type")(int(marks[b"srid"])).jsonValue()
-        return None
+        is_place = b"geometry" in marks or b"geography" in marks
+        return from_arrow_type(kind).jsonValue() if is_place else None
     raise UnsupportedColumnError(
         f"column {where!r}: Spark has no type for {kind}. Convert it before."
     )
