@@ -324,16 +324,28 @@ class JobTag:
 
     def explain(self, error: BaseException) -> Exception:
         """Return an error that says what went wrong; in the thread that got it."""
-        if isinstance(error, AioMailboxError):
-            return error
-        if self._death is not None:
+        if self._death is not None and not isinstance(error, AioMailboxError):
             return self._death
-        lost = lost_session_error(error, self._session, "a DataFrame was read")
-        return lost or spark_job_error(error, self._doing)
+        return explained(error, self._session, "a DataFrame was read", self._doing)
 
     def _on_death(self, death: SparkJobError) -> None:
         self._death = death
         self.cancel_jobs()
+
+
+def explained(error: BaseException, session: Any, doing: str, does: str) -> Exception:
+    """Return an error that says what went wrong; in the thread that got it.
+
+    Args:
+        error: What came out of pyspark, or of ours.
+        session: The session.
+        doing: What was being done, for the message where the connection was lost.
+        does: What the job does, for all other messages.
+    """
+    if isinstance(error, AioMailboxError):
+        return error
+    lost = lost_session_error(error, session, doing)
+    return lost or spark_job_error(error, does)
 
 
 def spark_job_error(error: BaseException, doing: str) -> SparkJobError:

@@ -51,7 +51,12 @@ from aiomailbox.connectors.spark.packing import (
     TOO_LARGE,
     PushDoor,
 )
-from aiomailbox.connectors.spark.shipped import Credentials, listener_context
+from aiomailbox.connectors.spark.shipped import (
+    HANDSHAKE_S,
+    Credentials,
+    listener_context,
+    proof_of,
+)
 from aiomailbox.errors import HandshakeError, SourceChangedError, SparkJobError
 
 # What the partition whose turn it is may send ahead of the pipeline, and all others.
@@ -65,7 +70,6 @@ _LAST_PATIENCE_S: Final = 120.0
 SILENCE_S: Final = 300.0
 _LOOK_S: Final = 0.2
 _STRANGERS_MAX: Final = 64
-_HANDSHAKE_S: Final = 10.0
 
 Tell = Callable[[int, int], None]
 # Kind, first, rows, check, IPC.
@@ -460,10 +464,10 @@ class _Connection:
 
     def _on_greeting(self, arrivals: Arrivals) -> None:
         theirs = bytes(self._content[:NONCE_BYTES])
-        expected = _proof(self._secret, b"worker", self._nonce + theirs)
+        expected = proof_of(self._secret, b"worker", self._nonce + theirs)
         if not hmac.compare_digest(self._content[NONCE_BYTES:], expected):
             raise HandshakeError("a stranger does not know the secret")
-        self.sock.send(_proof(self._secret, b"driver", theirs + self._nonce))
+        self.sock.send(proof_of(self._secret, b"driver", theirs + self._nonce))
         self.begun_s = None
         self._expect(self._on_claim, struct.calcsize(CLAIM))
 
@@ -615,7 +619,7 @@ class Push:
         for sock, connection in list(self._connections.items()):
             if sock in ready:
                 self._read(connection)
-            elif now_s - (connection.begun_s or now_s) > _HANDSHAKE_S:
+            elif now_s - (connection.begun_s or now_s) > HANDSHAKE_S:
                 self._on_stranger("a stranger has said nothing")
                 self._drop(connection)
         silent = arrivals.silent(now_s)
@@ -687,7 +691,3 @@ class Push:
             sock.close()
         self._selector.close()
         self._connections.clear()
-
-
-def _proof(secret: bytes, role: bytes, content: bytes) -> bytes:
-    return hmac.digest(secret, role + content, "sha256")

@@ -18,7 +18,11 @@ from typing import Any, Final
 
 import msgspec
 
-from aiomailbox.connectors.spark.packing import NO_CHECK_TIME
+from aiomailbox.connectors.spark.packing import (
+    NO_CHECK_TIME,
+    NONCE_BYTES,
+    PROOF_BYTES,
+)
 from aiomailbox.errors import HandshakeError, UsageError, WorldError, install_command
 from aiomailbox.exchange.remote.handshake import Security
 from aiomailbox.scratch import ScratchDirectory
@@ -97,12 +101,6 @@ IDENTITY_BYTES: Final = 16
 HANDSHAKE_S: Final = 10.0
 
 
-_NONCE_BYTES: Final = 16
-
-
-_PROOF_BYTES: Final = 32
-
-
 async def connect_as(
     identity: bytes,
     secret: bytes,
@@ -144,14 +142,14 @@ async def admit(
     Raises:
         EOFError: If it went away.
     """
-    ours = os.urandom(_NONCE_BYTES)
+    ours = os.urandom(NONCE_BYTES)
     writer.write(ours)
-    content = await reader.readexactly(IDENTITY_BYTES + _NONCE_BYTES + _PROOF_BYTES)
-    identity, theirs = content[:IDENTITY_BYTES], content[IDENTITY_BYTES:-_PROOF_BYTES]
-    expected = _proof(secret, b"worker", identity + ours + theirs)
-    if not hmac.compare_digest(content[-_PROOF_BYTES:], expected):
+    content = await reader.readexactly(IDENTITY_BYTES + NONCE_BYTES + PROOF_BYTES)
+    identity, theirs = content[:IDENTITY_BYTES], content[IDENTITY_BYTES:-PROOF_BYTES]
+    expected = proof_of(secret, b"worker", identity + ours + theirs)
+    if not hmac.compare_digest(content[-PROOF_BYTES:], expected):
         return None
-    writer.write(_proof(secret, b"driver", identity + theirs + ours))
+    writer.write(proof_of(secret, b"driver", identity + theirs + ours))
     return identity
 
 
@@ -161,18 +159,21 @@ async def _introduce(
     secret: bytes,
     identity: bytes,
 ) -> None:
-    theirs = await reader.readexactly(_NONCE_BYTES)
-    ours = os.urandom(_NONCE_BYTES)
-    writer.write(identity + ours + _proof(secret, b"worker", identity + theirs + ours))
-    answer = await reader.readexactly(_PROOF_BYTES)
-    expected = _proof(secret, b"driver", identity + ours + theirs)
+    theirs = await reader.readexactly(NONCE_BYTES)
+    ours = os.urandom(NONCE_BYTES)
+    writer.write(
+        identity + ours + proof_of(secret, b"worker", identity + theirs + ours)
+    )
+    answer = await reader.readexactly(PROOF_BYTES)
+    expected = proof_of(secret, b"driver", identity + ours + theirs)
     if not hmac.compare_digest(answer, expected):
         raise HandshakeError(
             "the process that answers does not know the secret of the pipeline"
         )
 
 
-def _proof(secret: bytes, role: bytes, content: bytes) -> bytes:
+def proof_of(secret: bytes, role: bytes, content: bytes) -> bytes:
+    """Return what shows that a side, which its role names, knows a secret."""
     return hmac.digest(secret, role + content, "sha256")
 
 

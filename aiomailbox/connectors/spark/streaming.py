@@ -17,11 +17,7 @@ from typing import Any, ClassVar, Final, NoReturn
 
 from aiomailbox.connectors.spark.frame_checks import checked_stream, wrapped
 from aiomailbox.connectors.spark.frame_source import BatchRuns, RowsAsRecords, rows_of
-from aiomailbox.connectors.spark.jobs import (
-    lost_session_error,
-    spark_job_error,
-    watching_driver,
-)
+from aiomailbox.connectors.spark.jobs import explained, watching_driver
 from aiomailbox.connectors.spark.reader import Inflow, Receiver
 from aiomailbox.connectors.spark.reading import (
     Beginning,
@@ -30,7 +26,6 @@ from aiomailbox.connectors.spark.reading import (
     ReadPlan,
 )
 from aiomailbox.errors import (
-    AioMailboxError,
     SourceChangedError,
     SparkJobError,
     UsageError,
@@ -46,6 +41,8 @@ from aiomailbox.policies.arguments import check_count
 from aiomailbox.state.serializers import kept_in_state
 
 _LOOK_S: Final = 0.2
+# For messages.
+_DOING: Final = "a streaming DataFrame was read"
 
 
 @kept_in_state("StreamSplit")
@@ -198,9 +195,8 @@ class _Query:
         """Start the query, and give what its batches bring until it ends."""
         self._query = self._writer.foreachBatch(self._on_batch).start()
         session = self._plan.df.sparkSession
-        doing = "a streaming DataFrame was read"
         try:
-            with watching_driver(session, doing, self._on_death):
+            with watching_driver(session, _DOING, self._on_death):
                 yield from self._taken(self._query)
         finally:
             self.cancel()
@@ -220,11 +216,8 @@ class _Query:
 
     def explain(self, error: BaseException) -> Exception:
         """Return an error that says what went wrong; in the thread that got it."""
-        if isinstance(error, AioMailboxError):
-            return error
         session = self._plan.df.sparkSession
-        lost = lost_session_error(error, session, "a streaming DataFrame was read")
-        return lost or spark_job_error(error, "reads the streaming DataFrame")
+        return explained(error, session, _DOING, "reads the streaming DataFrame")
 
     def _taken(self, query: Any) -> Iterator[_Item]:
         while True:

@@ -459,7 +459,7 @@ def test_a_task_with_the_wrong_secret_is_refused_and_says_so(pushed: Any) -> Non
 def test_tasks_encrypt_where_they_are_told_to(
     pushed: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pushing, "_HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(pushing, "HANDSHAKE_S", 0.2)
     credentials = new_credentials()
     held: list[socket.socket] = []
 

@@ -36,11 +36,7 @@ from aiomailbox.connectors.spark.inside.stage import (
     run_stage,
 )
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA, JobLevels, RowKind
-from aiomailbox.connectors.spark.jobs import (
-    explaining_loss,
-    is_connect,
-    spark_job_error,
-)
+from aiomailbox.connectors.spark.jobs import explained, is_connect
 from aiomailbox.connectors.spark.shipped import shipped
 from aiomailbox.connectors.spark.types import (
     arrow_columns,
@@ -49,7 +45,6 @@ from aiomailbox.connectors.spark.types import (
 )
 from aiomailbox.errors import (
     InvalidArgumentError,
-    SparkJobError,
     UsageError,
     WrongTypeError,
 )
@@ -196,17 +191,15 @@ def chained_frames(
     frames = []
     for number, vertex in enumerate(levels.vertices[0]):
         frame = next(
-            each.df for each in inputs if _is_head(each.transformation, vertex.head)
+            each.df
+            for each in inputs
+            if each.transformation is vertex.head.transformation
         )
         frames.append(frame.mapInArrow(*stage(0, number)))
     df = reduce(lambda one, other: one.unionAll(other), frames)
     for level in range(1, len(levels)):
         df = exchanged(df, levels.width(level)).mapInArrow(*stage(level, None))
     return df
-
-
-def _is_head(item: Transformation, head: Any) -> bool:
-    return head.transformation is item
 
 
 # What cannot run over Spark's shuffle, said before Spark starts a job.
@@ -544,13 +537,11 @@ class Applied:
         begun_s = clock.monotonic()
         rows = chained_frames(job, application.inputs, None, None)
         try:
-            with explaining_loss(self._session, "a pipeline was applied"):
-                rows.select("edge", "kind", "payload").write.parquet(str(path))
-        except SparkJobError:
-            raise
+            rows.select("edge", "kind", "payload").write.parquet(str(path))
         except Exception as error:
-            doing = f"runs pipeline {application.name!r}"
-            raise spark_job_error(error, doing) from error
+            does = f"runs pipeline {application.name!r}"
+            doing = "a pipeline was applied"
+            raise explained(error, self._session, doing, does) from error
         return Materialized(
             self._session.read.parquet(str(path)),
             {output.number: output.schema for output in outputs},

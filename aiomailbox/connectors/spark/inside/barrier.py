@@ -289,7 +289,6 @@ class _Job:
             payload,
             limits,
             self._workers,
-            len(self._run.inputs),
             self._wrapping,
             self._secret,
             self._credentials,
@@ -331,22 +330,13 @@ class _Job:
         return "return" if (self._target / SUCCESS).exists() else "run"
 
 
-@dataclass(frozen=True, slots=True)
-class _SinkFactory:
-    sink: ParquetSink
-
-    def __call__(self) -> SinkOperator:
-        return SinkOperator(self.sink)
-
-
 def _output(
     name: str, target: Path, schema: Any, origins: list[Origin]
 ) -> Transformation:
     """Return the end of an output, whose files are committed with each checkpoint."""
     sink = ParquetSink(target, schema=arrow_columns(schema))
-    return Transformation(
-        name, _SinkFactory(sink), [origins], follows_input=True, sink=sink
-    )
+    factory = partial(SinkOperator, sink)
+    return Transformation(name, factory, [origins], follows_input=True, sink=sink)
 
 
 def _other_outputs(run: BarrierRun, target: Path) -> dict[Path, Transformation]:

@@ -391,8 +391,7 @@ class BarrierPart:
         payload: The job, as `pack` made it for a parent.
         limits: Its rate limits.
         workers: How many tasks there are.
-        inputs: How many DataFrames there are.
-        wrapping: How their rows come.
+        wrapping: How the rows of the DataFrames come.
         secret: What they prove themselves with.
         credentials: What they encrypt with; None for no encryption.
         place: A directory that all of them see.
@@ -403,7 +402,6 @@ class BarrierPart:
     payload: bytes
     limits: list[RateLimit]
     workers: int
-    inputs: int
     wrapping: Wrapping
     secret: bytes
     credentials: Credentials | None
@@ -591,7 +589,7 @@ async def _work(
     """
     peer = index + 1
     reader, writer = await _connect(place, director, peer)
-    feeds = PartitionFeeds(batches, index, part.inputs, part.wrapping)
+    feeds = PartitionFeeds(batches, index, part.wrapping)
     feeds.start()
     try:
         begin = await _begin(reader)

@@ -79,6 +79,11 @@ class Wrapping:
     data_columns: int
     check: str
 
+    @property
+    def inputs(self) -> int:
+        """How many there are."""
+        return 1 if self.columns is None else len(self.columns)
+
 
 class BarrierInput(FrameSource):
     """One DataFrame as a source; picklable until it is attached.
@@ -196,8 +201,7 @@ class PartitionFeeds:
     Args:
         batches: What Spark gives.
         partition: Which partition it is.
-        inputs: How many inputs there are.
-        wrapping: How their rows come.
+        wrapping: How the rows of the inputs come.
 
     Invariants:
         At most two batches wait for an input; while they do, and the next one is for the
@@ -208,10 +212,11 @@ class PartitionFeeds:
         self,
         batches: Iterator[pa.RecordBatch],
         partition: int,
-        inputs: int,
         wrapping: Wrapping,
     ) -> None:
-        self._feeds = [PartitionFeed(partition, self._deal) for _ in range(inputs)]
+        self._feeds = [
+            PartitionFeed(partition, self._deal) for _ in range(wrapping.inputs)
+        ]
         self._held: tuple[int, Chunk] | None = None
         self._pump: Pump[tuple[int, Chunk]] = Pump(
             lambda: _parted(batches, partition, wrapping),
@@ -327,7 +332,7 @@ def _parted(
 ) -> Iterator[tuple[int, Chunk]]:
     """Yield the rows of each input, with its number."""
     # The number of the next row of each input.
-    firsts = [0] * len(wrapping.columns or [""])
+    firsts = [0] * wrapping.inputs
 
     def chunk(number: int, batch: pa.RecordBatch, checks: Any) -> tuple[int, Chunk]:
         first = firsts[number]

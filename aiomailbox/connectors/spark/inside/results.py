@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
@@ -29,26 +29,6 @@ RESULTS: Final = "spark results"
 _WAIT_S: Final = 0.1
 
 
-class StageResults(Protocol):
-    """Where the results of a stage go.
-
-    Attributes:
-        room: Available while there is room.
-        is_starved: Whether their consumer has nothing to take.
-    """
-
-    room: Availability
-
-    @property
-    def is_starved(self) -> bool:
-        """Whether their consumer has nothing to take."""
-        ...
-
-    def offer_result(self, output: int, batch: pa.RecordBatch) -> None:
-        """Take results of an output."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class ResultSink:
     """The end of one output.
@@ -70,9 +50,8 @@ class ResultSink:
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one task."""
-        results: Any = context.handover(RESULTS)
         convert = plain_letter if self.dead_letters else None
-        return _ResultWriter(self, results, context.clock, convert)
+        return _ResultWriter(self, context.handover(RESULTS), context.clock, convert)
 
     def create_committer(self, context: CommitterContext) -> Committer | None:
         """Nothing to commit: Spark keeps the rows of tasks that succeeded."""
@@ -82,6 +61,12 @@ class ResultSink:
 class _ResultWriter(ImmediateWriter):
     """Makes batches of results: of many results, unless Spark waits for few.
 
+    Args:
+        sink: The end that it is of.
+        results: Where they go: the stage's task, which has room or not, and takes them.
+        clock: Says how long few results have waited.
+        convert: Makes rows of them; None if they are some.
+
     Attributes:
         accepts: Available while there is room.
     """
@@ -89,11 +74,11 @@ class _ResultWriter(ImmediateWriter):
     def __init__(
         self,
         sink: ResultSink,
-        results: StageResults,
+        results: Any,
         clock: Clock,
         convert: Callable[[Any], Any] | None,
     ) -> None:
-        self.accepts = results.room
+        self.accepts: Availability = results.room
         self._output = sink.output
         self._results = results
         self._clock = clock

@@ -33,17 +33,11 @@ WIRE_SCHEMA: Final = (
 )
 
 
+_ARROW: Final = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
+
+
 WIRE_COLUMNS: Final = pa.schema(
-    [
-        ("edge", pa.int32()),
-        ("part", pa.int32()),
-        ("wm", pa.int64()),
-        ("producer", pa.int64()),
-        ("seq", pa.int64()),
-        ("kind", pa.int32()),
-        ("subtask", pa.int32()),
-        ("payload", pa.binary()),
-    ]
+    [(name, _ARROW[kind]) for name, kind in map(str.split, WIRE_SCHEMA.split(", "))]
 )
 
 

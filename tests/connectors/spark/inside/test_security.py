@@ -126,7 +126,7 @@ def test_without_anything_that_makes_certificates_the_user_is_told(
 
 def part_of(place: Path, epoch: int) -> BarrierPart:
     return BarrierPart(
-        b"", [], 1, 1, Wrapping(None, 1, "check"), SECRET, None, str(place), epoch
+        b"", [], 1, Wrapping(None, 1, "check"), SECRET, None, str(place), epoch
     )
 
 
