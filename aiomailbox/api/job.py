@@ -24,6 +24,7 @@ from typing import (
 )
 from weakref import WeakSet, WeakValueDictionary
 
+from aiomailbox import supervision
 from aiomailbox.api.stream import DataStream
 from aiomailbox.api.verbs import folded, looking_on, verb
 from aiomailbox.connectors.inbox import (
@@ -520,7 +521,8 @@ class JobClient:
             The checkpoint, once it is complete and its results are committed.
 
         Raises:
-            UsageError: If the job takes no checkpoints.
+            UsageError: If the job takes no checkpoints, or a function of the job awaits
+                it that the checkpoint waits for.
             CheckpointFailedError: If it did not complete.
 
         Example:
@@ -536,6 +538,7 @@ class JobClient:
             2
             1
         """
+        self._check_between("trigger_checkpoint")
         # The caller may be cancelled; the checkpoint continues.
         return await asyncio.shield(self._coordinator().request())
 
@@ -548,9 +551,11 @@ class JobClient:
 
         Raises:
             InvalidArgumentError: If it is not such a directory.
-            UsageError: If the job takes no checkpoints.
+            UsageError: If the job takes no checkpoints, or a function of the job awaits
+                it that the checkpoint waits for.
             CheckpointFailedError: If it did not complete.
         """
+        self._check_between("trigger_savepoint")
         coordinator = self._coordinator()
         place = place_of_savepoint(path, coordinator.own_places)
         request = coordinator.request(SnapshotType.SAVEPOINT_CANONICAL, place)
@@ -597,14 +602,33 @@ class JobClient:
             UsageError: If the caller is such a function: neither would end.
         """
         self._check_loop()
-        is_over = self._job.lifecycle.is_terminal
-        if WITHIN.get() is self._job and not is_over and _is_engine_task():
+        if self._is_within() and _engine_task():
             raise UsageError(
                 f"job.{call}() waits for the end of job {self.name!r}, and is awaited in "
                 "a function of this job, whose end the job waits for: neither would end. "
                 "Call it in a task of its own, and keep the task: "
                 f"`self.ending = asyncio.create_task(job.{call}(...))`"
             )
+
+    def _check_between(self, call: str) -> None:
+        """Refuse to wait for a checkpoint in a function that the checkpoint waits for.
+
+        Calls of async operators may wait for one: it holds their records.
+
+        Raises:
+            UsageError: If the caller is such a function.
+        """
+        if self._is_within() and _engine_task() == _OF_TASKS:
+            raise UsageError(
+                f"job.{call}() waits for a checkpoint of job {self.name!r}, and is awaited "
+                "in a function of this job, whose task takes part in it only when the "
+                "function has returned. Call it in a task of its own, and keep the task: "
+                f"`self.saving = asyncio.create_task(job.{call}(...))`"
+            )
+
+    def _is_within(self) -> bool:
+        """Say whether the caller is a function of this job, which still runs."""
+        return WITHIN.get() is self._job and not self._job.lifecycle.is_terminal
 
     def _coordinator(self) -> CheckpointCoordinator:
         self._check_loop()
@@ -734,12 +758,19 @@ class JobClient:
 _API: Final = str(Path(__file__).parent)
 
 
-def _is_engine_task() -> bool:
-    """Say whether the running asyncio task is the engine's, not one of a user's function."""
+# Where the coroutine is written in which a task of a job processes its records.
+_OF_TASKS: Final = supervision.__file__
+
+
+def _engine_task() -> str:
+    """Return the file whose coroutine the running asyncio task is, if it is the engine's.
+
+    "" for one that a user's function has made.
+    """
     task = asyncio.current_task()
     code = getattr(task and task.get_coro(), "cr_code", None)
     place = "" if code is None else code.co_filename
-    return is_own_line(place) and not place.startswith(_API)
+    return place if is_own_line(place) and not place.startswith(_API) else ""
 
 
 # A remote job of which only the snapshots arrive here.

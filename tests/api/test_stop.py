@@ -215,6 +215,57 @@ async def test_a_function_that_waits_for_its_own_job_is_refused(
     assert Path(__file__).name in str(failed.value.location)
 
 
+@pytest.mark.parametrize("call", ["trigger_savepoint", "trigger_checkpoint"])
+@pytest.mark.parametrize(
+    "place", ["map", "process", "timer", "sink", "map_async", "process_async"]
+)
+@pytest.mark.timeout(60)
+async def test_a_function_that_a_checkpoint_waits_for_may_not_wait_for_one(
+    env: Env, call: str, place: str, tmp_path: Path
+) -> None:
+    """A call of an async operator may: checkpoints hold its record."""
+    jobs: list[am.JobClient] = []
+    taken: list[Any] = []
+
+    async def takes(*_: Any) -> None:
+        where = [tmp_path / str(len(taken))] if call == "trigger_savepoint" else []
+        taken.append(await getattr(jobs[0], call)(*where))
+
+    class AtTimer(am.KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            context.timer_service.register_processing_time_timer(after=am.millis(1))
+
+        on_timer = takes
+
+    class AtRecord(am.KeyedProcessFunction):
+        process_element = takes
+
+    env.enable_checkpointing(None, mode=am.CheckpointingMode.AT_LEAST_ONCE)
+    stream = env.from_async_iterable(seconds)
+    ends: dict[str, Any] = {
+        "map": lambda: stream.map(takes),
+        "process": lambda: stream.key_by(str).process(AtRecord()),
+        "timer": lambda: stream.key_by(str).process(AtTimer()),
+        "sink": lambda: stream,
+        "map_async": lambda: stream.map_async(takes),
+        "process_async": lambda: stream.key_by(str).process_async(takes),
+    }
+    ends[place]().sink_to(takes if place == "sink" else lambda value: None)
+    if place in {"map_async", "process_async"}:
+        async with env.start("itself") as job:
+            jobs.append(job)
+            while not taken:
+                await asyncio.sleep(1)
+            await job.cancel()
+        return
+    with pytest.raises(am.JobFailedError, match=r"asyncio\.create_task") as failed:
+        async with env.start("itself", on_failure="log") as job:
+            jobs.append(job)
+            await job.result()
+    assert Path(__file__).name in str(failed.value.location)
+    assert not taken
+
+
 async def test_a_function_ends_its_job_in_a_task_of_its_own(env: Env) -> None:
     jobs: list[am.JobClient] = []
     ending: list[asyncio.Task[Any]] = []

@@ -753,6 +753,23 @@ async def _wrong_call(told: Told) -> None:
     await told.run(env)
 
 
+@line(
+    "a function waits for the end of its own job, or for a checkpoint that waits for it"
+)
+async def _waits_for_itself(told: Told) -> None:
+    env = new_env()
+    env.enable_checkpointing(None, directory=told.state)
+    jobs: list[am.JobClient] = []
+
+    async def saves(number: int) -> None:
+        await jobs[0].trigger_savepoint(told.directory / "saved")
+
+    env.from_collection([1]).sink_to(saves)
+    async with env.start("job", on_failure="log") as job:
+        jobs.append(job)
+        await job.result()
+
+
 @line("a function calls `sys.exit()`")
 async def _exit(told: Told) -> None:
     env = new_env().enable_checkpointing(am.seconds(10), directory=told.directory)
