@@ -9,12 +9,15 @@ looked at, whether it may be one of the aggregate's.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import Enum
 from typing import Annotated, Any, Final
 
 import msgspec
 
-from aiomailbox.errors import CorruptStreamError, StateError
+from aiomailbox.errors import CorruptStreamError, StateError, WrongTypeError
 
 # Returns what an accumulator becomes, None if nothing of it is left.
 Convert = Callable[[Any], Any]
@@ -232,3 +235,52 @@ def _places(schema: AccumulatorSchema) -> dict[str, tuple[int, AccumulatorSchema
         found[name] = slot, part
         slot += part.width
     return found
+
+
+# Refuses an aggregate function whose accumulators are one.
+
+
+def refuse_shared(aggregate: Any, parameter: str) -> None:
+    """Refuse an aggregate function that gives the same object to all keys and windows.
+
+    It is called twice, where it is written: nothing is asked for a record.
+
+    Args:
+        aggregate: The user's; what it raises here it raises again when it runs.
+        parameter: The parameter that it was given for.
+
+    Raises:
+        WrongTypeError: If both accumulators are one object, which can change.
+    """
+    create = aggregate.create_accumulator
+    if inspect.iscoroutinefunction(create):
+        return
+    made: list[Any] = []
+    with suppress(Exception, SystemExit):
+        made = [create(), create()]
+    for one in made:
+        if inspect.iscoroutine(one):
+            one.close()
+    if len(made) < 2 or made[0] is not made[1] or not _can_change(made[0]):
+        return
+    code = getattr(create, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    name = getattr(create, "__qualname__", "create_accumulator").split("<locals>.")[-1]
+    raise WrongTypeError(
+        parameter,
+        f"{name}{place} returns the same {type(made[0]).__name__} each time, in which "
+        "the records of all keys and windows would be mixed",
+        "Make a new accumulator in each call.",
+    )
+
+
+def _can_change(value: Any) -> bool:
+    """Say whether an object may be changed in place; not if that is not known."""
+    kind: Any = type(value)
+    # Lists, dicts, sets, arrays, and records that are not frozen.
+    if kind.__hash__ is None:
+        return True
+    # Frozen classes define it.
+    sets_attributes = kind.__setattr__ is object.__setattr__
+    shared = isinstance(value, type | Enum) or callable(value)
+    return sets_attributes and not shared and bool(getattr(value, "__dict__", None))

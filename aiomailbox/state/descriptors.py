@@ -22,7 +22,11 @@ from typing import (
 from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.signatures import Suggesting, accepts
-from aiomailbox.state.accumulators import Convert, accumulator_schema
+from aiomailbox.state.accumulators import (
+    Convert,
+    accumulator_schema,
+    refuse_shared,
+)
 from aiomailbox.state.schema import StateSchema, class_schemas, type_options
 from aiomailbox.state.serializers import (
     ObjectSerializer,
@@ -468,6 +472,10 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[InT, OutT]):
         type_: The accumulator's type, for serializers.
         ttl: The time to live of the accumulator; None for no limit.
         serializer: Converts contents to bytes; None for `ObjectSerializer`.
+
+    Raises:
+        WrongTypeError: If ``aggregate_function`` lacks a method, or gives one accumulator
+            to all keys.
     """
 
     kind: ClassVar[str] = "aggregating"
@@ -484,6 +492,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[InT, OutT]):
                     f"{self.aggregate_function!r} has no method {method}",
                     "See AggregateFunction for the four it needs.",
                 )
+        refuse_shared(self.aggregate_function, "aggregate_function")
 
     @property
     def accumulates(self) -> AggregateFunction:

@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -489,3 +490,76 @@ async def test_a_sink_of_a_library_that_fails_names_the_call_that_it_was_given_t
     with pytest.raises(am.JobFailedError) as failed:
         await env.execute()
     assert failed.value.location == f"{__file__}:{line}"
+
+
+class Counts:
+    def __init__(self) -> None:
+        self.count = 0
+
+
+@dataclass(frozen=True)
+class Frozen:
+    count: int = 0
+
+
+class Shares:
+    """Gives all keys one accumulator."""
+
+    def __init__(self, accumulator: Any) -> None:
+        self.accumulator = accumulator
+
+    def create_accumulator(self) -> Any:
+        return self.accumulator
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return first
+
+
+def windows_of(stream: Any) -> Any:
+    return stream.key_by(str).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+
+
+USES_OF_AGGREGATES: dict[str, Callable[[Any], object]] = {
+    "keyed": lambda shares: stream_of(1).key_by(str).aggregate(shares),
+    "window": lambda shares: windows_of(stream_of(1)).aggregate(shares),
+    "named": lambda shares: windows_of(stream_of(1)).aggregate(am.aggregates(n=shares)),
+    "partition": lambda shares: stream_of(1).full_window_partition().aggregate(shares),
+    "state": lambda shares: am.AggregatingStateDescriptor("all", shares),
+}
+
+
+@pytest.mark.parametrize("use", USES_OF_AGGREGATES)
+@pytest.mark.parametrize(
+    "accumulator", [[], {}, set(), bytearray(), Counts()], ids=lambda one: type(one)
+)
+def test_an_accumulator_that_all_keys_would_share_is_refused_where_it_is_given(
+    use: str, accumulator: Any
+) -> None:
+    with pytest.raises(UsageError, match=r"a new accumulator in each call") as refused:
+        USES_OF_AGGREGATES[use](Shares(accumulator))
+    line = Shares.create_accumulator.__code__.co_firstlineno
+    assert f"Shares.create_accumulator ({__file__}:{line})" in str(refused.value)
+
+
+@pytest.mark.parametrize("use", USES_OF_AGGREGATES)
+@pytest.mark.parametrize(
+    "accumulator", [0, (), "", None, Frozen(), frozenset(), am.JobState.RUNNING]
+)
+def test_an_accumulator_that_cannot_change_may_be_shared(
+    use: str, accumulator: Any
+) -> None:
+    USES_OF_AGGREGATES[use](Shares(accumulator))
+
+
+def test_a_function_that_cannot_make_an_accumulator_yet_is_no_mistake() -> None:
+    class Later(Shares):
+        def create_accumulator(self) -> Any:
+            return self.accumulator.made_in_open
+
+    stream_of(1).key_by(str).aggregate(Later(None))

@@ -585,6 +585,27 @@ async def _late_use(told: Told) -> None:
     assert "operator 'process' (uid 'late')" in told.errors[0]
 
 
+@line("an aggregate function gives all keys the same accumulator")
+async def _shared_accumulator(told: Told) -> None:
+    class Distinct:
+        seen: set[int] = set()
+
+        def create_accumulator(self) -> set[int]:
+            return self.seen
+
+        def add(self, value: int, accumulator: set[int]) -> set[int]:
+            accumulator.add(value)
+            return accumulator
+
+        def get_result(self, accumulator: set[int]) -> int:
+            return len(accumulator)
+
+        def merge(self, first: set[int], second: set[int]) -> set[int]:
+            return first | second
+
+    new_env().from_collection([1]).key_by(str).aggregate(Distinct())
+
+
 @line("`max_` compares text")
 async def _text(told: Told) -> None:
     env = new_env()

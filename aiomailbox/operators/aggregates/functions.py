@@ -44,7 +44,11 @@ from aiomailbox.operators.core.user_code import (
     is_async_callable,
     shortened,
 )
-from aiomailbox.state.accumulators import AccumulatorSchema, accumulator_schema
+from aiomailbox.state.accumulators import (
+    AccumulatorSchema,
+    accumulator_schema,
+    refuse_shared,
+)
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import InT, OutT, ValueT
 
@@ -199,7 +203,8 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
     ``merge`` is asked for only where accumulators have to be merged.
 
     Raises:
-        WrongTypeError: If one is missing, or cannot be called as it will be.
+        WrongTypeError: If one is missing, or cannot be called as it will be, or if all
+            accumulators would be one.
     """
     if inspect.isfunction(function) and function.__module__.startswith(__package__):
         name = function.__name__
@@ -216,6 +221,7 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
             )
     if not isinstance(function, Aggregate):
         check_methods(function, parameter, _CALLED_WITH)
+        refuse_shared(function, parameter)
     return function
 
 
