@@ -632,6 +632,11 @@ def check_strategy(
     return strategy
 
 
+def has_watermarks(strategy: WatermarkStrategy[Any]) -> bool:
+    """Say whether a strategy gives watermarks before its stream ends."""
+    return strategy.generator_factory is not NoWatermarks
+
+
 def told_strategy(strategy: WatermarkStrategy) -> str:
     """Say where event times come from, and how watermarks follow them, for `explain`.
 

@@ -29,7 +29,11 @@ from aiomailbox.graph.describe import (
     unreplayable_sources,
 )
 from aiomailbox.graph.job_graph import JobGraph, build_job_graph
-from aiomailbox.graph.regions import check_blocking, endless_source
+from aiomailbox.graph.regions import (
+    check_blocking,
+    endless_source,
+    source_without_watermarks,
+)
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.user_code import caller_location, is_called_by_import
@@ -388,6 +392,16 @@ def _check_ends(graph: JobGraph, config: JobConfig) -> None:
                 operator=node.name,
                 source=endless,
                 remedy="use windows, a bounded source, or job.stop(drain=True)",
+            )
+        if item.waits_for_watermarks and (still := source_without_watermarks(node)):
+            library_log().warning(
+                "an operator emits nothing, as event time never moves",
+                operator=node.name,
+                line=item.line,
+                without_watermarks=still,
+                remedy="give that one a strategy with watermarks, as "
+                "am.WatermarkStrategy.for_monotonous_timestamps(), or use windows of "
+                "processing time",
             )
         has_checkpoints = config.checkpoints is not None or config.restore_from
         if item.no_checkpoints and has_checkpoints:

@@ -10,9 +10,10 @@ from collections.abc import (
     AsyncIterable,
     Callable,
     Iterable,
+    Mapping,
 )
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace as replaced
+from dataclasses import fields, replace as replaced
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
@@ -35,6 +36,7 @@ from aiomailbox.api.build import (
     check_reads,
     check_source,
     check_strategy,
+    has_watermarks,
     told_strategy,
 )
 from aiomailbox.api.definition import JobDefinition
@@ -63,7 +65,9 @@ from aiomailbox.connectors.inbox import Inbox, Questions
 from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import Transformation
+from aiomailbox.logs import library_log
 from aiomailbox.operators.core.event_progress import rows_for_times
+from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
 from aiomailbox.policies.arguments import check_count
@@ -216,6 +220,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             record_fields=fields,
             source=source,
             settings=() if watermark_strategy is None else (told_strategy(strategy),),
+            watermarks=has_watermarks(strategy),
             asks_for_rows=rows_for_times(strategy),
         )
         origins = self._definition.declare(item)
@@ -455,7 +460,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
 
         Args:
             job_name: The name of the job.
-            config: The settings of this job; None for those of the environment.
+            config: The settings of this job, in place of all those of the environment,
+                with a warning that names what is left out; None for those.
             on_failure: The effect of a failure on the body of the block: ``"cancel"``,
                 or ``"log"`` for a body that continues without the job.
             replace: A running job that this one takes over from, such as that of a notebook
@@ -473,6 +479,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             WrongTypeError: If a setting has the wrong type.
             JobFailedError: At the end of the block, if the job failed by itself.
         """
+        if config is not None:
+            _warn_of_left_out(self.config, config, settings)
         return JobBlock(
             self._running(
                 job_name, config or self.config, settings, on_failure, replace
@@ -714,6 +722,27 @@ def _checked(config: JobConfig, **settings: Unpack[JobSettings]) -> JobConfig:
             "there is no such setting",
             f"Is {close[0]} meant?" if close else "See am.JobConfig for all of them.",
         ) from error
+
+
+def _warn_of_left_out(
+    own: JobConfig, given: JobConfig, settings: Mapping[str, Any]
+) -> None:
+    """Warn of settings of the environment that a job with a config of its own has not."""
+    usual = JobConfig()
+    left_out = [
+        one.name
+        for one in fields(own)
+        if one.name not in settings
+        and getattr(own, one.name) != getattr(usual, one.name)
+        and getattr(given, one.name) == getattr(usual, one.name)
+    ]
+    if left_out:
+        library_log().warning(
+            "config= takes the place of all settings of the environment",
+            left_out=left_out,
+            line=caller_location(),
+            remedy="pass settings by name, as in execute(seed=1), to keep the others",
+        )
 
 
 def _refuse_twice(name: str, job_id: str | None) -> None:

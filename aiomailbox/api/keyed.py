@@ -353,6 +353,7 @@ class Keyed(Grouped[K, T]):
             infos,
             unbounded=unbounded,
             held="records that wait for the watermark",
+            waits_for_watermarks=True,
         )
 
     def interval_join(self, other: KeyedStream[Any, U]) -> IntervalJoin[T, U]:
@@ -501,6 +502,7 @@ class Keyed(Grouped[K, T]):
             functions=infos,
             unbounded=GROWS_WITH_KEYS,
             held="records that wait for the watermark",
+            waits_for_watermarks=True,
         )
 
     def _key_of(self, other: DataStream[Any], verb: str) -> Callable[[Any], Any]:

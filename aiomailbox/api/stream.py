@@ -25,6 +25,7 @@ from aiomailbox.api.build import (
     expression_infos,
     formed,
     function_info,
+    has_watermarks,
     key_check,
     key_selector,
     own_copy,
@@ -47,7 +48,12 @@ from aiomailbox.api.partitioned import PartitionWindowedStream
 from aiomailbox.api.placed import Placed
 from aiomailbox.api.typed import RecordTypeCheck
 from aiomailbox.api.verbs import Results
-from aiomailbox.api.windowed import Items, WindowedStream, counting
+from aiomailbox.api.windowed import (
+    Items,
+    WindowedStream,
+    counting,
+    waits_for_watermarks,
+)
 from aiomailbox.connectors.inbox import Publication
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
@@ -334,7 +340,9 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         policy = check_on_error(on_error)
         factory = partial(TimestampsAndWatermarksOperator, strategy, on_error=policy)
         told = (told_strategy(strategy),)
-        return self._derive("timestamps", factory, settings=told)
+        return self._derive(
+            "timestamps", factory, settings=told, watermarks=has_watermarks(strategy)
+        )
 
     @overload
     def key_by(
@@ -931,6 +939,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
             functions=expression_infos(*fields.expressions),
             has_columns=True,
             held="open windows",
+            waits_for_watermarks=waits_for_watermarks(said),
         )
 
 

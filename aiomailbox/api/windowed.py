@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from datetime import timedelta
 from functools import partial
@@ -49,6 +49,7 @@ from aiomailbox.windowing.functions import ProcessWindowContext, ProcessWindowFu
 from aiomailbox.windowing.time_window import GlobalWindow
 from aiomailbox.windowing.triggers import (
     CountTrigger,
+    EventTimeTrigger,
     NeverTrigger,
     PurgingTrigger,
     Trigger,
@@ -404,6 +405,9 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
             settings=(self._told(),),
             has_columns=True,
             held="open windows",
+            waits_for_watermarks=waits_for_watermarks(
+                {"assigner": self._assigner, **self._settings}
+            ),
         )
 
     def _told(self) -> str:
@@ -418,6 +422,16 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
             if name in _TOLD:
                 texts.append(f"{_TOLD[name]} {told}")
         return "; ".join(texts)
+
+
+def waits_for_watermarks(said: Mapping[str, Any]) -> bool:
+    """Say whether windows fire only when event time passes their end.
+
+    Args:
+        said: The arguments of the windows: ``assigner``, and perhaps ``trigger``.
+    """
+    trigger = said.get("trigger") or said["assigner"].default_trigger
+    return isinstance(trigger, EventTimeTrigger)
 
 
 def counting(

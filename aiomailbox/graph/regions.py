@@ -192,6 +192,25 @@ def endless_source(node: Node) -> str:
     return ""
 
 
+def source_without_watermarks(node: Node) -> str:
+    """Return what keeps event time from moving at an operator for ever; "" if nothing.
+
+    That is a source, or an assignment of event times, that gives no watermarks before the
+    end of a source that never ends.
+    """
+    waiting, seen = [node], set[int]()
+    while waiting:
+        node = waiting.pop()
+        watermarks = node.transformation.watermarks
+        if node.index in seen or watermarks:
+            continue
+        seen.add(node.index)
+        if watermarks is False and endless_source(node):
+            return node.name
+        waiting += [one.source for united in node.in_edges for one in united]
+    return ""
+
+
 def _edges(graph: JobGraph) -> list[Edge]:
     return [edge for vertex in graph.vertices for edge in vertex.out_edges]
 

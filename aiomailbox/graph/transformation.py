@@ -96,6 +96,9 @@ class Transformation:
             known.
         held: The contents that it emits only when event time advances, or ends; "" for
             none.
+        waits_for_watermarks: Whether it emits nothing before a watermark comes.
+        watermarks: Whether it makes some before its input ends; None if it passes on
+            those that come.
         settings: Its event times and windows, for `explain`: a line for each.
         emits_at_end: Whether it emits only when its input has ended.
         no_checkpoints: Why its job takes no checkpoints; "" if it may.
@@ -130,6 +133,8 @@ class Transformation:
     bound: str = ""
     unbounded: str = ""
     held: str = ""
+    waits_for_watermarks: bool = False
+    watermarks: bool | None = None
     settings: tuple[str, ...] = ()
     emits_at_end: bool = False
     no_checkpoints: str = ""

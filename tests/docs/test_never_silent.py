@@ -724,6 +724,36 @@ async def _no_files(told: Told) -> None:
     await told.run(env)
 
 
+@line("the header of a CSV file looks as if it had another delimiter")
+async def _other_delimiter(told: Told) -> None:
+    file = told.directory / "orders.csv"
+    file.write_text("item;price\ntea;3\n")
+    env = new_env()
+    env.from_source(am.FileSource(file)).sink_to(drop)
+    await told.run(env)
+
+
+@line("a file of JSON lines is one array")
+async def _json_array(told: Told) -> None:
+    file = told.directory / "orders.jsonl"
+    file.write_text('[{"price": 3}, {"price": 4}]')
+    env = new_env()
+    env.from_source(am.FileSource(file)).sink_to(drop)
+    await told.run(env)
+
+
+@line("windows wait for watermarks, which their source never gives")
+async def _no_watermarks(told: Told) -> None:
+    env = new_env()
+    still = am.WatermarkStrategy.no_watermarks()
+    timed = still.with_timestamp_assigner(lambda number: number)
+    numbers = env.from_async_iterable(numbers_from(None), timed, bounded=False)
+    windows = numbers.key_by(str).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+    windows.aggregate(am.count()).sink_to(drop)
+    async with env.start("job") as job:
+        await job.cancel()
+
+
 @line("a sink waits for a locked SQLite file")
 async def _locked_file(told: Told) -> None:
     file = told.directory / "numbers.db"
@@ -968,6 +998,13 @@ async def _late_sink(told: Told) -> None:
     async with env.start("job") as job:
         numbers.sink_to(drop)
         await job.result()
+
+
+@line("the config of a job leaves out settings of the environment")
+async def _left_out(told: Told) -> None:
+    env = new_env().enable_checkpointing(None)
+    env.from_collection([1]).sink_to(drop)
+    await told.run(env, config=am.JobConfig(seed=1))
 
 
 @line("two operators have one `uid`")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from functools import partial
 from typing import Any, BinaryIO, Final, Protocol, cast
 
 import msgspec
@@ -23,6 +24,7 @@ from aiomailbox.errors import (
     InvalidRecordError,
     MissingExtraError,
 )
+from aiomailbox.logs import library_log
 from aiomailbox.records.record_classes import fields_of_class, record_class
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
@@ -324,11 +326,29 @@ class JsonLinesFormat:
         self._skips = skips
         self.record_types: tuple[type, ...] = _record_types(records)
         self.gives_batches: bool = False
+        self._has_warned = False
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the values from a byte on."""
-        decode = self._decoder()
-        return _read_lines(name, position, decode, skip_empty=True, skips=self._skips)
+        return _read_lines(
+            name,
+            position,
+            self._decoder(),
+            skip_empty=True,
+            skips=self._skips,
+            look_at_first=partial(self._look_at, name),
+        )
+
+    def _look_at(self, name: str, line: bytes) -> None:
+        """Warn, once, of a file that is one JSON array."""
+        if line.startswith(b"[{") and not self._has_warned:
+            self._has_warned = True
+            library_log().warning(
+                "the first line of a file of JSON lines is an array: it is one record",
+                file=name,
+                remedy="write each object on a line of its own, or take the records "
+                "apart with .flat_map(lambda record: record)",
+            )
 
     def _decoder(self) -> Decode:
         decode_any: Decode = msgspec.json.Decoder().decode
@@ -376,6 +396,7 @@ class CsvFormat:
         self._encoding = encoding
         self.record_types: tuple[type, ...] = _record_types(records)
         self.gives_batches: bool = False
+        self._has_warned = False
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the rows from a byte on."""
@@ -391,10 +412,27 @@ class CsvFormat:
                     columns = tuple(next(rows, ()))
                 except (csv.Error, ValueError) as error:
                     raise _no_record(name, 0, str(error)) from error
+                self._look_at(name, columns)
             if position > lines.position:
                 file.seek(position)
                 lines.position = position
             yield from self._chunks(name, lines, rows, columns)
+
+    def _look_at(self, name: str, columns: tuple[str, ...]) -> None:
+        """Warn, once, of a head that looks like that of another delimiter."""
+        if len(columns) != 1 or self._has_warned:
+            return
+        other = next((one for one in ";\t|," if one in columns[0]), None)
+        if other is not None:
+            self._has_warned = True
+            library_log().warning(
+                "a CSV file has a single column, whose name has another delimiter in it",
+                file=name,
+                column=columns[0],
+                delimiter=self._delimiter,
+                remedy=f"if that is not one name, write "
+                f"am.FileSource(..., delimiter={other!r})",
+            )
 
     def _chunks(
         self,
@@ -692,11 +730,13 @@ def _read_lines(
     *,
     skip_empty: bool = False,
     skips: bool = False,
+    look_at_first: Callable[[bytes], None] | None = None,
 ) -> Iterator[FileChunk]:
     collected = _Collected(name, skips=skips)
     with reading(name) as file:
         if position:
             file.seek(position)
+            look_at_first = None
         else:
             position = _skip_mark(file)
         while line := read_line(name, file, position):
@@ -705,12 +745,24 @@ def _read_lines(
                 try:
                     collected.add(decode(line), end)
                 except (ValueError, msgspec.MsgspecError) as error:
-                    collected.refuse(position, str(error), error)
+                    collected.refuse(position, _of_line(error), error)
+                else:
+                    if look_at_first is not None:
+                        look_at_first(line)
+                look_at_first = None
             if collected.is_full(len(line)):
                 yield collected.take()
             position = end
     if collected:
         yield collected.take()
+
+
+def _of_line(error: Exception) -> str:
+    text = str(error)
+    if isinstance(error, msgspec.DecodeError) and "truncated" in text:
+        # An array, or an object, over several lines.
+        return f"{text}: each record has to be on one line, without a list around them"
+    return text
 
 
 def _no_record(name: str, position: int, problem: str) -> InvalidRecordError:

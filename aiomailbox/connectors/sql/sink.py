@@ -387,6 +387,12 @@ class SqlSink:
             raise MissingExtraError("SqlSink for PostgreSQL", "sql")
         if not isinstance(table, str):
             raise WrongTypeError("table", f"{table!r} is not a name", "Give a str.")
+        if "/" in table:
+            raise InvalidArgumentError(
+                "table",
+                f"{_without_secret(table)!r} looks like a database",
+                'The database comes first: am.SqlSink("shop.db", "orders").',
+            )
         if not all(table.split(".")) or table.count(".") > 1:
             raise InvalidArgumentError(
                 "table",

@@ -221,6 +221,7 @@ class RowJournal:
         self._flying: dict[bytes, CallEntry] = {}
         self._behind: dict[bytes, list[CallEntry]] = {}
         self._appended: list[CallEntry] = []
+        self._syncing = 0
         self._asked: list[tuple[CallEntry, int]] = []
         self._commits = Rounds(self._commit)
         self._lookups = Rounds(self._look_up)
@@ -241,7 +242,9 @@ class RowJournal:
         self._commits.pause_s = self._journal.commit_pause_s
         metrics = self._context.metrics
         metrics.gauge("journalled", lambda: self._journal.size)
-        metrics.gauge("waiting_for_journal", lambda: len(self._appended))
+        metrics.gauge(
+            "waiting_for_journal", lambda: len(self._appended) + self._syncing
+        )
         for rounds, name in ((self._commits, "commits"), (self._lookups, "lookups")):
             work = self._keep_doing(rounds)
             self._helpers.append(self._context.spawn(work, name=f"journal {name}"))
@@ -347,7 +350,9 @@ class RowJournal:
         """Make durable what was appended so far: a group commit."""
         # Taken away first: what is appended during the sync belongs to the next commit.
         appended, self._appended = self._appended, []
+        self._syncing = len(appended)
         await self._journal.sync()
+        self._syncing = 0
         self._leave_room(len(self._appended))
         for entry in appended:
             self._finish(entry)
