@@ -39,7 +39,7 @@ _INTERRUPT_EVERY_S: Final = 5.0
 @kept_in_state("AsyncSplit")
 @dataclass(frozen=True, slots=True)
 class AsyncSplit:
-    """What is still to come of an asynchronous iterable.
+    """The rest of an asynchronous iterable.
 
     Attributes:
         split_id: The split's name.

@@ -320,7 +320,7 @@ def all_in_one_split(
 
 
 class SplitReader:
-    """What readers of splits in this process have in common: always ready."""
+    """The base of readers of splits in this process: always ready."""
 
     def __init__(self) -> None:
         self.availability: Availability = Availability(available=True)

@@ -1,4 +1,4 @@
-"""What writes at once: functions and callers as sinks, and what writers share."""
+"""Sinks that write at once: functions and callers; and the parts that writers share."""
 
 from __future__ import annotations
 

@@ -374,7 +374,7 @@ class QueuedBuffer:
 
 
 class WriteTarget:
-    """What is written to one channel, or to all of them together.
+    """One channel that frames are written to, or all channels together.
 
     Attributes:
         channels: Which of them read it.

@@ -1,4 +1,4 @@
-"""What holds a job up: what each operator waits for, and the one that others wait for.
+"""The operator that holds a job up, and the reasons for which the others wait.
 
 Theory of operation: a task that waits for room or input waits for another task; one
 that waits for its calls or limit, or is in its function, is what others wait for. So

@@ -91,7 +91,7 @@ _EARLY_MAX: Final = 1_000
 
 
 class CheckpointOwner(Protocol):
-    """What a coordinator's job keeps, as it sees it."""
+    """The job, as its coordinator sees it."""
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Be notified that tasks resume from a checkpoint, or a later one, from now on."""
@@ -214,7 +214,7 @@ class CheckpointCoordinator:
 
     @property
     def views(self) -> list[CheckpointView]:
-        """What the last checkpoints took, oldest first."""
+        """The costs of the last checkpoints, oldest first."""
         return list(self._views)
 
     def pending(self) -> list[PendingCheckpoint]:

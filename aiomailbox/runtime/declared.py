@@ -1,4 +1,4 @@
-"""What the code of a job says: the classes of its state, and which variables it changes.
+"""Facts from the code of a job: the classes of its state, the variables it changes.
 
 Theory of operation: bytes name classes, and none is imported for a name that they
 hold. So the classes are collected from the job itself: what its functions, sources and

@@ -36,7 +36,7 @@ from aiomailbox.runtime.views import TaskView, positions_of
 
 # Where in a user's job an error happened.
 class FailurePlace(NamedTuple):
-    """What an error says of its place; each is None if it does not say it.
+    """The place that an error names; each part is None if it does not.
 
     Attributes:
         operator: The operator's name.

@@ -1,4 +1,4 @@
-"""What holds an event loop: where its thread stands, and the log of what has held it."""
+"""The code that holds an event loop: where its thread stands, and the log of holds."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TEXT_MAX: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class HeldLoop:
-    """What the thread of a loop was doing at one moment.
+    """The work of a loop's thread at one moment.
 
     Attributes:
         task: The asyncio task, "" outside of one.

@@ -27,7 +27,7 @@ from aiomailbox.task.stream_task import StreamTask, TaskState
 
 
 class AttemptEvents(Protocol):
-    """What a host reports to the attempt that it runs, on the job's loop."""
+    """The reports of a host to the attempt that it runs, on the job's loop."""
 
     def on_event(self, event: TaskEvent) -> None:
         """Take what a task reports."""

@@ -1,4 +1,4 @@
-"""What a job keeps for its next attempt, and what it resumes from.
+"""The checkpoints that a job keeps for its next attempt, and resumes from.
 
 Theory of operation: the store is opened, and claimed, before anything else runs. Before
 each attempt what the last complete checkpoint holds is read again, and what sinks had
@@ -96,7 +96,7 @@ class _Entry:
 
 
 class JobCommitters:
-    """What makes the results of a job visible: with each checkpoint, or once at its end.
+    """The committers of a job: they make results visible, at each checkpoint or at the end.
 
     Args:
         graph: The job; each of its sinks may have a committer.
@@ -310,7 +310,7 @@ class JobCheckpoints:
 
     @property
     def beginning(self) -> tuple[str, dict[str, Any]]:
-        """What the first attempt begins with, as a line of the log."""
+        """The state that the first attempt begins with, as a line of the log."""
         if self._restored is None:
             return "the job starts from the beginning", {}
         metadata = self._restored.metadata
@@ -333,7 +333,7 @@ class JobCheckpoints:
     def restored_operators(
         self,
     ) -> Mapping[OperatorId, Sequence[OperatorSnapshot | None]]:
-        """What the operators went on from last, by their ids."""
+        """The state that the operators last resumed from, by their ids."""
         return {} if self._restored is None else self._restored.snapshot.operators
 
     async def open(self) -> None:

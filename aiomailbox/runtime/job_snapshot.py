@@ -1,4 +1,4 @@
-"""What can be seen of a job at one moment, as one value that has a version.
+"""The view of a job at one moment, as one value that has a version.
 
 Everything that shows a job reads this and nothing else, so that a job shows the same
 wherever its tasks run. It can be written as JSON or MessagePack, and read by a program

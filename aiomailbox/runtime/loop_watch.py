@@ -98,7 +98,7 @@ class BlockShare(msgspec.Struct, frozen=True):
 
 
 class TaskLooks:
-    """What a task was seen to do, for some seconds: those of this bucket and the last."""
+    """The work of a task over some seconds: those of this bucket and the last."""
 
     def __init__(self) -> None:
         self._since_s = 0.0

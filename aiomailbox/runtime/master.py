@@ -197,7 +197,7 @@ class JobMaster:
 
     @property
     def coordinator(self) -> CheckpointCoordinator | None:
-        """What takes the checkpoints, once it is there; None for a job without."""
+        """The coordinator of checkpoints, once it is there; None for a job without."""
         return self._checkpoints.coordinator
 
     @property

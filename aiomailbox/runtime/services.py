@@ -1,4 +1,4 @@
-"""What all tasks of a job share."""
+"""The services that all tasks of a job share."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class OperatorView:
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """What waits in a channel that a task reads.
+    """The buffers that wait in a channel that a task reads.
 
     Attributes:
         input_index: The input that it belongs to, from 0.
@@ -94,7 +94,7 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """What can be seen of a task from outside.
+    """The view of a task from outside.
 
     Attributes:
         name: The task's name.

@@ -125,7 +125,7 @@ class FileSplit:
 @kept_in_state("FilesSeen")
 @dataclass(frozen=True, slots=True)
 class FilesSeen:
-    """What an enumerator needs to resume.
+    """The state from which an enumerator resumes.
 
     Attributes:
         splits: The files that no reader has yet.

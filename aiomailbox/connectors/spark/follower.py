@@ -94,7 +94,7 @@ class _File(InputPartition):  # type: ignore[misc]  # pyspark has no types
 
 
 class _Log:
-    """What the writer says was committed, and readers how far they are."""
+    """The commits of the writer, and the positions of the readers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""What is checked of a DataFrame: before anything runs, and when it is read again.
+"""The checks of a DataFrame: before anything runs, and when it is read again.
 
 Theory of operation: a position in a DataFrame means something only if the DataFrame gives
 the same rows in the same partitions again. Its plan and schema are compared before it is

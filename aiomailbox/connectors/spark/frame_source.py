@@ -1,4 +1,4 @@
-"""What all sources of Spark's rows share: what a record is, and runs of batches."""
+"""The base of all sources of Spark's rows: the form of a record, and runs of batches."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from aiomailbox.records.run import ListRun, Run
 
 
 class FrameRows(NamedTuple):
-    """What the rows of a DataFrame become.
+    """The form that the rows of a DataFrame take.
 
     Attributes:
         form: What a record is; None if the batch itself is.
@@ -68,7 +68,7 @@ def rows_of(schema: Any, records: Any) -> FrameRows:
 
 
 class RowsAsRecords:
-    """What a source says of its records, where these are rows of a DataFrame.
+    """The facts about its records that a source of a DataFrame's rows tells.
 
     Args:
         rows: What its rows become.

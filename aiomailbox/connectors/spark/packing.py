@@ -1,4 +1,4 @@
-"""What runs inside Spark's executors: rows cut into chunks, and sent to this process.
+"""The part inside Spark's executors: it cuts rows into chunks, and sends them here.
 
 The functions that are shipped are nested, and refer to nothing of this module but numbers
 and texts: Spark pickles these, and a nested function, by value, but a reference to a module

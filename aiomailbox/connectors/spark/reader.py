@@ -43,7 +43,7 @@ _STUCK: Final = "the thread that reads from Spark does not end"
 
 
 class Inflow(Protocol[ItemT_co]):
-    """What comes from Spark, on the loop: a `Pump`, or one input's part of one."""
+    """The chunks from Spark, on the loop: a `Pump`, or one input's part of one."""
 
     @property
     def ended(self) -> bool:

@@ -40,7 +40,7 @@ _RESULT_SHARE: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What to read and how.
+    """A read of a DataFrame.
 
     Attributes:
         df: The DataFrame; None to read what is staged.
@@ -117,7 +117,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Beginning:
-    """What is being read; comes first.
+    """The head of a read, which comes first.
 
     Attributes:
         fingerprint: Tells this DataFrame, as it is read, from others.

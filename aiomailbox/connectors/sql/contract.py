@@ -1,4 +1,4 @@
-"""What a writer and a committer ask of a database.
+"""The contract between a database and the writers and committers of its sink.
 
 Theory of operation: rows that no checkpoint has yet are in a *staging table* beside the
 target, which has the target's columns and says whose row it is: the writer, the writer's
@@ -39,7 +39,7 @@ class RowsRefused(Exception):  # noqa: N818 -- says what happened, the writer de
 
 @dataclass(frozen=True, slots=True)
 class TableTarget:
-    """What is written.
+    """The table that a sink writes.
 
     Attributes:
         place: The database, without secrets, for messages.

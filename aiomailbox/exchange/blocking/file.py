@@ -32,7 +32,7 @@ class StoredBuffer(NamedTuple):
 
 
 class BlockingFile:
-    """What one subpartition has written.
+    """The file of one subpartition.
 
     Methods may run in a thread; only `append` and `flush` must not overlap.
 

@@ -223,7 +223,7 @@ class ClientConnection(Connection):
 
     @property
     def failure(self) -> TransportError | None:
-        """What it ended with, None if it has not, or not with an error."""
+        """The error that ended it; None if it has not ended, or without one."""
         return self._error
 
     async def settle(self) -> None:

@@ -182,7 +182,7 @@ _HAS_VECTORS: Final = sys.version_info >= (3, 12)
 
 
 class OutgoingBatch:
-    """What goes out in one turn.
+    """The bytes that go out in one turn.
 
     Attributes:
         parts: Pieces in order, none of them empty.
@@ -320,7 +320,7 @@ MessageBuilder = Callable[[], Message | None]
 
 
 class Connection(asyncio.BufferedProtocol):
-    """What reader's and producer's ends have in common.
+    """The base of the reader's and the producer's end.
 
     Args:
         handshake: How it begins.

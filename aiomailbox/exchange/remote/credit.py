@@ -219,7 +219,7 @@ class ChannelBuffers:
 
 
 class SenderCredit:
-    """What a producer may send on one channel.
+    """The credit of a producer on one channel.
 
     Args:
         initial_credit: Of the partition request.

@@ -1,1 +1,1 @@
-"""What the processes of a job say to each other, however they were started."""
+"""Messages between the processes of a job, however they were started."""

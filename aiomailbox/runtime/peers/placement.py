@@ -106,7 +106,7 @@ def peer_name(peer: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PeerPlace:
-    """What a peer needs to know of the place it runs at.
+    """The place that a peer runs at.
 
     Attributes:
         listen_at: Where other peers ask it for data; port 0 takes a free one.

@@ -213,7 +213,7 @@ def _fields(value: Any) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Shipment:
-    """What all workers of a job get once.
+    """The job as all of its workers get it, once.
 
     Attributes:
         graph: The job; what stays in the parent has no factory.

@@ -323,7 +323,7 @@ BuildGraph = Callable[[list[Transformation]], JobGraph]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Application:
-    """What is applied to what.
+    """A pipeline, and the DataFrames that it is applied to.
 
     Attributes:
         name: The pipeline's name.
@@ -414,7 +414,7 @@ class Applied:
 
     @property
     def result(self) -> Any:
-        """What the pipeline returns, as a DataFrame."""
+        """The results of the pipeline, as a DataFrame."""
         return self._frame(_RESULT)
 
     @property
@@ -619,7 +619,7 @@ class Materialized:
 
     @property
     def result(self) -> Any:
-        """What the pipeline returned, as a DataFrame."""
+        """The results of the pipeline, as a DataFrame."""
         return self._frame(_RESULT)
 
     @property

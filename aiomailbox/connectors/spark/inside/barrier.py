@@ -99,7 +99,7 @@ _SOME_WORKER: Final = 1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BarrierRun:
-    """What is run on what.
+    """A pipeline, and the DataFrames that it runs on.
 
     Attributes:
         name: The pipeline's name.

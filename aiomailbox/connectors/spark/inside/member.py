@@ -385,7 +385,7 @@ MARKER: Final = "epoch"
 
 @dataclass(frozen=True, slots=True)
 class BarrierPart:
-    """What all tasks of one attempt get.
+    """The plan that all tasks of one attempt get.
 
     Attributes:
         payload: The job, as `pack` made it for a parent.
@@ -411,7 +411,7 @@ class BarrierPart:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What became of a job.
+    """The end of a job.
 
     Attributes:
         error: Why it failed; None if it did not.
@@ -429,7 +429,7 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class _Hello(msgspec.Struct, frozen=True):
-    """What the tasks tell each other."""
+    """The message that tasks send to each other."""
 
     host: str
     port: int

@@ -1,4 +1,4 @@
-"""What leaves a pipeline inside Spark: results, side outputs, dead letters."""
+"""The ways out of a pipeline inside Spark: results, side outputs, dead letters."""
 
 from __future__ import annotations
 

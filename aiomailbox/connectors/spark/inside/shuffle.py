@@ -1,4 +1,4 @@
-"""What a task sends to Spark's shuffle, and what it receives from there."""
+"""The rows that a task sends to Spark's shuffle, and receives from there."""
 
 from __future__ import annotations
 
@@ -337,7 +337,7 @@ _LAST_ORDER: Final = 2**63 - 1
 
 
 class ChannelKey(NamedTuple):
-    """What a message is of: an edge, and one of its producers."""
+    """The origin of a message: an edge, and one of its producers."""
 
     edge: int
     producer: int
@@ -400,7 +400,7 @@ class _ToldBuffer(ObjectBuffer):
 
 
 class _End(NamedTuple):
-    """What is offered to a channel when all rows were."""
+    """The event that follows the rows of a channel."""
 
     channel: ShuffleChannel
     buffer: _ToldBuffer

@@ -103,7 +103,7 @@ _NO_CLOCK: Final = (
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """What the tasks of one stage, or of one source of the first, get.
+    """The plan that the tasks of one stage, or of one source of the first, get.
 
     Attributes:
         payload: The job, as `pack` made it.

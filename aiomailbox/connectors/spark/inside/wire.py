@@ -1,4 +1,4 @@
-"""What travels between two stages: rows of Spark's shuffle.
+"""The rows of Spark's shuffle that travel between two stages.
 
 Theory of operation: a producer's elements on one edge, runs and watermarks in their
 order, are framed as between processes and packed into rows of about a thousand records.
@@ -49,7 +49,7 @@ DATA_ORDER_MIN: Final = MIN_TIMESTAMP + 1
 
 
 class RowKind(IntEnum):
-    """What a row is.
+    """The kind of a row.
 
     ``BEGIN`` and ``END`` enclose what one producer sends on one edge to one consumer.
     A ``RESULT`` is the pipeline's: its edge is the number of the output, and stages
