@@ -49,7 +49,9 @@ async def number_in(page: Any, operator: str, head: str) -> int:
     cell = line.first.locator(f"td[data-head='{head}']")
     if not await cell.count():
         return -1
-    return int((await cell.inner_text()).replace(",", "").strip() or -1)
+    # Behind it is how many a second.
+    told = (await cell.inner_text()).split() or ["-1"]
+    return int(told[0].replace(",", ""))
 
 
 async def grown(page: Any, operator: str, head: str, beyond: int) -> int:

@@ -432,15 +432,24 @@ async def test_all_that_changed_in_the_last_minutes_has_a_line(tmp_path: Path) -
         assert await times.count() == 8
         assert {"busy", "pressed"} <= set(await times.first.evaluate(CLASSES))
         for head, name in [
-            ("in/s", "call"), ("out/s", "call"), ("lag", "sums"),
+            ("in", "call"), ("out", "call"), ("lag", "sums"),
             ("latency, p99", "sums"), ("in flight", "call"), ("state", "highest"),
-            ("late", "sums"), ("dead letters", "call"), ("hottest key", "sums"),
+            ("late", "sums"), ("dead letters", "call"), ("hot keys", "sums"),
         ]:  # fmt: skip
             row = page.locator(
                 "#operators tr", has=page.get_by_text(name, exact=True)
             ).first
             path = row.locator(f"td[data-head='{head}'] svg.line path").last
             assert "M" in (await path.get_attribute("d") or ""), (head, name)
+        # How many, and how many a second.
+        row = page.locator("#operators tr", has=page.get_by_text("call", exact=True))
+        told = await row.first.locator("td[data-head='in'] span").all_inner_texts()
+        assert int(told[0].replace(",", "")) > 0
+        assert told[1].endswith("/s")
+        # All columns are there, and fit into a common window.
+        assert await page.evaluate("window.innerWidth") == 1280
+        wide = "document.querySelector('#operators').parentNode"
+        assert await page.evaluate(f"{wide}.scrollWidth <= {wide}.clientWidth")
         # Windows are not in the store, whose size says nothing of them.
         row = page.locator("#operators tr", has=page.get_by_text("sums", exact=True))
         assert await row.first.locator("td[data-head='state']").inner_text() == ""

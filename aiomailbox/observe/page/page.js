@@ -124,10 +124,15 @@ function line(target, rows, names, format) {
 }
 
 // A column is its head, and how its cells look: "number", "fine" (with a digit more),
-// "bytes", "ms", "share"; "long", "record" (cut), "cut" (a name), "place" (of a line), "bar",
-// "times", "show", or nothing. A number that is [value, name] has a small line of that name.
+// "bytes", "ms"; "flow" (how many, and how many a second); "long", "record" (cut), "cut" (a
+// name), "place" (of a line), "bar", "times", "show", or nothing. A value that is
+// [value, name] has a small line of that name, and so has [how many, name, a second].
 const FORMATS = { number, fine, bytes: (n) => n == null ? "" : bytes(n),
-  ms: (n) => n == null ? "" : duration(n), share: (n) => n == null ? "" : `${number(n * 100)} %` };
+  ms: (n) => n == null ? "" : duration(n) };
+// What is in a cell, a text for each part, and how its line names the most there was.
+const PARTS = { ...FORMATS, flow: number, keys: short.record };
+const perSecond = (n) => n == null ? "" : `${fine(n)}/s`;
+const AT_MOST = { ...FORMATS, flow: perSecond, keys: (n) => `${number(n * 100)} %` };
 
 function fill(cell, kind, value) {
   if (kind === "bar") bar(cell, value);
@@ -141,20 +146,22 @@ function fill(cell, kind, value) {
     button.title = value.job;
     button.value = value.number;
     say(button, value.job);
-  } else if (FORMATS[kind]) {
-    cell.className = "number";
-    cell.classList.toggle("empty", (Array.isArray(value) ? value[0] : value) == null);
-    if (!Array.isArray(value)) return say(cell, FORMATS[kind](value));
-    const text = cell.firstChild || cell.appendChild(document.createElement("span"));
-    say(text, FORMATS[kind](value[0]));
-    const svg = cell.children[1] || draw("svg", {}, cell);
-    line(svg, [points(value[1])], ["area"], FORMATS[kind]);
+  } else if (PARTS[kind]) {
+    cell.className = kind === "keys" ? "keys" : "number";
+    const [first, name, rate] = Array.isArray(value) ? value : [value];
+    cell.classList.toggle("empty", !isSaid(first));
+    if (kind === "keys") cell.title = first;
+    if (!name) return say(cell, PARTS[kind](first));
+    while (cell.children.length < 2) cell.append(document.createElement("span"), " ");
+    say(cell.children[0], PARTS[kind](first));
+    say(cell.children[1], perSecond(rate));
+    line(cell.children[2] || draw("svg", {}, cell), [points(name)], ["area"], AT_MOST[kind]);
   } else {
     const shown = short[kind] ? short[kind](value || "") : value;
     cell.className = kind;
     if (short[kind] || kind === "cut") cell.title = value || "";
     say(cell, shown);
-    cell.classList.toggle("empty", shown == null || shown === "");
+    cell.classList.toggle("empty", !isSaid(shown));
   }
 }
 
@@ -169,7 +176,7 @@ function table(id, columns, rows, none, classes = []) {
     for (const [head, kind] of columns) {
       const cell = document.createElement("th");
       cell.scope = "col";
-      cell.className = FORMATS[kind] ? "number" : "";
+      cell.className = FORMATS[kind] || kind === "flow" ? "number" : "";
       cell.textContent = head;
       line.append(cell);
     }
@@ -434,12 +441,10 @@ const JOBS = [["job", "show"], ["state"], ["started (UTC)", "moment"], ["took"],
 const OPERATORS = [
   ["operator", "cut", (one) => one.name],
   ["busy, backpressured", "times", (one) => one.vertex],
-  ["in", "number", (one) => one.is_source ? null : one.metrics.num_records_in],
-  ["in/s", "fine", (one, now) => one.is_source ? null
-    : [now ? one.num_records_in_per_second : null, `in ${one.name}`]],
-  ["out", "number", (one) => one.is_sink ? null : one.metrics.num_records_out],
-  ["out/s", "fine", (one, now) => one.is_sink ? null
-    : [now ? one.num_records_out_per_second : null, `out ${one.name}`]],
+  ["in", "flow", (one, now) => one.is_source ? null : [one.metrics.num_records_in,
+    `in ${one.name}`, now ? one.num_records_in_per_second : null]],
+  ["out", "flow", (one, now) => one.is_sink ? null : [one.metrics.num_records_out,
+    `out ${one.name}`, now ? one.num_records_out_per_second : null]],
   ["watermark (UTC)", "moment", watermark],
   ["lag", "ms", (one) => [one.metrics.watermark_lag, `lag ${one.name}`]],
   ["latency, p99", "ms", (one) => [last(`latency ${one.name}`), `latency ${one.name}`]],
@@ -450,9 +455,8 @@ const OPERATORS = [
   ["dead letters", "number", (one) => [one.metrics.dead_letters || null, `dead_letters ${one.name}`]],
   ["skipped", "number", (one) => one.metrics.skipped || null],
   ["stalls", "number", (one) => one.metrics.stalls || null],
-  ["hottest key", "share", (one) => [one.hot_keys.length ? one.hot_keys[0].share : null, `hot ${one.name}`]],
-  ["hot keys", "record", (one) => one.hot_keys.map((key) =>
-    `${key.key} ${number(key.share * 100)} %`).join(", ")],
+  ["hot keys", "keys", (one) => [one.hot_keys.map((key) =>
+    `${key.key} ${number(key.share * 100)} %`).join(", "), `hot ${one.name}`]],
 ];
 
 function last(key) {
@@ -460,13 +464,15 @@ function last(key) {
   return row.length ? row[row.length - 1][1] : null;
 }
 
+const isSaid = (value) => value != null && value !== "";
+
 function operators(job) {
   const now = !ENDED.has(job.state), failed = failedOne(job);
   const all = OPERATORS.toSpliced(1, 0, ["waits for", "long", (one) => withoutName(job, one)]);
   const cells = all.map(([, , read]) => job.operators.map((one) => read(one, now)));
   const isThere = (value, kind) => kind === "times" ? now || points(`busy ${value}`).length > 1
-    : Array.isArray(value) ? value[0] != null || points(value[1]).some((one) => one[1])
-      : value != null && value !== "";
+    : Array.isArray(value) ? isSaid(value[0]) || points(value[1]).some((one) => one[1])
+      : isSaid(value);
   const shown = all.map((_, place) => place)
     .filter((place) => cells[place].some((value) => isThere(value, all[place][1])));
   table("operators", shown.map((place) => all[place].slice(0, 2)),
