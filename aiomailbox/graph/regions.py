@@ -192,22 +192,34 @@ def endless_source(node: Node) -> str:
     return ""
 
 
+def watermark_makers(node: Node) -> list[Node]:
+    """Return the operators that watermarks of an operator come from, or would come from.
+
+    Those are sources, and assignments of event times.
+    """
+    makers: list[Node] = []
+    waiting, seen = [node], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if node.index in seen:
+            continue
+        seen.add(node.index)
+        if node.transformation.watermarks is None:
+            waiting += [one.source for united in node.in_edges for one in united]
+        else:
+            makers.append(node)
+    return makers
+
+
 def source_without_watermarks(node: Node) -> str:
     """Return what keeps event time from moving at an operator for ever; "" if nothing.
 
     That is a source, or an assignment of event times, that gives no watermarks before the
     end of a source that never ends.
     """
-    waiting, seen = [node], set[int]()
-    while waiting:
-        node = waiting.pop()
-        watermarks = node.transformation.watermarks
-        if node.index in seen or watermarks:
-            continue
-        seen.add(node.index)
-        if watermarks is False and endless_source(node):
-            return node.name
-        waiting += [one.source for united in node.in_edges for one in united]
+    for maker in watermark_makers(node):
+        if not maker.transformation.watermarks and endless_source(maker):
+            return maker.name
     return ""
 
 

@@ -138,7 +138,7 @@ class JobMaster:
         self._engine_traceback: str | None = None
         self._poison_text = ""
         self._failure_report = FailureReport(services.log, services.clock)
-        self._watch = StuckWatch(self, config.stuck_after_s, services.log)
+        self._watch = StuckWatch(self, graph, config.stuck_after_s, services.log)
         self._stop: StopMode | None = None
         self._main: asyncio.Task[None] | None = None
         self._regions = FailoverRegions(graph)

@@ -12,9 +12,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from aiomailbox.graph.job_graph import JobGraph, Node
+from aiomailbox.graph.regions import watermark_makers
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.operator import OpenCalls
+from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.views import PendingCheckpoint, TaskView
 from aiomailbox.task.stream_task import TaskState
 
@@ -153,6 +156,119 @@ def _number(value: MetricValue) -> float:
     return value if isinstance(value, int | float) else 0.0
 
 
+# Where event time stands still while records come (pure).
+#
+# Theory of operation: an operator that waits for watermarks emits nothing while the
+# slowest of its inputs has none to give. Such an input is no task that is stuck: it may
+# have no records. So the watermark of the operator is compared with that of the look
+# before, and where it stays, and records come, the sources that are no further are told.
+
+
+# A vertex, and the name of an operator in its tasks.
+_Place = tuple[int, str]
+
+
+@dataclass(frozen=True, slots=True)
+class StandingTime:
+    """An operator at which event time has not moved for a while, although records came.
+
+    Attributes:
+        operator: Its name.
+        line: The user's line.
+        since_s: For how long, seconds.
+        held_back_by: The operators that give it no later watermark, with their lines.
+    """
+
+    operator: str
+    line: str
+    since_s: float
+    held_back_by: list[str]
+
+
+@dataclass(slots=True)
+class _Time:
+    watermark_ms: float
+    since_s: float
+    records: float
+
+
+class StandingTimes:
+    """Remembers when event time has moved last at operators that wait for it.
+
+    Args:
+        graph: The job.
+        after_s: Told are those where it has not for so long, seconds.
+    """
+
+    def __init__(self, graph: JobGraph, after_s: float) -> None:
+        self._after_s = after_s
+        self._known: dict[tuple[_Place, int], _Time] = {}
+        places: dict[int, _Place] = {}
+        for vertex in graph.vertices:
+            names = unique_names([node.name for node in vertex.nodes])
+            for node, name in zip(vertex.nodes, names, strict=True):
+                places[node.index] = (vertex.id, name)
+        self._waiting: dict[_Place, tuple[Node, dict[_Place, Node]]] = {}
+        for node in (node for vertex in graph.vertices for node in vertex.nodes):
+            if node.transformation.waits_for_watermarks:
+                makers = watermark_makers(node)
+                # That one source has none before it ends is known from the beginning.
+                if all(one.transformation.watermarks for one in makers):
+                    by_place = {places[one.index]: one for one in makers}
+                    self._waiting[places[node.index]] = (node, by_place)
+
+    def look(self, views: Sequence[TaskView], now_s: float) -> list[StandingTime]:
+        """Return the operators where event time stands, each of them once.
+
+        Args:
+            views: All tasks of the job.
+            now_s: The time, seconds.
+        """
+        found = []
+        for view in views:
+            for operator in view.operators:
+                place = (view.vertex, operator.name)
+                if place not in self._waiting or view.state not in _ALIVE:
+                    continue
+                watermark_ms = _number(operator.metrics.get("current_input_watermark"))
+                records = _number(operator.metrics.get("num_records_in"))
+                key = (place, view.subtask_index)
+                known = self._known.get(key)
+                if known is None or known.watermark_ms != watermark_ms:
+                    self._known[key] = _Time(watermark_ms, now_s, records)
+                elif (
+                    now_s - known.since_s >= self._after_s
+                    and records > known.records
+                    # Otherwise a watermark is on its way.
+                    and (held_back_by := self._no_further(place, views, watermark_ms))
+                ):
+                    node, _ = self._waiting.pop(place)
+                    line, since_s = node.transformation.line, now_s - known.since_s
+                    found.append(StandingTime(node.name, line, since_s, held_back_by))
+        return found
+
+    def _no_further(
+        self, place: _Place, views: Sequence[TaskView], watermark_ms: float
+    ) -> list[str]:
+        """Return whose watermark is not beyond another one, of those that are not idle."""
+        _, makers = self._waiting[place]
+        found: dict[_Place, str] = {}
+        for view in views:
+            for operator in view.operators:
+                maker = makers.get((view.vertex, operator.name))
+                metrics = operator.metrics
+                if maker is None or metrics.get("is_idle") == 1:
+                    continue
+                own = metrics.get("current_output_watermark")
+                if own is None:
+                    own = metrics.get("current_input_watermark")
+                if view.state in _ALIVE and _number(own) <= watermark_ms:
+                    line = maker.transformation.line
+                    name = f"{maker.name} ({line})" if line else maker.name
+                    found[view.vertex, operator.name] = name
+        return list(found.values())
+
+
 _LOOKS: Final = 6
 
 
@@ -197,16 +313,20 @@ class StuckWatch:
 
     Args:
         job: The job.
-        after_s: How long a task may not go on, and a barrier be on its way, seconds; None
-            to watch nothing.
+        graph: Its graph.
+        after_s: How long a task may not go on, event time stand still, and a barrier be on
+            its way, seconds; None to watch nothing.
         log: A structlog logger.
     """
 
-    def __init__(self, job: WatchedJob, after_s: float | None, log: Any) -> None:
+    def __init__(
+        self, job: WatchedJob, graph: JobGraph, after_s: float | None, log: Any
+    ) -> None:
         self._job = job
         self._after_s = after_s
         self._log = log
         self._tasks = None if after_s is None else StuckTasks(after_s)
+        self._times = None if after_s is None else StandingTimes(graph, after_s)
         # The newest one that was reported, and all before it.
         self._late_id = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -235,7 +355,7 @@ class StuckWatch:
         Args:
             now_s: The time, seconds.
         """
-        if self._tasks is None or self._after_s is None:
+        if self._tasks is None or self._times is None or self._after_s is None:
             return
         views = self._job.views()
         stuck = [
@@ -250,6 +370,16 @@ class StuckWatch:
                 [task.name for task in stuck],
                 for_s=round(max(task.since_s for task in stuck), 1),
                 times=max(task.times for task in stuck),
+            )
+        for standing in self._times.look(views, now_s):
+            self._log.warning(
+                "event time stands still while records come",
+                operator=standing.operator,
+                line=standing.line,
+                for_s=round(standing.since_s, 1),
+                held_back_by=standing.held_back_by,
+                remedy="if a source may be silent for so long, give its watermark "
+                "strategy .with_idleness(am.seconds(30))",
             )
         names = {
             SubtaskId(VertexId(view.vertex), view.subtask_index): view.name

@@ -99,6 +99,7 @@ PROGRAMS: dict[str, Program] = {}
 OF_REAL_TIME = {
     "a job makes no progress",
     "a barrier does not come through",
+    "a silent source holds event time back",
     "a function blocks the event loop",
     "a function of a job in several processes changes a global",
     "a sink waits for a locked SQLite file",
@@ -890,6 +891,26 @@ async def _stuck(told: Told) -> None:
     env.from_collection([1, 2, 3]).map_async(hang, concurrency=1).sink_to(drop)
     async with env.start("job") as job:
         await told.until_logged("tasks make no progress")
+        await job.cancel()
+
+
+@line("a silent source holds event time back")
+async def _silent(told: Told) -> None:
+    async def silent() -> AsyncIterator[int]:
+        yield 0
+        await asyncio.sleep(3600)
+
+    env = new_env(config=am.JobConfig(stuck_after=am.seconds(0.3)))
+    timed = MONOTONOUS.with_timestamp_assigner(lambda number: number)
+    one, other = (
+        env.from_async_iterable(items, timed, bounded=False)
+        for items in (numbers_from(None), silent)
+    )
+    windows = one.union(other).key_by(str)
+    seconds = windows.window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+    seconds.aggregate(am.count()).sink_to(drop)
+    async with env.start("job") as job:
+        await told.until_logged("event time stands still")
         await job.cancel()
 
 

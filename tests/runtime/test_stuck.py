@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import threading
 import time
@@ -15,7 +16,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.runtime.held_loop import StallLog
 from aiomailbox.runtime.loop_watch import LoopWatch
-from aiomailbox.runtime.stuck_watch import StuckTasks
+from aiomailbox.runtime.stuck_watch import StandingTimes, StuckTasks
 from aiomailbox.runtime.views import OperatorView, TaskView
 
 AFTER_S = 0.3
@@ -27,6 +28,7 @@ async def hang(city: str) -> str:
     return city
 
 
+STANDS = "event time stands still while records come"
 LINE = f"{__file__}:{hang.__code__.co_firstlineno + 1}"
 
 
@@ -161,6 +163,91 @@ async def test_off_nobody_looks(caplog: pytest.LogCaptureFixture) -> None:
     for wrong in (0, -1):
         with pytest.raises(am.InvalidArgumentError, match="stuck_after"):
             am.JobConfig(stuck_after=am.seconds(wrong))
+
+
+async def goes_on() -> AsyncIterator[int]:
+    for number in itertools.count():
+        yield number * 1000
+        await asyncio.sleep(0.01)
+
+
+async def falls_silent() -> AsyncIterator[int]:
+    yield 5000
+    await asyncio.sleep(3600)
+
+
+def timed(env: am.StreamExecutionEnvironment, items: Any, name: str) -> Any:
+    ordered = am.WatermarkStrategy.for_monotonous_timestamps()
+    strategy = ordered.with_timestamp_assigner(lambda time: time)
+    return env.from_async_iterable(items, strategy, name=name, bounded=False)
+
+
+@pytest.mark.real_time
+@pytest.mark.timeout(180)
+async def test_a_source_that_holds_event_time_back_is_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    env = am.StreamExecutionEnvironment(config=CONFIG)
+    silent = timed(env, falls_silent, "silent")
+    both = timed(env, goes_on, "goes on").union(silent)
+    windows = both.key_by(str).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+    windows.aggregate(am.count()).name("per second").sink_to(drop)
+    async with env.start() as job:
+        line = await warned(caplog, STANDS)
+        await asyncio.sleep(4 * AFTER_S)
+        await job.cancel()
+    assert len(told(caplog, STANDS)) == 1
+    assert line.operator == "per second"
+    [name] = line.held_back_by
+    assert name.startswith(f"silent ({__file__}:")
+    assert "with_idleness" in line.remedy
+
+
+STOOD = (
+    # What the silent source says, and what the windows have.
+    ("held back", 4_999, 0, 4_999, ["silent"]),
+    ("silent and idle", 4_999, 1, 4_999, []),
+    ("on its way", 9_000, 0, 4_999, []),
+)
+
+
+@pytest.mark.parametrize(("case", "own_ms", "idle", "at_ms", "names"), STOOD)
+def test_event_time_stands_where_a_source_is_no_further_and_not_idle(
+    case: str, own_ms: int, idle: int, at_ms: int, names: list[str]
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    both = timed(env, goes_on, "goes on").union(timed(env, falls_silent, "silent"))
+    windows = both.key_by(str).window(am.TumblingEventTimeWindows.of(am.seconds(1)))
+    windows.aggregate(am.count()).name("per second").sink_to(drop)
+    definition = env._definition
+    graph = definition.job_graph("job", definition.sinks)
+    metrics: dict[str, dict[str, Any]] = {
+        "goes on": {"current_output_watermark": 10_000, "is_idle": 0},
+        "silent": {"current_output_watermark": own_ms, "is_idle": idle},
+    }
+    times = StandingTimes(graph, 60)
+    found = []
+    for now_s in range(0, 300, 10):
+        metrics["per second"] = {
+            "current_input_watermark": at_ms,
+            "num_records_in": now_s,
+        }
+        views = [
+            TaskView(
+                vertex.name,
+                vertex.id,
+                0,
+                "running",
+                {},
+                [OperatorView(n.name, metrics.get(n.name, {})) for n in vertex.nodes],
+                [],
+                [],
+            )
+            for vertex in graph.vertices
+        ]
+        found += times.look(views, float(now_s))
+    assert [one.held_back_by[0].partition(" (")[0] for one in found] == names
+    assert [one.since_s for one in found] == [60] * len(names)
 
 
 def view(name: str, out: int, *, idle_ms: float = 0, **more: Any) -> TaskView:
