@@ -145,6 +145,55 @@ async def test_a_head_with_another_delimiter_is_told_once(
 
 
 @pytest.mark.real_time
+async def test_a_column_that_a_header_has_twice_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text("price,price,item\n1,2,tea\n")
+    with pytest.raises(am.JobFailedError, match="has column 'price' twice") as failed:
+        await Env().from_source(am.FileSource(file)).collect()
+    assert f"{file}, line 1" in str(failed.value)
+    named = am.FileSource(file, columns=["net", "gross", "item"])
+    first, _ = await Env().from_source(named).collect()
+    assert first == {"net": "price", "gross": "price", "item": "item"}
+    # As spreadsheets write it.
+    file.write_text("price,item,,\n1,tea,,\n")
+    rows = await Env().from_source(am.FileSource(file)).collect()
+    assert rows == [{"price": "1", "item": "tea", "": ""}]
+
+
+@pytest.mark.real_time
+async def test_a_file_that_does_not_belong_to_the_others_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.csv").write_text("item,price\ntea,3\n")
+    (tmp_path / "b.csv").write_text("price,item\n4,jam\n")
+    source = am.FileSource(tmp_path, "csv")
+    assert len(await Env().from_source(source).collect()) == 2
+    # The order of columns says nothing.
+    assert caplog.records == []
+    (tmp_path / "notes.txt").write_text("do not delete\nAnn\n")
+    await Env().from_source(am.FileSource(tmp_path, "csv")).collect()
+    [told] = caplog.records
+    assert "have different columns" in told.getMessage()
+    assert vars(told)["file"] == str(tmp_path / "notes.txt")
+
+
+@pytest.mark.real_time
+async def test_a_header_that_is_read_as_a_record_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "orders.csv"
+    file.write_text("item,price\ntea,3\n")
+    source = am.FileSource(file, columns=["item", "price"])
+    assert len(await Env().from_source(source).collect()) == 2
+    [told] = caplog.records
+    assert "is read as a record" in told.getMessage()
+    caplog.clear()
+    file.write_text("tea,3\n")
+    assert len(await Env().from_source(source).collect()) == 1
+    assert caplog.records == []
+
+
+@pytest.mark.real_time
 async def test_a_json_array_in_a_file_of_json_lines_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -727,11 +727,30 @@ async def _no_files(told: Told) -> None:
 
 @line("the header of a CSV file looks as if it had another delimiter")
 async def _other_delimiter(told: Told) -> None:
-    file = told.directory / "orders.csv"
-    file.write_text("item;price\ntea;3\n")
+    await read_csv(told, "item;price\ntea;3\n")
+
+
+async def read_csv(told: Told, *texts: str, **options: Any) -> None:
+    for number, text in enumerate(texts):
+        (told.directory / f"{number}.csv").write_text(text)
     env = new_env()
-    env.from_source(am.FileSource(file)).sink_to(drop)
+    env.from_source(am.FileSource(told.directory, "csv", **options)).sink_to(drop)
     await told.run(env)
+
+
+@line("the CSV files of a source have different columns")
+async def _other_columns(told: Told) -> None:
+    await read_csv(told, "item,price\ntea,3\n", "do not delete\nAnn\n")
+
+
+@line("the header of a CSV file is read as a record")
+async def _header_as_record(told: Told) -> None:
+    await read_csv(told, "item,price\ntea,3\n", columns=["item", "price"])
+
+
+@line("the header of a CSV file has a column twice")
+async def _column_twice(told: Told) -> None:
+    await read_csv(told, "price,price\n1,2\n")
 
 
 @line("a file of JSON lines is one array")

@@ -10,7 +10,7 @@ import typing
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from functools import partial
@@ -397,11 +397,16 @@ class CsvFormat:
         self.record_types: tuple[type, ...] = _record_types(records)
         self.gives_batches: bool = False
         self._has_warned = False
+        # Of the file that was opened first; to compare others with.
+        self._first_columns: tuple[str, ...] = ()
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the rows from a byte on."""
         with reading(name) as file:
-            lines = _Lines(name, file, self._encoding, _skip_mark(file))
+            begin = _skip_mark(file)
+            if not position:
+                self._look_at_first_row(name, file)
+            lines = _Lines(name, file, self._encoding, begin)
             # Strict: a quote in the wrong place must not swallow the rest of the file.
             rows = csv.reader(lines, delimiter=self._delimiter, strict=True)
             columns = self._columns
@@ -419,20 +424,59 @@ class CsvFormat:
             yield from self._chunks(name, lines, rows, columns)
 
     def _look_at(self, name: str, columns: tuple[str, ...]) -> None:
-        """Warn, once, of a head that looks like that of another delimiter."""
-        if len(columns) != 1 or self._has_warned:
+        """Warn, once, of a header that is another file's, or has another delimiter.
+
+        Raises:
+            InvalidRecordError: If a name occurs twice: one of the values would be lost.
+        """
+        # Nobody misses columns without a name, as behind a delimiter at the end.
+        twice = [one for one in columns if one and columns.count(one) > 1]
+        if twice:
+            problem = f"the header has column {twice[0]!r} twice"
+            raise _no_record(name, 0, problem)
+        if self._has_warned:
             return
-        other = next((one for one in ";\t|," if one in columns[0]), None)
+        warn = partial(library_log().warning, file=name)
+        found = columns[0] if len(columns) == 1 else ""
+        other = next((one for one in ";\t|," if one in found), None)
         if other is not None:
             self._has_warned = True
-            library_log().warning(
+            warn(
                 "a CSV file has a single column, whose name has another delimiter in it",
-                file=name,
-                column=columns[0],
+                column=found,
                 delimiter=self._delimiter,
                 remedy=f"if that is not one name, write "
                 f"am.FileSource(..., delimiter={other!r})",
             )
+        elif columns and set(columns) != set(self._first_columns or columns):
+            self._has_warned = True
+            warn(
+                "the CSV files of a source have different columns",
+                columns=columns,
+                first=self._first_columns,
+                remedy="name the files by a pattern, such as 'orders/*.csv', if one of "
+                "them does not belong there",
+            )
+        self._first_columns = self._first_columns or columns
+
+    def _look_at_first_row(self, name: str, file: BinaryIO) -> None:
+        """Warn, once, of a header that is read as a record."""
+        if self._has_warned or self._columns is None:
+            return
+        place = file.tell()
+        line = file.readline(_CHUNK_BYTES).decode(self._encoding, "replace")
+        file.seek(place)
+        with suppress(csv.Error):
+            if next(csv.reader([line], delimiter=self._delimiter), []) == [
+                *self._columns
+            ]:
+                self._has_warned = True
+                library_log().warning(
+                    "the first row of a CSV file has the names in columns=, and is read "
+                    "as a record",
+                    file=name,
+                    remedy="leave columns= out, if the file has a header",
+                )
 
     def _chunks(
         self,
