@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 
 from aiomailbox.clock import Clock
@@ -198,14 +198,56 @@ _OF_LIST: Final = {
 _OF_MAP: Final = {"set": "put(key, value)", "update": "put_all(entries)"}
 
 
-def _by_brackets(handle: object, *_: object) -> NoReturn:
-    """Say how entries of a map are read and written.
+def _instead(problem: str, remedy: str) -> Any:
+    """Return a special method that says how the content is reached."""
 
-    Raises:
-        TypeError: Always.
-    """
-    message = "map state has no [...]: write state.get(key) and state.put(key, value)"
-    raise TypeError(message)
+    def refuse(handle: object, *_: object) -> NoReturn:
+        """Say it.
+
+        Raises:
+            TypeError: Always.
+        """
+        message = f"{problem}: write {remedy}"
+        raise TypeError(message)
+
+    return refuse
+
+
+_BY_BRACKETS: Final = _instead(
+    "map state has no [...]", "state.get(key) and state.put(key, value)"
+)
+
+
+class OfValue:
+    """Value state is no value."""
+
+    __slots__ = ()
+    if not TYPE_CHECKING:
+        __bool__ = _instead("value state itself is no value", "state.value()")
+
+
+class OfList:
+    """List state is no list."""
+
+    __slots__ = ()
+    if not TYPE_CHECKING:
+        __bool__ = _instead("list state itself is no list", "if state.get()")
+        __iter__ = _instead("list state itself is no list", "for one in state.get()")
+        __len__ = _instead("list state itself is no list", "len(state.get())")
+        __contains__ = _instead("list state itself is no list", "value in state.get()")
+
+
+class OfMap:
+    """Map state is no dict."""
+
+    __slots__ = ()
+    if not TYPE_CHECKING:
+        __bool__ = _instead("map state itself is no dict", "if not state.is_empty()")
+        __iter__ = _instead("map state itself is no dict", "for key in state.keys()")
+        __len__ = _instead("map state itself is no dict", "len(state.keys())")
+        __contains__ = _instead("map state itself is no dict", "state.contains(key)")
+        __getitem__ = _BY_BRACKETS
+        __setitem__ = _BY_BRACKETS
 
 
 class _Handle:
@@ -238,7 +280,7 @@ class _Handle:
         self._cell.forget()
 
 
-class ValueHandle(_Handle):
+class ValueHandle(OfValue, _Handle):
     """One value of the current key.
 
     Args:
@@ -306,6 +348,21 @@ class LentValueHandle(ValueHandle):
         super().update(value)
 
 
+def elements_of(values: Iterable[Any]) -> list[Any]:
+    """Return the elements that are given to list state, as a new list.
+
+    Raises:
+        TypeError: If that is one value, which would be taken apart.
+    """
+    if isinstance(values, str | bytes | dict):
+        message = (
+            f"list state takes a list of elements, and {type(values).__name__} would be "
+            "taken apart: write state.add(value) for one"
+        )
+        raise TypeError(message)
+    return list(values)
+
+
 def _lend(lent: Lent, elements: list[Any]) -> list[Any]:
     """Return a new list, and warn if the one before it was changed in vain.
 
@@ -318,7 +375,7 @@ def _lend(lent: Lent, elements: list[Any]) -> list[Any]:
     return elements
 
 
-class ListHandle(_Handle):
+class ListHandle(OfList, _Handle):
     """A list of the current key.
 
     Args:
@@ -356,7 +413,7 @@ class ListHandle(_Handle):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements."""
-        added = list(values)
+        added = elements_of(values)
         self.lent.value = None
         elements = self._cell.read()
         if elements is not None:
@@ -366,7 +423,7 @@ class ListHandle(_Handle):
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements."""
-        elements = list(values)
+        elements = elements_of(values)
         self.lent.value = None
         if elements:
             self._cell.write(elements)
@@ -374,15 +431,11 @@ class ListHandle(_Handle):
             self._cell.forget()
 
 
-class MapHandle(_Handle):
+class MapHandle(OfMap, _Handle):
     """A map of the current key."""
 
     __slots__ = ()
     _meant = _OF_MAP
-
-    if not TYPE_CHECKING:
-        __getitem__ = _by_brackets
-        __setitem__ = _by_brackets
 
     def get(self, map_key: Any, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""
@@ -432,6 +485,21 @@ class MapHandle(_Handle):
         return not self._cell.read()
 
 
+def refuse_nothing(function: Callable[[Any, Any], Any]) -> NoReturn:
+    """Say that a function that folds values into state returned None.
+
+    Raises:
+        StateError: Always: the state would be empty again.
+    """
+    code = getattr(function, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    name = getattr(function, "__qualname__", "the function").split("<locals>.")[-1]
+    raise StateError(
+        f"{name}{place} returned None, with which the state would be empty again. "
+        "Return what the values were folded into."
+    )
+
+
 class ReducingHandle(_Handle):
     """One value of the current key that others are folded into."""
 
@@ -448,7 +516,11 @@ class ReducingHandle(_Handle):
     def add(self, value: Any) -> None:
         """Fold ``value`` in."""
         old = self._cell.read()
-        self._cell.write(value if old is None else self._reduce(old, value))
+        if old is not None:
+            value = self._reduce(old, value)
+            if value is None:
+                refuse_nothing(self._reduce)
+        self._cell.write(value)
 
 
 class AggregatingHandle(_Handle):
@@ -470,7 +542,10 @@ class AggregatingHandle(_Handle):
         accumulator = self._cell.read()
         if accumulator is None:
             accumulator = self._function.create_accumulator()
-        self._cell.write(self._function.add(value, accumulator))
+        accumulator = self._function.add(value, accumulator)
+        if accumulator is None:
+            refuse_nothing(self._function.add)
+        self._cell.write(accumulator)
 
 
 # State that expires: every content carries the time at which it was last touched.
@@ -645,7 +720,7 @@ class _Elements(_Handle):
             self._cell.forget()
 
 
-class TtlListHandle(_Elements):
+class TtlListHandle(OfList, _Elements):
     """A list of the current key whose elements expire one by one."""
 
     __slots__ = ("lent",)
@@ -682,7 +757,7 @@ class TtlListHandle(_Elements):
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements."""
         now_ms = self._expiry.now_ms()
-        added = [(value, now_ms) for value in values]
+        added = [(value, now_ms) for value in elements_of(values)]
         self.lent.value = None
         pairs = self._cell.read()
         if pairs is None:
@@ -695,19 +770,15 @@ class TtlListHandle(_Elements):
         """Replace all elements."""
         now_ms = self._expiry.now_ms()
         self.lent.value = None
-        self._keep([(value, now_ms) for value in values])
+        self._keep([(value, now_ms) for value in elements_of(values)])
         self._sweep.step()
 
 
-class TtlMapHandle(_Elements):
+class TtlMapHandle(OfMap, _Elements):
     """A map of the current key whose entries expire one by one."""
 
     __slots__ = ()
     _meant = _OF_MAP
-
-    if not TYPE_CHECKING:
-        __getitem__ = _by_brackets
-        __setitem__ = _by_brackets
 
     def get(self, map_key: Any, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -563,3 +564,198 @@ def test_a_function_that_cannot_make_an_accumulator_yet_is_no_mistake() -> None:
             return self.accumulator.made_in_open
 
     stream_of(1).key_by(str).aggregate(Later(None))
+
+
+OF_STATE: list[tuple[Callable[[Any], object], str]] = [
+    (lambda one: one.value or 1, "state.value()"),
+    (lambda one: one.list and 1, "if state.get()"),
+    (lambda one: list(one.list), "for one in state.get()"),
+    (lambda one: len(one.list), "len(state.get())"),
+    (lambda one: 1 in one.list, "value in state.get()"),
+    (lambda one: one.map or 1, "if not state.is_empty()"),
+    (lambda one: [*one.map], "for key in state.keys()"),
+    (lambda one: len(one.map), "len(state.keys())"),
+    (lambda one: "a" in one.map, "state.contains(key)"),
+    (lambda one: one.list.update("ab"), "state.add(value)"),
+    (lambda one: one.list.add_all({"a": 1}), "state.add(value)"),
+]
+
+
+@pytest.mark.parametrize(("use", "told"), OF_STATE)
+@pytest.mark.parametrize("lives", [None, am.StateTtlConfig(am.hours(1))])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_state_object_that_is_taken_for_its_value_says_what_is(
+    use: Callable[[Any], object],
+    told: str,
+    lives: am.StateTtlConfig | None,
+    is_async: bool,
+) -> None:
+    class Uses(am.KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            state = context.keyed_state
+            self.value = state.get_value(am.ValueStateDescriptor("v", int, ttl=lives))
+            self.list = state.get_list(am.ListStateDescriptor("l", str, ttl=lives))
+            self.map = state.get_map(am.MapStateDescriptor("m", str, int, ttl=lives))
+            use(self)
+
+    async def call(record: Any, context: Any, out: Any) -> None:
+        Uses().process_element(record, context, out)
+
+    keyed = stream_of(1).key_by(str)
+    results = keyed.process_async(call) if is_async else keyed.process(Uses())
+    with pytest.raises(am.JobFailedError, match=re.escape(told)):
+        await results.collect()
+
+
+class Folds:
+    def create_accumulator(self) -> list[Any]:
+        return []
+
+    def add(self, value: Any, accumulator: list[Any]) -> Any:
+        return accumulator.append(value)
+
+    def get_result(self, accumulator: list[Any]) -> Any:
+        return accumulator
+
+    def merge(self, first: Any, second: Any) -> Any:
+        return first
+
+
+@pytest.mark.parametrize("kind", ["reducing", "aggregating"])
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_a_function_that_folds_into_state_and_returns_none_is_named(
+    kind: str, is_async: bool
+) -> None:
+    described: Any = am.AggregatingStateDescriptor("all", Folds())
+    if kind == "reducing":
+        described = am.ReducingStateDescriptor("all", lambda first, second: None)
+
+    class Uses(am.KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            state = getattr(context.keyed_state, f"get_{kind}")(described)
+            state.add(value)
+            state.add(value)
+
+    async def call(record: Any, context: Any, out: Any) -> None:
+        Uses().process_element(record, context, out)
+
+    keyed = stream_of(1).key_by(str)
+    results = keyed.process_async(call) if is_async else keyed.process(Uses())
+    named = "lambda" if kind == "reducing" else "Folds.add"
+    with pytest.raises(
+        am.JobFailedError, match=rf"{named}.*{Path(__file__).name}.*None"
+    ):
+        await results.collect()
+
+
+def without_return(self: Any, value: Any, accumulator: Any) -> None:
+    accumulator.append(value)
+
+
+def with_the_accumulator_first(self: Any, acc: Any, value: Any) -> Any:
+    return [*acc, value]
+
+
+@pytest.mark.parametrize(
+    ("method", "function", "told"),
+    [
+        ("add", without_return, "Write return before its result"),
+        (
+            "get_result",
+            lambda self, accumulator: None,
+            "Write return before its result",
+        ),
+        ("add", with_the_accumulator_first, r"add\(self, value, accumulator\)"),
+    ],
+)
+@pytest.mark.parametrize("use", set(USES_OF_AGGREGATES) - {"state"})
+def test_a_method_of_an_aggregate_that_cannot_work_is_refused_where_it_is_given(
+    use: str, method: str, function: Any, told: str
+) -> None:
+    wrong = type("Wrong", (Shares,), {method: function})
+    with pytest.raises(UsageError, match=told):
+        USES_OF_AGGREGATES[use](wrong(()))
+
+
+def told_in(log: pytest.LogCaptureFixture, words: str) -> int:
+    return sum(words in one.getMessage() for one in log.records)
+
+
+@pytest.mark.parametrize(
+    ("key", "changes"),
+    [
+        (lambda keys: lambda record: next(keys), True),
+        (lambda keys: lambda record: record["k"], False),
+        (lambda keys: "k", False),
+    ],
+)
+async def test_a_key_that_changes_when_it_is_asked_for_again_is_told_once(
+    key: Any, changes: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyed = stream_of({"k": 1}, {"k": 2}, {"k": 1}).key_by(key(iter(range(100))))
+    await keyed.reduce(lambda first, second: second).collect()
+    assert told_in(caplog, "another key for the same record") == changes
+
+
+def changing(total: dict[str, int], row: dict[str, int]) -> dict[str, int]:
+    total["n"] += row["n"]
+    return total
+
+
+def replacing(total: dict[str, int], row: dict[str, int]) -> dict[str, int]:
+    return {**total, "n": total["n"] + row["n"]}
+
+
+def choosing(best: dict[str, int], row: dict[str, int]) -> dict[str, int]:
+    return best if best["n"] >= row["n"] else row
+
+
+@pytest.mark.parametrize(
+    ("function", "changes", "results"),
+    [
+        (changing, True, [6, 6, 6]),
+        (replacing, False, [1, 3, 6]),
+        (choosing, False, [1, 2, 3]),
+    ],
+)
+async def test_a_reduce_that_changes_what_was_emitted_is_told_once(
+    function: Any, changes: bool, results: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = stream_of(*({"k": 1, "n": n} for n in (1, 2, 3)))
+    found = await rows.key_by("k").reduce(function).collect()
+    assert [row["n"] for row in found] == results
+    assert told_in(caplog, "changed a record that had been emitted") == changes
+
+
+class PlansOne(am.KeyedProcessFunction):
+    """Registers a timer of event time, or of the clock."""
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        if value["at"] is None:
+            context.timer_service.register_processing_time_timer(after=am.hours(1))
+        else:
+            context.timer_service.register_event_time_timer(value["at"])
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        out.collect(timestamp)
+
+
+@pytest.mark.parametrize("has_times", [True, False])
+async def test_a_timer_of_event_time_without_event_times_is_told_once(
+    has_times: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    times = am.WatermarkStrategy.for_monotonous_timestamps()
+    timed = times.with_timestamp_assigner(lambda row: row["at"])
+    rows = [{"at": 1}, {"at": 2}]
+    stream = Env().from_collection(rows, timed if has_times else None)
+    await stream.key_by("at").process(PlansOne()).collect()
+    assert told_in(caplog, "the records have no event times") == (not has_times)
+
+
+@pytest.mark.parametrize("at", [1, None])
+async def test_timers_of_the_clock_that_the_end_of_input_cuts_off_are_told(
+    at: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream = stream_of({"k": 1, "at": at}).key_by("k").process(PlansOne())
+    assert await stream.collect() == ([] if at is None else [1])
+    assert told_in(caplog, "before timers of processing time were due") == (at is None)

@@ -607,6 +607,111 @@ async def _shared_accumulator(told: Told) -> None:
     new_env().from_collection([1]).key_by(str).aggregate(Distinct())
 
 
+@line("a state object is used as if it were its value")
+async def _state_as_value(told: Told) -> None:
+    class Once(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            self.seen = context.keyed_state.get_value(am.ValueStateDescriptor("s"))
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            if not self.seen:
+                out.collect(value)
+
+    env = new_env()
+    env.from_collection([1]).key_by(str).process(Once()).sink_to(drop)
+    await told.run(env)
+
+
+@line("a function that folds values into state returns nothing")
+async def _folds_into_nothing(told: Told) -> None:
+    def add(total: list[int], values: list[int]) -> Any:
+        total.extend(values)
+
+    class Adds(am.KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            total = am.ReducingStateDescriptor("total", add)
+            context.keyed_state.get_reducing(total).add([value])
+
+    env = new_env()
+    env.from_collection([1, 1]).key_by(str).process(Adds()).sink_to(drop)
+    await told.run(env)
+
+
+@line("list state is given text, bytes or a dict as its elements")
+async def _text_into_list(told: Told) -> None:
+    class Adds(am.KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            words = am.ListStateDescriptor("words", str)
+            context.keyed_state.get_list(words).add_all("word")
+
+    env = new_env()
+    env.from_collection([1]).key_by(str).process(Adds()).sink_to(drop)
+    await told.run(env)
+
+
+class Plans(am.KeyedProcessFunction):
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        timers = context.timer_service
+        if value == "clock":
+            timers.register_processing_time_timer(after=am.hours(1))
+        else:
+            timers.register_event_time_timer(5)
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None: ...
+
+
+@line("the input ends before timers of processing time are due")
+async def _ends_before_timers(told: Told) -> None:
+    env = new_env()
+    env.from_collection(["clock"]).key_by(len).process(Plans()).sink_to(drop)
+    await told.run(env)
+
+
+@line("a timer of event time is registered where no record has an event time")
+async def _timer_without_times(told: Told) -> None:
+    env = new_env()
+    env.from_collection(["event"]).key_by(len).process(Plans()).sink_to(drop)
+    await told.run(env)
+
+
+@line("a key function gives another key for the first record when it is asked again")
+async def _unstable_key(told: Told) -> None:
+    keys = itertools.count()
+    env = new_env()
+    env.from_collection([1]).key_by(lambda n: next(keys)).reduce(max).sink_to(drop)
+    await told.run(env)
+
+
+@line("the first call of a reduce function changes a record that was emitted")
+async def _reduce_changes(told: Told) -> None:
+    def add(total: dict[str, int], row: dict[str, int]) -> dict[str, int]:
+        total["n"] += row["n"]
+        return total
+
+    env = new_env()
+    rows = env.from_collection([{"k": 1, "n": 1}, {"k": 1, "n": 2}])
+    rows.key_by("k").reduce(add).sink_to(drop)
+    await told.run(env)
+
+
+@line("`add` of an aggregate takes the accumulator first")
+async def _swapped_add(told: Told) -> None:
+    class Total:
+        def create_accumulator(self) -> int:
+            return 0
+
+        def add(self, acc: int, number: int) -> int:
+            return acc + number
+
+        def get_result(self, acc: int) -> int:
+            return acc
+
+        def merge(self, first: int, second: int) -> int:
+            return first + second
+
+    new_env().from_collection([1]).key_by(str).aggregate(Total())
+
+
 @line("`max_` compares text")
 async def _text(told: Told) -> None:
     env = new_env()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import inspect
@@ -42,6 +43,7 @@ from aiomailbox.operators.core.user_code import (
     check_methods,
     describe,
     is_async_callable,
+    refuse_resultless,
     shortened,
 )
 from aiomailbox.state.accumulators import (
@@ -221,8 +223,35 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
             )
     if not isinstance(function, Aggregate):
         check_methods(function, parameter, _CALLED_WITH)
-        refuse_shared(function, parameter)
+        checked: Any = function
+        refuse_resultless(checked.add, parameter)
+        refuse_resultless(checked.get_result, parameter)
+        _refuse_swapped(checked.add, parameter)
+        refuse_shared(checked, parameter)
     return function
+
+
+# What people call an accumulator.
+_ACCUMULATORS: Final = frozenset({"acc", "accum", "accumulator", "agg"})
+
+
+def _refuse_swapped(add: Callable[..., Any], parameter: str) -> None:
+    """Refuse an ``add`` whose arguments say that it takes the accumulator first.
+
+    Raises:
+        WrongTypeError: If that is so: many records and accumulators can be swapped
+            without an error.
+    """
+    names: list[str] = []
+    with contextlib.suppress(TypeError, ValueError):
+        names = [*inspect.signature(add).parameters]
+    if names[:1] and names[0] in _ACCUMULATORS and _ACCUMULATORS.isdisjoint(names[1:]):
+        raise WrongTypeError(
+            parameter,
+            f"{describe(add)} has the arguments {', '.join(names)}, and the record "
+            "comes first",
+            "Write def add(self, value, accumulator).",
+        )
 
 
 def is_async_aggregate(function: Any) -> bool:

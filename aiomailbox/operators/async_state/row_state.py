@@ -26,6 +26,11 @@ from aiomailbox.state.handles import (
     LENT_VALUE,
     UPDATE_VALUE,
     Lent,
+    OfList,
+    OfMap,
+    OfValue,
+    elements_of,
+    refuse_nothing,
 )
 from aiomailbox.state.snapshot import copy_content
 from aiomailbox.state.table_store import KeyedStateStore
@@ -199,7 +204,7 @@ class _Single(RowState):
             self._handle.add(content)
 
 
-class RowValueState(_Single):
+class RowValueState(OfValue, _Single):
     """One value of the row's key; only `update` changes it."""
 
     __slots__ = ()
@@ -241,6 +246,8 @@ class RowReducingState(_Single):
         old = self._get()
         if old is not None:
             value = self._descriptor.reduce_function(old, value)
+            if value is None:
+                refuse_nothing(self._descriptor.reduce_function)
         self._set(value)
 
 
@@ -262,7 +269,10 @@ class RowAggregatingState(_Single):
         accumulator = self._get()
         if accumulator is None:
             accumulator = function.create_accumulator()
-        self._set(function.add(value, accumulator))
+        accumulator = function.add(value, accumulator)
+        if accumulator is None:
+            refuse_nothing(function.add)
+        self._set(accumulator)
 
     def _read(self) -> Any:
         return self._handle.get(self._key)
@@ -274,7 +284,7 @@ class RowAggregatingState(_Single):
             self._handle.put(self._key, content)
 
 
-class RowListState(RowState):
+class RowListState(OfList, RowState):
     """A list of the row's key."""
 
     __slots__ = ("_added", "_length", "_listed", "_replaced")
@@ -304,7 +314,7 @@ class RowListState(RowState):
 
     def add_all(self, values: Iterable[Any]) -> None:
         """Append elements."""
-        self._write().extend(values)
+        self._write().extend(elements_of(values))
 
     def _write(self) -> list[Any]:
         """Return the list of elements to be added."""
@@ -315,7 +325,7 @@ class RowListState(RowState):
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements."""
         self._write()
-        self._added = list(values)
+        self._added = elements_of(values)
         self._replaced = True
 
     def clear(self) -> None:
@@ -332,7 +342,7 @@ class RowListState(RowState):
             self._handle.add_all(self._added)
 
 
-class RowMapState(RowState):
+class RowMapState(OfMap, RowState):
     """A map of the row's key."""
 
     __slots__ = ("_changes", "_cleared", "_copied")

@@ -21,7 +21,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.user_code import check_sync_function
-from aiomailbox.records.events import MIN_TIMESTAMP
+from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.signatures import no_such_name
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
@@ -201,6 +201,8 @@ class TimerService(TimerNames):
         key = self._context.current_key
         if key is None:
             self._context.refuse_late()
+        if self._context.timestamp is None:
+            self._context.warn_of_no_times(time)
         self._timers.register_event_time_timer(key, VOID, time)
         return time
 
@@ -319,7 +321,7 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         Flink, ``KeyedProcessFunction.Context`` and ``OnTimerContext``.
     """
 
-    __slots__ = ("_timer_service", "_timers", "current_key", "time_domain")
+    __slots__ = ("_has_told", "_timer_service", "_timers", "current_key", "time_domain")
 
     def __init__(
         self,
@@ -330,6 +332,7 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         super().__init__(context, collector)
         self._timers = timers
         self._timer_service = TimerService(timers, self)
+        self._has_told = False
         self.current_key: KeyT = cast("KeyT", None)
         self.time_domain: TimeDomain | None = None
 
@@ -358,6 +361,19 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         """Make ``key`` the current one."""
         self.current_key = key
         self._context.keyed_state.set_current_key(key)
+
+    def warn_of_no_times(self, time_ms: int) -> None:
+        """Warn of a timer of event time if nothing says what time it is; once."""
+        is_silent = self._has_told or time_ms == MAX_TIMESTAMP
+        if is_silent or self._timers.current_watermark != MIN_TIMESTAMP:
+            return
+        self._has_told = True
+        self._context.log.warning(
+            "a timer of event time was registered, and the records have no event times: "
+            "it fires when the input ends",
+            remedy="give the source a watermark strategy with "
+            ".with_timestamp_assigner(...), or register a timer of processing time",
+        )
 
     def refuse_late(self) -> NoReturn:
         """Say that a timer needs a key.

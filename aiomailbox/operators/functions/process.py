@@ -246,6 +246,17 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
         """Fire the timers that a watermark has reached; then no key is current."""
         return then(super().fire(timestamp_ms), self._context.leave)
 
+    def finish(self) -> Pending:
+        """Warn of timers that the end of input cuts off, and finish the function."""
+        if left := self._timers.processing_time_timer_count:
+            self.context.log.warning(
+                "the input ended before timers of processing time were due: they are "
+                "dropped",
+                timers=left,
+                remedy="use event time, or a source that outlasts the last timer",
+            )
+        return super().finish()
+
     def on_event_time(self, timer: Timer) -> Pending:
         """Call the function with a timer in event time."""
         self._collector.timestamp = timer.timestamp

@@ -44,6 +44,7 @@ from aiomailbox.operators.core.fields import (
     field_or_function,
     why_rows,
 )
+from aiomailbox.operators.core.mutations import difference, structure
 from aiomailbox.operators.core.operator import (
     Operator,
     Pending,
@@ -60,6 +61,7 @@ from aiomailbox.operators.core.user_code import (
     refuse_coroutines,
     refuse_generator,
     refuse_none,
+    shortened,
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.run import ListRun, Run, map_all
@@ -168,9 +170,30 @@ class KeyReader:
             UserFunctionError: If the key function raises.
         """
         keys = self._apply(values)
+        if self._type is None and values:
+            self._check_stable(values[0], keys[0])
         self.check(keys)
         self._hot.sample(keys)
         return keys
+
+    def _check_stable(self, value: Any, key: Any) -> None:
+        """Warn if the first record has another key when it is asked for again."""
+        if isinstance(self._key, FieldSelector | FieldsSelector):
+            return
+        # What it raises, and what cannot be a key, others say.
+        with contextlib.suppress(*USER_ERRORS):
+            again = self._key(value)
+            if type(again) is CoroutineType:
+                again.close()
+            elif again != key:
+                self._operator.context.log.warning(
+                    "a key function gives another key for the same record: its state "
+                    "would not be found again",
+                    function=describe(self._key),
+                    keys=[shortened(key, 50), shortened(again, 50)],
+                    remedy="compute what is random or counted in a map before key_by, "
+                    "and key by that field",
+                )
 
     def check(self, keys: list[Any]) -> None:
         """Hold keys to the stream's key type, and to what may be a key.
@@ -675,7 +698,31 @@ class KeyedReduceOperator(RollingOperator):
     def open(self) -> Pending:
         if self.context.mutations is not None:
             self._reduce = self.context.mutations.watched_call(self._reduce)
+        elif not self._is_async:
+            self._reduce = self._reduce_first
         return super().open()
+
+    def _reduce_first(self, reduced: Any, value: Any) -> Any:
+        """Call the function, and warn if that changes what was emitted before.
+
+        Only for the first time: copies cost too much for every record.
+        """
+        if self._reduce == self._function:
+            # The run began with this method.
+            return self._function(reduced, value)
+        self._reduce = self._function
+        before = structure(reduced)
+        result = self._function(reduced, value)
+        if (after := structure(reduced)) != before:
+            self.context.log.warning(
+                "a reduce function changed a record that had been emitted: who still has "
+                "it sees the change",
+                function=describe(self._function),
+                change=difference(before, after),
+                remedy="return a new record, e.g. {**reduced, 'n': 1}; "
+                "JobConfig(check_mutations=True) finds each such function",
+            )
+        return result
 
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
@@ -689,7 +736,7 @@ class KeyedReduceOperator(RollingOperator):
             else:
                 reduced = reduce(reduced, value)
                 if reduced is None:
-                    refuse_none(reduce, value)
+                    refuse_none(self._function, value)
             rows[key] = reduced
             results.append(reduced)
 
