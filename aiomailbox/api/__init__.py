@@ -1,1 +1,1 @@
-"""What users write: environments, streams, jobs."""
+"""The API for users: environments, streams, jobs."""

@@ -56,7 +56,7 @@ os.register_at_fork(after_in_child=_UNRUN.clear)
 
 @dataclass(slots=True, eq=False)
 class JobDefinition:
-    """What an environment and the streams made from it share.
+    """The description of jobs that an environment and its streams share.
 
     Attributes:
         parallelism: Subtasks of operators that do not say how many.

@@ -1,4 +1,4 @@
-"""What is computed of records that belong together: by key, in windows, in partitions."""
+"""The verbs of records that belong together: by key, in windows, in partitions."""
 
 from __future__ import annotations
 

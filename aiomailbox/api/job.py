@@ -152,7 +152,7 @@ _numbers: Final = count()
 
 
 class JobWatcher(Protocol):
-    """What is to know of each job that starts, as a page is."""
+    """An object that is told of each job that starts, as a page is."""
 
     def add(self, job: JobClient) -> None:
         """Take note of a job that starts."""

@@ -248,7 +248,7 @@ OF_PARTITIONS: Final = {
 
 
 class Unfinished:
-    """What leads from streams to a stream, and says how where it is taken for one."""
+    """The base of what leads from streams to a stream, and says how to get there."""
 
     # So that subclasses may have slots or not.
     __slots__ = ()

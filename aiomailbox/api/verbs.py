@@ -1,4 +1,4 @@
-"""What all verbs that run a job, or wait for one, have in common."""
+"""The base of all verbs that run a job, or wait for one."""
 
 from __future__ import annotations
 

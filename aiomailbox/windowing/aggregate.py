@@ -156,7 +156,7 @@ class EndingWindow:
 
     @property
     def contents(self) -> Any:
-        """What has not been emitted yet."""
+        """The contents that have not been emitted yet."""
         return self._layers.live
 
     def snapshot(self) -> DictSnapshot:
@@ -258,7 +258,7 @@ def readable(windows: Iterable[tuple[int, Contents]]) -> dict[int, Contents]:
 
 
 class AggregateWindowsOperator(StatefulOperator):
-    """What operators that aggregate windows in one loop over a run have in common.
+    """The base of operators that aggregate windows in one loop over a run.
 
     Args:
         spec: Key, windows, lateness and errors; the trigger is the default one.

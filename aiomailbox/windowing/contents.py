@@ -1,4 +1,4 @@
-"""What a window holds of its records: an accumulator, or a list."""
+"""The contents of windows: an accumulator of their records, or a list."""
 
 from __future__ import annotations
 

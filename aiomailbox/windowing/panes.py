@@ -50,7 +50,7 @@ STEP_LENGTH: Final = 256
 
 
 class FailedMerge:
-    """What stands for a content that could not be merged, and stays so.
+    """The mark of a content that could not be merged, and stays so.
 
     Attributes:
         error: What merging raised.

@@ -1,4 +1,4 @@
-"""What the user said about windows, and what would happen to a record."""
+"""The user's settings of windows, and what they mean for a record."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class WindowSpec:
 
     @property
     def peculiarity(self) -> str:
-        """What keeps the windows from being plain, for `explain`."""
+        """The settings that keep the windows from being plain, for `explain`."""
         if self.evictor is not None:
             return f"evictor {type(self.evictor).__name__}"
         if type(self.actual_trigger) is not type(self.assigner.default_trigger):

@@ -341,7 +341,7 @@ def _selectors(name: str, selector: Any) -> Iterator[tuple[str, FieldSelector]]:
 
 
 class Reduced:
-    """What a reduce function keeps in the place of an accumulator: a record."""
+    """The accumulator of a reduce function, which is a record."""
 
     __slots__ = ()
 

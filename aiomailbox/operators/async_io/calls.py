@@ -276,7 +276,7 @@ class LimitShown(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What people call the limit."""
+        """The name that people have for the limit."""
         limit = self.limit
         if limit is None or limit.name is None:
             return "the limit"

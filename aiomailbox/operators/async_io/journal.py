@@ -180,7 +180,7 @@ class Failure(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RowActions(NamedTuple):
-    """What becomes of rows.
+    """The ways on for a row, as calls.
 
     Attributes:
         call: Makes a row's call.

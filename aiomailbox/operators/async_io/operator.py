@@ -73,7 +73,7 @@ from aiomailbox.state.operator_state import OperatorStateSnapshot
 
 
 class AsyncFunction:
-    """What is called for each record, or for each list of them.
+    """The function of the user, which is called for each record, or for each list of them.
 
     Args:
         function: An ``async def`` function; or a function that returns an awaitable; or
@@ -443,7 +443,7 @@ class AsyncMapOperator(CallsOperator):
 
     @property
     def _scope(self) -> str | None:
-        """What ids belong to: a job's operator, in all its runs."""
+        """The owner of ids: a job's operator, in all its runs."""
         if self.settings.read_id is None:
             return None
         return f"{self.context.job_id}\0{self.context.operator_id}"

@@ -26,7 +26,7 @@ from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 
 
 class ReadyRows:
-    """What may be emitted together: results and dead letters, then control elements.
+    """Rows that may be emitted together: results, dead letters, then control elements.
 
     Attributes:
         entries: The rows that lead to results, in their order.

@@ -1,4 +1,4 @@
-"""What happens to a row from its arrival until it is done."""
+"""The way of a row from its arrival until it is done."""
 
 from __future__ import annotations
 
@@ -266,7 +266,7 @@ class RowFlow:
 
     @property
     def outcomes(self) -> Outcomes:
-        """What is notified of the outcomes of rows."""
+        """The object that is notified of the outcomes of rows."""
         return Outcomes(self._on_result, self._on_failure, self._fail_task)
 
     def take(self, entry: CallEntry) -> None:

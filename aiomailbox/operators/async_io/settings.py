@@ -42,7 +42,7 @@ _KEY_CAPACITY_MIN: Final = 4096
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSettings:
-    """What is said about the calls, apart from how many and in which order.
+    """The settings of calls, apart from how many there are and in which order.
 
     Attributes:
         read_id: Reads a record's id, if there is one.

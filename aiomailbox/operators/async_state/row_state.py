@@ -581,7 +581,7 @@ class RowChanges:
 
 
 class WatchedRowChanges(RowChanges):
-    """What comes of an attempt, with how each result was when it was collected.
+    """The changes and results of an attempt, with each result as it was when collected.
 
     Args:
         event: The row or timer.

@@ -1,1 +1,1 @@
-"""What operators of every family stand on."""
+"""The parts that operators of every family share."""

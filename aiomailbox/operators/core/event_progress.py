@@ -1,4 +1,4 @@
-"""What operators that make watermarks have in common."""
+"""The base of operators that make watermarks."""
 
 from __future__ import annotations
 

@@ -414,7 +414,7 @@ _MEANT: Final = {
 
 
 class Context:
-    """What the methods of a function object may ask; knows names of other libraries."""
+    """The base of contexts of function objects; it knows names of other libraries."""
 
     __slots__ = ()
     # The names that are meant here, by what others call them.

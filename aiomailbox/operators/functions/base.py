@@ -1,4 +1,4 @@
-"""What all operators that run a function object of the user's have in common."""
+"""The base of all operators that run a function object of the user's."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ class FunctionOperator(Operator):
 
     @property
     def named_function(self) -> Callable[..., Any]:
-        """What an error without a line of the user's is ascribed to."""
+        """The function that an error without a line of the user's is ascribed to."""
         raise TypeError(f"{type(self).__name__} names no function")
 
     def make_contexts(self) -> Sequence[ProcessContext]:

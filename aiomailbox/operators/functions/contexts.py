@@ -1,4 +1,4 @@
-"""What the users' functions may ask: time, timers, side outputs, state."""
+"""The contexts of users' functions: time, timers, side outputs, state."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TimeDomain(Enum):
 
 
 class TimerNames:
-    """What has timers, and knows what others call its methods."""
+    """The base of what has timers: it knows what others call its methods."""
 
     __slots__ = ()
 

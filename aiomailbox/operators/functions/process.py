@@ -352,7 +352,7 @@ class CoFunctionOperator(ElementOperator, TwoInputOperator):
 
     @property
     def next_selection(self) -> Callable[[], InputSelection] | None:
-        """What to ask for the inputs to be read, or None to read all of them."""
+        """The function that names the inputs to be read, or None to read all of them."""
         if getattr(self.function, "next_selection", None) is None:
             return None
         return self._selected

@@ -275,7 +275,7 @@ _FIRING: Final = "firing"
 
 
 class Settled(Protocol):
-    """What snapshots are taken of; see `aiomailbox.state.layers`."""
+    """Something that a snapshot is taken of; see `aiomailbox.state.layers`."""
 
     @property
     def has_snapshot(self) -> bool:

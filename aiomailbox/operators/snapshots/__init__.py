@@ -1,1 +1,1 @@
-"""What operators resume from: snapshots, and how they are spread over subtasks."""
+"""Snapshots, from which operators resume, and how they are spread over subtasks."""

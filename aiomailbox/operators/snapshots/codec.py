@@ -88,7 +88,7 @@ class StateDescription:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotDescription:
-    """What one subtask of an operator has kept.
+    """The state that one subtask of an operator has kept.
 
     Attributes:
         states: Its states.

@@ -1,4 +1,4 @@
-"""What one operator in one subtask resumes from."""
+"""The snapshot from which one operator in one subtask resumes."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ _STAGES_MAX: Final = 64
 
 
 class StageKind(Enum):
-    """What is done with the result of a stage's function."""
+    """The use that a stage makes of its function's result."""
 
     MAP = "map"
     FILTER = "filter"
@@ -76,7 +76,7 @@ def is_compilable(kinds: Sequence[StageKind]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LoopShape:
-    """What a loop depends on besides the functions themselves.
+    """The facts that a loop depends on, besides the functions themselves.
 
     Attributes:
         kinds: The stages, in order.
@@ -356,7 +356,7 @@ class FusedStage(Protocol):
 
     @property
     def kind(self) -> StageKind:
-        """What is done with the function's result."""
+        """The use that is made of the function's result."""
         ...
 
     def failures(self) -> RecordFailures:
