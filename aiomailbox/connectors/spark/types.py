@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NoReturn
 
+import msgspec
 import pyarrow as pa
 
 from aiomailbox.columnar.declared import (
@@ -151,6 +153,12 @@ def _rebuild(
 # Spark's types and Arrow's.
 
 
+# In a schema as JSON: Spark's own functions for Arrow do not know them.
+_TEXTS_OF_A_LENGTH: Final = re.compile(
+    r'("(?:type|elementType|keyType|valueType)":)"(?:var)?char\(\d+\)"'
+)
+
+
 # Of decimals in Spark.
 _DIGITS_MAX: Final = 38
 
@@ -176,9 +184,14 @@ def spark_schema(schema: pa.Schema) -> Any:
 
 
 def arrow_columns(schema: Any) -> pa.Schema:
-    """Return a Spark schema as Arrow's, times in UTC."""
+    """Return a Spark schema as Arrow's, times in UTC; texts of a length are texts."""
     from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
 
+    told = schema.json()
+    plain = _TEXTS_OF_A_LENGTH.sub(r'\1"string"', told)
+    if plain != told:
+        schema = StructType.fromJson(msgspec.json.decode(plain))
     return to_arrow_schema(schema, timezone="UTC")
 
 

@@ -135,6 +135,33 @@ def test_a_result_without_rows_and_columns_without_values_keep_their_types(
         assert [found.schema[name].dataType.simpleString() for name in names] == kinds
 
 
+@am.pipeline
+def unchanged(rows: Any) -> Any:
+    """Leaves all rows, whose columns are known."""
+    return rows.filter(lambda row: True)
+
+
+def test_texts_of_a_length_leave_as_texts(spark: Any, tmp_path: Path) -> None:
+    name = "spark.sql.preserveCharVarcharTypeInfo"
+    spark.conf.set(name, "true")
+    try:
+        df = spark.range(1).selectExpr(
+            "id",
+            "CAST('a' AS VARCHAR(5)) AS value",
+            "array(named_struct('c', CAST('b' AS CHAR(3)))) AS nested",
+        )
+        assert dict(df.dtypes)["value"] == "varchar(5)"
+        for way in WAYS:
+            found = way(spark, df, tmp_path, unchanged)
+            kinds = dict(found.dtypes)
+            assert kinds["value"] == "string", way
+            assert kinds["nested"] == "array<struct<c:string>>", way
+            [row] = found.collect()
+            assert (row.value, row.nested[0].c) == ("a", "b  "), way
+    finally:
+        spark.conf.unset(name)
+
+
 def test_no_schema_is_needed_where_no_step_changes_a_column(spark: Any) -> None:
     df = spark.range(3).selectExpr("id", "cast(id AS tinyint) AS value")
     applied = as_it_was.apply_to(df)
