@@ -198,6 +198,8 @@ class Stage:
                 f"Spark has written the rows, and {str(folder)!r} is empty: its "
                 "executors do not see the same storage as this process"
             )
+        for file in files[:1]:
+            _check_whole(df.schema, parquet.read_schema(folder / file.name))
         manifest = _Manifest(
             _VERSION, identity, plan_digest(df), df.schema.json(), files
         )
@@ -248,6 +250,26 @@ def check_stageable(schema: Any) -> None:
             raise UnsupportedColumnError(
                 f"column {'.'.join(where)!r} of type {kind.simpleString()} cannot be "
                 "staged: Spark cannot write it to Parquet. Cast it, or read without stage=."
+            )
+
+
+def _check_whole(schema: Any, written: pa.Schema) -> None:
+    """Check that the values of variants are not spread over columns of a file.
+
+    Raises:
+        UnsupportedColumnError: If they are; names the column.
+    """
+    from aiomailbox.connectors.spark.types import nested_types
+
+    for where, kind in nested_types(schema):
+        if type(kind).__name__ != "VariantType":
+            continue
+        if "typed_value: " in str(written.field(where[0]).type):
+            raise UnsupportedColumnError(
+                f"column {'.'.join(where)!r} of type variant cannot be read from a stage: "
+                "Spark has shredded its values. Set "
+                "spark.sql.variant.writeShredding.enabled to false, or read without "
+                "stage=."
             )
 
 

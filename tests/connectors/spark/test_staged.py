@@ -59,6 +59,21 @@ class TestStaged:
         assert again == values
         assert list(tmp_path.glob("rows-*")) == [rows]
 
+    async def test_variants_that_spark_shreds_are_refused_and_others_read(
+        self, spark: Any, read: Any, tmp_path: Path
+    ) -> None:
+        name = "spark.sql.variant.writeShredding.enabled"
+        df = spark.range(2, numPartitions=1).selectExpr("id", "parse_json('1') AS v")
+        spark.conf.set(name, "true")
+        try:
+            with pytest.raises(UnsupportedColumnError, match="'v' of type variant"):
+                await read(SparkSource(df, stage=tmp_path))
+            spark.conf.set(name, "false")
+            values, _ = await read(SparkSource(df, stage=tmp_path))
+        finally:
+            spark.conf.unset(name)
+        assert [value.v.toPython() for value in values] == [1, 1]
+
     @pytest.mark.parametrize("splits", ["ordered", "independent"])
     async def test_a_new_reader_goes_on_with_file_and_row(
         self, spark: Any, read: Any, tmp_path: Path, splits: Any
