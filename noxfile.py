@@ -34,9 +34,10 @@ MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 8 * 1024**3
 FUZZED = ["wire", "server", "client", "element", "value", "event", "records"]
 # What every Python has to pass: all but what starts Spark, programs, databases or
-# browsers, and what is no different on another Python. Those run on one, with `tests`.
+# browsers, and what is no different on another Python, as columns, which Arrow and numpy
+# compute. Those run on one, with `tests`.
 ON_ONE_PYTHON = [
-    "api/test_field_names.py", "architecture", "benchmarks", "cli",
+    "api/test_field_names.py", "architecture", "benchmarks", "cli", "columnar",
     "conformance/test_runner.py", "connectors/exactly_once", "connectors/spark",
     "connectors/sql", "connectors/test_parquet_commit.py",
     "connectors/test_parquet_partitions.py", "connectors/test_redis_sink.py", "crash", "docs",
