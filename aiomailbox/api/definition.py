@@ -268,7 +268,6 @@ class JobDefinition:
         return job
 
 
-@atexit.register
 def warn_of_unrun() -> None:
     """Warn, at the end of the program, of environments that were never executed.
 
@@ -287,6 +286,11 @@ def warn_of_unrun() -> None:
         remedy="write `await env.execute()`, or `am.run(env.execute())` outside of "
         "async functions",
     )
+
+
+# A test may build what it does not run.
+if "pytest" not in sys.modules:
+    atexit.register(warn_of_unrun)
 
 
 def _put(
