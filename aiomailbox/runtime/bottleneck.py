@@ -162,7 +162,7 @@ def _candidates(place: OperatorPlace, tasks: Sequence[TaskView]) -> Iterable[_Fo
         if not own:
             continue
         most = _most(own)
-        yield _Found(sum(one.share for one in own), place, task, most)
+        yield _Found(_sum(one.share for one in own), place, task, most)
         ran = [one for one in own if one.cause is BlockCause.FUNCTION]
         if ran:
             share = sum(one.share for one in ran)
@@ -170,8 +170,13 @@ def _candidates(place: OperatorPlace, tasks: Sequence[TaskView]) -> Iterable[_Fo
     for ran_here in loops.values():
         if len(ran_here) > 1:
             _, task, most = max(ran_here, key=lambda each: each[0])
-            share = min(1.0, sum(each for each, _, _ in ran_here))
+            share = _sum(each for each, _, _ in ran_here)
             yield _Found(share, place, task, most)
+
+
+def _sum(shares: Iterable[float]) -> float:
+    # Rounding alone puts parts of one whole above it.
+    return min(1.0, sum(shares))
 
 
 def _bottleneck(found: _Found, tasks: Sequence[TaskView]) -> Bottleneck:

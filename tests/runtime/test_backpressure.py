@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,6 +124,16 @@ def test_of_equals_the_last_one_is_named() -> None:
     found = find_operator(places(2), tasks)
     assert found is not None
     assert found.operator == "o1"
+
+
+def test_a_share_is_never_above_one() -> None:
+    parts = zip(CAUSES, (0.34, 0.55, 0.11), strict=False)
+    blocked = [BlockShare("o0", cause, "", share, 5.0) for cause, share in parts]
+    assert sum(one.share for one in blocked) > 1, "rounding alone does that"
+    works = replace(view(0, BlockCause.AWAIT, 1), blocked=blocked)
+    found = find_operator(places(1), [works])
+    assert found is not None
+    assert found.share == 1
 
 
 def test_a_subtask_that_is_slower_than_its_siblings_is_named() -> None:
