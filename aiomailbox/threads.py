@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from aiomailbox.supervision import outlast
 
@@ -113,3 +116,54 @@ def _call(result: Future[T], call: Callable[..., T], *args: Any) -> None:
     except BaseException as error:  # noqa: BLE001 -- the waiter gets it
         # Not through the loop's future: that one refuses StopIteration and never ends.
         result.set_exception(error)
+
+
+# Frames of another thread, which runs meanwhile.
+#
+# Theory of operation: Python makes the object of a frame when somebody asks for it, and
+# CPython 3.11 may collect garbage to make room. A collection runs code: callbacks,
+# finalizers. So the other thread gets its turn and leaves the frame, of which the object
+# is made nevertheless: it writes into memory that is in use for something else, and the
+# process crashes, then or at a later collection. From 3.12 on a collection waits for the
+# end of the instruction.
+
+
+class _NoCollections:
+    """Lets no collection begin by itself for as long as one of several threads asks."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._was_enabled = False
+
+    def __enter__(self) -> None:
+        if _COLLECTS_ANYWHERE:
+            with self._lock:
+                self._users += 1
+                if self._users == 1:
+                    self._was_enabled = gc.isenabled()
+                    gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if _COLLECTS_ANYWHERE:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._allow()
+
+    def forget(self) -> None:
+        """Be called in a copy of the process, which has none of the threads that ask."""
+        if self._users:
+            self._users = 0
+            self._allow()
+        self._lock = threading.Lock()
+
+    def _allow(self) -> None:
+        if self._was_enabled:
+            gc.enable()
+
+
+_COLLECTS_ANYWHERE: Final = sys.version_info < (3, 12)
+# To be held while frames of another thread, or of its coroutines, are looked at.
+frames_stay: Final = _NoCollections()
+os.register_at_fork(after_in_child=frames_stay.forget)

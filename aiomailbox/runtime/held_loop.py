@@ -20,6 +20,7 @@ from aiomailbox.logs import library_log
 from aiomailbox.mailbox.mail import Mail
 from aiomailbox.operators.core.user_code import users_line
 from aiomailbox.operators.stateless.fused import FusedLoop
+from aiomailbox.threads import frames_stay
 
 # Where a thread stands, seen from another one: task, operator, line.
 
@@ -64,13 +65,14 @@ def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int) -> HeldLoop | Non
         loop: A loop that runs.
         thread: The identifier of the thread that it runs in.
     """
-    frame = sys._current_frames().get(thread)
-    if frame is None:
-        return None
-    task = asyncio.current_task(loop)
-    return describe_frames(
-        list(frames_outwards(frame)), "" if task is None else task.get_name()
-    )
+    with frames_stay:
+        frame = sys._current_frames().get(thread)
+        if frame is None:
+            return None
+        task = asyncio.current_task(loop)
+        return describe_frames(
+            list(frames_outwards(frame)), "" if task is None else task.get_name()
+        )
 
 
 def describe_frames(frames: list[FrameType], task: str) -> HeldLoop:

@@ -51,6 +51,7 @@ from aiomailbox.runtime.held_loop import (
 )
 from aiomailbox.supervision import frames_of
 from aiomailbox.task.stream_task import StreamTask
+from aiomailbox.threads import frames_stay
 
 # What each task did in the last seconds: how long is measured, and looks say what.
 #
@@ -482,10 +483,11 @@ class LoopWatch:
         Args:
             now_s: The time, seconds.
         """
-        frame = sys._current_frames().get(self._thread_id)
-        inside = _call_of(frame, self._outside)
-        frames = _at_work(frame, inside)
-        self._sample(inside, frames, now_s)
+        with frames_stay:
+            frame = sys._current_frames().get(self._thread_id)
+            inside = _call_of(frame, self._outside)
+            frames = _at_work(frame, inside)
+            self._sample(inside, frames, now_s)
         call = self._answer(inside) if self._asks else inside
         # The same frame object, which is kept so that no other can get its address.
         if call is None or call is not self._call:
@@ -495,7 +497,7 @@ class LoopWatch:
             self._since_s = self._began_s(now_s)
             self._cpu_s = None if call is None else self._cpu()
         if call is not None:
-            self._hold(frames or list(frames_outwards(frame)), now_s)
+            self._hold(frames, frame, now_s)
         self._looked_s = now_s
 
     def _began_s(self, now_s: float) -> float:
@@ -504,17 +506,30 @@ class LoopWatch:
         # Exactly, where it is a mailbox loop; others were not seen in the look before.
         return now_s if runner is None else max(runner.since, self._looked_s)
 
-    def _hold(self, frames: list[FrameType], now_s: float) -> None:
-        """See what the loop is held by, if it is held for long enough."""
+    def _hold(
+        self, frames: list[FrameType], frame: FrameType | None, now_s: float
+    ) -> None:
+        """See what the loop is held by, if it is held for long enough.
+
+        Args:
+            frames: What is at work; none if that is not known.
+            frame: Where the thread stands.
+            now_s: The time, seconds.
+        """
         held_s = now_s - self._since_s
-        if self._held is None and held_s >= self._threshold_s:
-            # Once for each call: to describe a deep stack costs more than a sample.
-            self._contexts = contexts_of(frames)
-            self._held = describe_frames(frames, self._task())
-        elif not self._is_reported and held_s >= self._still_held_s:
-            self._is_reported = True
+        # Once for each call: to describe a deep stack costs more than a sample.
+        is_new = self._held is None and held_s >= self._threshold_s
+        is_late = not self._is_reported and held_s >= self._still_held_s
+        if not is_new and not is_late:
+            return
+        with frames_stay:
+            frames = frames or list(frames_outwards(frame))
             contexts = contexts_of(frames)
-            held = describe_frames(frames, self._task())
+            held = describe_frames(frames, self._task(contexts))
+        if is_new:
+            self._contexts, self._held = contexts, held
+        else:
+            self._is_reported = True
             self._log.tell_still_held(self._stall(held, now_s), contexts)
 
     def _sample(
@@ -570,9 +585,9 @@ class LoopWatch:
             stack=held.stack,
         )
 
-    def _task(self) -> str:
+    def _task(self, contexts: list[Any]) -> str:
         """Return the name of the task of ours that runs, or of the asyncio task."""
-        for context in self._contexts:
+        for context in contexts:
             if isinstance(name := getattr(context, "task_name", None), str):
                 return name
         task = asyncio.current_task(self._loop)

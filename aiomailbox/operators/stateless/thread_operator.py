@@ -40,7 +40,7 @@ from aiomailbox.operators.core.user_code import (
 from aiomailbox.operators.core.watched import watched_function
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
-from aiomailbox.threads import ThreadTurns
+from aiomailbox.threads import ThreadTurns, frames_stay
 
 # The way there and back is a fiftieth of it.
 _PIECE_S: Final = 0.005
@@ -255,10 +255,11 @@ class _Piece:
     def line(self) -> str:
         """Return ``file:line`` where the user's function stands; "" if it does not run."""
         thread = self._thread
-        frame = None if thread is None else sys._current_frames().get(thread)
         frames = []
-        while frame is not None:
-            frames.append(frame)
-            frame = frame.f_back
+        with frames_stay:
+            frame = None if thread is None else sys._current_frames().get(thread)
+            while frame is not None:
+                frames.append(frame)
+                frame = frame.f_back
         line = users_line_of(reversed(frames)) if frames else ""
         return "" if is_own_line(line) else line
