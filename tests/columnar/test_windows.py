@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
 from aiomailbox.columnar.aligned import ColumnarTumblingOperator
@@ -127,6 +127,7 @@ def outcome(made: Any, columns: bool, some: list[Any]) -> list[str]:
         return driven.end()
 
 
+@settings(max_examples=60)
 @given(
     steps,
     st.sampled_from([0, 0, 7, 25]),
@@ -148,6 +149,7 @@ def test_columns_give_what_rows_give(
     assert by_columns == by_rows
 
 
+@settings(max_examples=60)
 @given(
     tame_steps,
     st.sampled_from([0, 0, 7, 25]),
@@ -166,6 +168,7 @@ def test_tame_values_stay_columns(
     assert by_columns == outcome(by_rows, False, some)
 
 
+@settings(max_examples=50)
 @given(
     st.one_of(steps, tame_steps),
     st.one_of(steps, tame_steps),

@@ -153,10 +153,10 @@ async def test_checkpoints_wait_while_those_that_failed_are_still_being_deleted(
     declining = endless(env).process(Declines(50)).set_parallelism(1)
     declining.sink_to(lambda number: None)
     async with env.start() as job:
-        await asyncio.sleep(10)
+        await asyncio.sleep(2)
         while_it_does_not = job.metrics().checkpoints
         storage_answers.set()
-        await asyncio.sleep(10)
+        await asyncio.sleep(4)
         afterwards = job.metrics().checkpoints
     assert while_it_does_not["total_number_of_checkpoints"] == 2
     assert afterwards["number_of_failed_checkpoints"] == 50

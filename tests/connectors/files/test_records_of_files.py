@@ -157,7 +157,8 @@ async def test_a_value_that_comes_late_and_does_not_fit_says_what_to_do(
     tmp_path: Path,
 ) -> None:
     path = tmp_path / "o.csv"
-    path.write_text("n\n" + "1\n" * 600_000 + "x\n")
+    # Types are inferred from the first megabyte.
+    path.write_text("n,text\n" + f"1,{'-' * 1000}\n" * 1200 + "x,-\n")
     with pytest.raises(am.JobFailedError, match=r"Say them: records=\{"):
         await rows(am.FileSource(path, records="infer"))
 
