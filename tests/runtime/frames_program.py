@@ -80,5 +80,6 @@ async def main(who: str) -> None:
     looker.join()
 
 
-asyncio.run(main(sys.argv[1]))
-print("whole")
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))
+    print("whole")
