@@ -25,6 +25,7 @@ from aiomailbox.errors import (
     StorageClaimedError,
     lasting,
 )
+from aiomailbox.logs import library_log
 
 LEDGER: Final = "aiomailbox_commits"
 LEASES: Final = "aiomailbox_leases"
@@ -57,6 +58,30 @@ class TableTarget:
 
     def __str__(self) -> str:
         return f"table {self.table!r} of {self.place}"
+
+
+class WaitLog:
+    """Says that a sink waits for others, the first, the second and the fourth time.
+
+    Args:
+        target: What it writes.
+        sink: The name of the sink.
+    """
+
+    def __init__(self, target: TableTarget, sink: str) -> None:
+        self._log = library_log(sink=sink, line=target.line, target=str(target))
+        self._times = 0
+
+    def tell(self, what: str, **more: object) -> None:
+        """Say it, if it is time.
+
+        Args:
+            what: The sentence.
+            more: What else there is to say, with a remedy.
+        """
+        self._times += 1
+        if self._times & (self._times - 1) == 0:
+            self._log.warning(what, times=self._times, **more)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from aiomailbox.connectors.sql.contract import (
     StagedBatch,
     StagingLease,
     TableTarget,
+    WaitLog,
     check_columns,
     gone,
     lease_lost,
@@ -31,7 +32,6 @@ from aiomailbox.connectors.sql.contract import (
     taken,
 )
 from aiomailbox.errors import SinkError
-from aiomailbox.logs import library_log
 
 _CONNECT_S: Final = 30.0
 _CLOSE_S: Final = 5.0
@@ -90,7 +90,7 @@ class PostgresDatabase:
         self._leases = _qualified(schema, LEASES)
         self._connection: Any = None
         self._json: frozenset[str] | None = None
-        self._slow_ones = 0
+        self._waits = WaitLog(target, lease.sink)
 
     async def begin(self) -> str:
         """Check the target, make the tables beside it, and take the lease.
@@ -309,17 +309,9 @@ class PostgresDatabase:
             timer.cancel()
 
     def _warn_of_slow_one(self) -> None:
-        self._slow_ones += 1
-        # The first, the second, the fourth time.
-        if self._slow_ones & (self._slow_ones - 1):
-            return
-        library_log().warning(
+        self._waits.tell(
             "a sink waits for its database",
-            sink=self._lease.sink,
-            line=self._target.line,
-            target=str(self._target),
             waited_s=_SILENT_S,
-            times=self._slow_ones,
             remedy="if another transaction has locked the table, end that one: "
             "pg_stat_activity shows who waits, and pg_blocking_pids(pid) for whom",
         )

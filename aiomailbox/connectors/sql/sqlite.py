@@ -21,6 +21,7 @@ from aiomailbox.connectors.sql.contract import (
     StagedBatch,
     StagingLease,
     TableTarget,
+    WaitLog,
     check_columns,
     gone,
     lease_lost,
@@ -32,7 +33,6 @@ from aiomailbox.connectors.sql.contract import (
     taken,
 )
 from aiomailbox.errors import SinkError
-from aiomailbox.logs import library_log
 from aiomailbox.threads import ThreadTurns
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class SqliteDatabase:
         self._required: frozenset[str] | None = None
         self._is_strict = False
         self._turns = ThreadTurns()
-        self._waits = 0
+        self._waits = WaitLog(target, lease.sink)
 
     async def begin(self) -> str:
         """Check the target, make the tables beside it, and take the lease."""
@@ -208,35 +208,25 @@ class SqliteDatabase:
 
     def _wait_for_others(self, connection: sqlite3.Connection, statement: str) -> None:
         """Execute a statement that waits for other connections, and say if it does."""
+        connection.execute(_busy_timeout(_SILENT_S))
         try:
             connection.execute(statement)
             return
         except sqlite3.OperationalError as error:
             if not _is_busy(error):
                 raise
-        self._warn_of_lock()
-        connection.execute(_busy_timeout(_BUSY_S - _SILENT_S))
-        try:
-            connection.execute(statement)
         finally:
-            connection.execute(_busy_timeout(_SILENT_S))
-
-    def _warn_of_lock(self) -> None:
-        self._waits += 1
-        # The first, the second, the fourth time.
-        if self._waits & (self._waits - 1):
-            return
-        library_log().warning(
+            # Others may wait, too: a large transaction writes before its end.
+            connection.execute(_busy_timeout(_BUSY_S))
+        self._waits.tell(
             "a sink waits for a locked database",
-            sink=self._lease.sink,
-            line=self._target.line,
             database=self._path,
             waited_s=_SILENT_S,
-            gives_up_after_s=_BUSY_S,
-            times=self._waits,
+            gives_up_after_s=_SILENT_S + _BUSY_S,
             remedy="another connection has a transaction open: commit it, or close "
             "that connection",
         )
+        connection.execute(statement)
 
     def _begin(self, connection: sqlite3.Connection) -> str:
         existing = self._column_names(connection)
@@ -549,7 +539,7 @@ def _busy_timeout(seconds: float) -> str:
 def _connected(path: str) -> sqlite3.Connection:
     # Calls come from several threads, one after the other; transactions are ours.
     return sqlite3.connect(
-        path, timeout=_SILENT_S, isolation_level=None, check_same_thread=False
+        path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False
     )
 
 

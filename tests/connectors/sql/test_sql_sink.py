@@ -460,6 +460,28 @@ async def test_a_locked_file_is_named_while_the_sink_waits_for_it(
     assert await rows(sqlite) == [1]
 
 
+async def test_what_a_transaction_does_waits_as_long_as_ever(
+    sqlite: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one writes before its commit, and then waits for who reads the file."""
+    await create(sqlite)
+    waits_ms: list[int] = []
+
+    def rows_staged(database: Any, connection: sqlite3.Connection) -> None:
+        [(wait_ms,)] = connection.execute("PRAGMA busy_timeout").fetchall()
+        waits_ms.append(wait_ms)
+        stage(database, connection)
+
+    stage = sqlite_module.SqliteDatabase._stage
+    monkeypatch.setattr(sqlite_module.SqliteDatabase, "_stage", rows_staged)
+    job = program(sqlite)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert waits_ms == [30_000]
+
+
 async def test_a_commit_waits_aloud_for_who_reads_the_file(
     sqlite: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
