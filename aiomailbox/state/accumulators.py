@@ -263,15 +263,20 @@ def refuse_shared(aggregate: Any, parameter: str) -> None:
             one.close()
     if len(made) < 2 or made[0] is not made[1] or not _can_change(made[0]):
         return
-    code = getattr(create, "__code__", None)
-    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    name = getattr(create, "__qualname__", "create_accumulator").split("<locals>.")[-1]
     raise WrongTypeError(
         parameter,
-        f"{name}{place} returns the same {type(made[0]).__name__} each time, in which "
+        f"{named_function(create)} returns the same {type(made[0]).__name__} each time, in which "
         "the records of all keys and windows would be mixed",
         "Make a new accumulator in each call.",
     )
+
+
+def named_function(function: Callable[..., Any]) -> str:
+    """Return the name of a function and, if it is known, where it is written."""
+    code = getattr(function, "__code__", None)
+    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    name = getattr(function, "__qualname__", "the function").split("<locals>.")[-1]
+    return f"{name}{place}"
 
 
 def _can_change(value: Any) -> bool:

@@ -9,6 +9,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
 from aiomailbox.logs import library_log
 from aiomailbox.signatures import no_such_name
+from aiomailbox.state.accumulators import named_function
 from aiomailbox.state.descriptors import (
     AggregateFunction,
     ReduceFunction,
@@ -152,7 +153,7 @@ class Lent:
 
     Attributes:
         value: The object; None if there was none, or something was written after it.
-        length: Its length when it was returned, if it is a list.
+        length: Its length when it was returned, of list state; else None.
         is_silent: Whether there is no more to say.
     """
 
@@ -162,8 +163,19 @@ class Lent:
         self._state = state
         self._current = current
         self.value: Any = None
-        self.length: int = 0
+        self.length: int | None = None
         self.is_silent: bool = False
+
+    def look(self) -> None:
+        """Let go of the list of list state, and warn if it was changed in vain.
+
+        By its length: that costs nearly nothing, and sorting such a list is no mistake.
+        """
+        if self.length is None or self.value is None:
+            return
+        if len(self.value) != self.length:
+            self.tell(LENT_LIST, ADD_VALUE)
+        self.value = None
 
     def tell(self, what: str, remedy: str) -> None:
         """Warn that a change is lost; once is enough."""
@@ -364,13 +376,9 @@ def elements_of(values: Iterable[Any]) -> list[Any]:
 
 
 def _lend(lent: Lent, elements: list[Any]) -> list[Any]:
-    """Return a new list, and warn if the one before it was changed in vain.
-
-    By its length: that costs nearly nothing, and sorting such a list is no mistake.
-    """
-    before = lent.value
-    if before is not None and len(before) != lent.length:
-        lent.tell(LENT_LIST, ADD_VALUE)
+    """Return a new list, and warn if the one before it was changed in vain."""
+    if lent.value is not None:
+        lent.look()
     lent.value, lent.length = elements, len(elements)
     return elements
 
@@ -491,12 +499,9 @@ def refuse_nothing(function: Callable[[Any, Any], Any]) -> NoReturn:
     Raises:
         StateError: Always: the state would be empty again.
     """
-    code = getattr(function, "__code__", None)
-    place = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    name = getattr(function, "__qualname__", "the function").split("<locals>.")[-1]
     raise StateError(
-        f"{name}{place} returned None, with which the state would be empty again. "
-        "Return what the values were folded into."
+        f"{named_function(function)} returned None, with which the state would be empty "
+        "again. Return what the values were folded into."
     )
 
 

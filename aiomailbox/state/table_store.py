@@ -197,6 +197,12 @@ class KeyedStateStore(ABC, Generic[TableT]):
         """Make ``key`` the key that state objects refer to; None for no key."""
         self._current.key = NO_KEY if key is None else key
 
+    def leave(self) -> None:
+        """Let no key be current, and let go of lists that were returned."""
+        self._current.key = NO_KEY
+        for lent in self._lent.values():
+            lent.look()
+
     def get_value(
         self, descriptor: ValueStateDescriptor[ValueT], namespace: Any = VOID
     ) -> ValueState[ValueT]:

@@ -846,7 +846,7 @@ class WindowOperator(StatefulOperator):
 
     def _leave(self) -> None:
         """Let no key be current: what uses one late would use that of another window."""
-        self.context.keyed_state.set_current_key(None)
+        self.context.keyed_state.leave()
 
     def _keep(self, key: Any, mapping: dict[TimeWindow, TimeWindow]) -> None:
         if mapping:

@@ -369,6 +369,20 @@ async def test_a_list_of_state_that_is_changed_and_not_written_is_told_once(
     assert all("'keeps'" in one and "state.add(value)" in one for one in told)
 
 
+async def test_the_only_record_is_told_of_as_well(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    kept = am.ListStateDescriptor("kept", int)
+
+    class Keeps(am.KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            context.keyed_state.get_list(kept).get().append(value)
+
+    await stream_of(1).key_by(str).process(Keeps()).uid("keeps").collect()
+    [told] = lost_in(caplog)
+    assert "'keeps'" in told
+
+
 VALUES = am.ValueStateDescriptor("value", list, default=[])
 LISTS = am.ListStateDescriptor("list", int)
 MAPS = am.MapStateDescriptor("map", str, list)

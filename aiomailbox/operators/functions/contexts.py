@@ -392,7 +392,8 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
 
     def leave(self) -> None:
         """Let no key be current: what uses one late would use that of another record."""
-        self.enter(cast("KeyT", None))
+        self.current_key = cast("KeyT", None)
+        self._context.keyed_state.leave()
 
 
 # What functions may ask and keep where one of two streams is broadcast.
