@@ -84,7 +84,6 @@ class JobDefinition:
 
     def end_in(self, sink: Transformation) -> None:
         """Keep a sink for `execute`."""
-        sink.line = caller_location()
         self.sinks.append(sink)
         # A module that others import may offer what they do not run.
         if len(_UNRUN) < _UNRUN_MAX and not is_called_by_import():

@@ -10,7 +10,7 @@ Concept:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.job_graph import Edge, JobGraph, Node, consumers_of
@@ -179,16 +179,10 @@ def _check_ends(edge: Edge) -> None:
 
 def endless_source(node: Node) -> str:
     """Return the name of a source of an operator that never ends; "" if all of them do."""
-    waiting, seen = [node], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if node.index in seen:
-            continue
-        seen.add(node.index)
-        source = node.transformation.source
+    for one in _before(node, lambda _: False):
+        source = one.transformation.source
         if source is not None and source.boundedness is Boundedness.UNBOUNDED:
-            return node.name
-        waiting += [one.source for united in node.in_edges for one in united]
+            return one.name
     return ""
 
 
@@ -197,18 +191,24 @@ def watermark_makers(node: Node) -> list[Node]:
 
     Those are sources, and assignments of event times.
     """
-    makers: list[Node] = []
+    return [one for one in _before(node, _makes) if _makes(one)]
+
+
+def _makes(node: Node) -> bool:
+    return node.transformation.watermarks is not None
+
+
+def _before(node: Node, is_end: Callable[[Node], bool]) -> Iterator[Node]:
+    """Yield an operator and all before it, but none that lie only before an end."""
     waiting, seen = [node], set[int]()
     while waiting:
         node = waiting.pop()
         if node.index in seen:
             continue
         seen.add(node.index)
-        if node.transformation.watermarks is None:
+        yield node
+        if not is_end(node):
             waiting += [one.source for united in node.in_edges for one in united]
-        else:
-            makers.append(node)
-    return makers
 
 
 def source_without_watermarks(node: Node) -> str:

@@ -18,7 +18,12 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from aiomailbox.errors import CorruptStreamError, MissingExtraError, WrongTypeError
+from aiomailbox.errors import (
+    CorruptStreamError,
+    MissingExtraError,
+    StateError,
+    WrongTypeError,
+)
 from aiomailbox.records.record_classes import (
     NO_RECORD_CLASSES,
     SPARK_TYPES,
@@ -92,10 +97,16 @@ class PythonTypes:
             return [self.prepare(item, depth - 1) for item in value]
         if kind is dict:
             return self._prepare_dict(value, depth - 1)
-        if kind.__module__ == SPARK_TYPES and kind.__qualname__ in _SPARK_PARTS:
-            return _prepare_spark(value)
-        entry = self._classes.of(kind)
+        try:
+            entry = self._classes.of(kind)
+        except StateError:
+            # Last: records are many, and this costs each of them as much as a field.
+            if not _is_of_spark(kind):
+                raise
+            entry = None
         if entry is None:
+            if _is_of_spark(kind):
+                return _prepare_spark(value)
             raise WrongTypeError(
                 "value",
                 f"a {kind.__module__}.{kind.__qualname__} cannot be sent, for its "
@@ -185,6 +196,10 @@ def _prepare_timedelta(value: dt.timedelta) -> Any:
 
 def _prepare_uuid(value: uuid.UUID) -> Any:
     return msgspec.msgpack.Ext(_UUID, value.bytes)
+
+
+def _is_of_spark(kind: type) -> bool:
+    return kind.__module__ == SPARK_TYPES and kind.__qualname__ in _SPARK_PARTS
 
 
 def _prepare_spark(value: Any) -> Any:
