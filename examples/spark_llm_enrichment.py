@@ -96,6 +96,8 @@ class LanguageModel:
         self.asked_again: set[int] = set()
         self._answered_before: set[int] = set()
         self._asked: Counter[int] = Counter()
+        # Texts that were asked about when the service did not refuse everything.
+        self._taken: set[int] = set()
         self._progress = asyncio.Condition()
         self._rate = tokens_per_minute / 60
         self._left = self._rate
@@ -176,9 +178,12 @@ class LanguageModel:
         if self._left < 0 or now_s < self._refuses_until_s:
             return 429
         self._left -= 10 + len(words)
-        if is_first and number % 400 == 9:
+        if number in self._taken:
+            return 200
+        self._taken.add(number)
+        if number % 400 == 9:
             return "hangs"
-        return 500 if is_first and number % 250 == 3 else 200
+        return 500 if number % 250 == 3 else 200
 
 
 class LabelClient:
