@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import re
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
