@@ -237,7 +237,7 @@ class Item:
 async def test_more_than_fits_is_sorted_in_files(
     make: Callable[[int], Any], descending: bool
 ) -> None:
-    numbers = list(range(50_000))
+    numbers = list(range(15_000))
     random.Random(7).shuffle(numbers)
     records = [make(number) for number in numbers]
     read = next(

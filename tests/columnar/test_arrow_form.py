@@ -338,7 +338,7 @@ ENCODED = [
 ]
 
 
-@settings(max_examples=600)
+@settings(max_examples=300)
 @given(
     st.sampled_from(ENCODED),
     st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), max_size=4),

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as parquet
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
 from aiomailbox.columnar.arrow_run import ArrowRun
@@ -126,6 +126,7 @@ CONDITIONS: list[tuple[pc.Expression, Callable[[Any], bool | None]]] = [
 ]
 
 
+@settings(max_examples=50)
 @given(ROWS, st.lists(st.integers(0, 20)), FORMS, st.integers(0, len(CONDITIONS) - 1))
 def test_a_filter_keeps_the_same_of_columns_of_rows_and_by_hand(
     rows: list[Order], borders: list[int], records: Any, number: int
@@ -185,6 +186,7 @@ PROJECTIONS: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
 ]
 
 
+@settings(max_examples=50)
 @given(ROWS, st.lists(st.integers(0, 20)), FORMS, st.integers(0, len(PROJECTIONS) - 1))
 def test_a_projection_gives_the_same_of_columns_of_rows_and_by_hand(
     rows: list[Order], borders: list[int], records: Any, number: int

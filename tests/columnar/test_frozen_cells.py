@@ -33,7 +33,7 @@ def held(operator: Any, chunk: int) -> Any:
     return rows.columns(chunk)
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(runs, runs, st.integers(1, 50), st.integers(0, 5))
 def test_a_snapshot_has_what_there_was_when_it_was_made(
     before: list[Any], after: list[Any], chunk: int, read_at: int
@@ -74,7 +74,7 @@ def contents(held: list[Any], chunk: int = 10**6) -> str:
     return repr(entries)
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(ASSIGNERS)),
     tame_steps,

@@ -489,7 +489,7 @@ def in_batches(rows: list[Any], lengths: list[int]) -> list[list[Any]]:
 
 
 # Each example runs four jobs.
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     programs,
     st.lists(st.one_of(tame_rows, wild_rows), max_size=40),

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
 from aiomailbox.columnar.arrow_run import ArrowRun
@@ -122,6 +122,7 @@ def parts(records: list[Any], borders: list[int]) -> list[list[Any]]:
     return [records[start:stop] for start, stop in pairwise(places)]
 
 
+@settings(max_examples=40)
 @given(
     st.lists(rows, max_size=40),
     st.lists(st.integers(0, 40), max_size=4),
@@ -142,6 +143,7 @@ def test_columns_give_what_rows_give(
     assert by_columns == by_rows
 
 
+@settings(max_examples=40)
 @given(
     st.lists(tame, min_size=1, max_size=60),
     st.lists(st.integers(0, 60), max_size=4),
@@ -172,6 +174,7 @@ class KeepingOutput:
         self.runs.append(run)
 
 
+@settings(max_examples=40)
 @given(
     st.lists(tame, min_size=1, max_size=60),
     st.lists(st.integers(0, 60), max_size=4),
@@ -206,6 +209,7 @@ def test_results_may_be_asked_for_late_in_any_order_or_never(
     assert operator._is_columnar
 
 
+@settings(max_examples=40)
 @given(
     st.lists(st.sampled_from([tame, rows]).flatmap(lambda s: s), max_size=40),
     st.integers(0, 40),

@@ -127,7 +127,7 @@ def outcome(made: Any, columns: bool, some: list[Any]) -> list[str]:
         return driven.end()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     steps,
     st.sampled_from([0, 0, 7, 25]),
@@ -149,7 +149,7 @@ def test_columns_give_what_rows_give(
     assert by_columns == by_rows
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     tame_steps,
     st.sampled_from([0, 0, 7, 25]),
@@ -168,7 +168,7 @@ def test_tame_values_stay_columns(
     assert by_columns == outcome(by_rows, False, some)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(
     st.one_of(steps, tame_steps),
     st.one_of(steps, tame_steps),

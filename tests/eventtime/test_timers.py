@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import timers as timer_queue
@@ -434,6 +434,7 @@ def test_a_queue_is_a_set_that_knows_its_earliest(operations: list[Any]) -> None
         assert queue.head == min((t.timestamp for t in model), default=None)
 
 
+@settings(max_examples=30)
 @given(
     rounds=st.lists(
         st.tuples(st.integers(0, 300), st.integers(0, 1000), st.integers(0, 300)),

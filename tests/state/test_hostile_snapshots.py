@@ -137,7 +137,7 @@ def overwritten(change: Callable[[bytearray], None]) -> bytes:
     return repaired(bytes(data))
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     st.lists(
         st.tuples(st.integers(0, len(DATA) - 13), st.binary(min_size=1, max_size=4)),

@@ -145,7 +145,7 @@ class SnapshotsOfADict(RuleBasedStateMachine):
 
 TestSnapshotsOfADict = SnapshotsOfADict.TestCase
 TestSnapshotsOfADict.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None
+    max_examples=50, stateful_step_count=40, deadline=None
 )
 
 
@@ -159,7 +159,7 @@ class SnapshotsOfALargeDict(SnapshotsOfADict):
 
 
 class TestSnapshotsOfALargeDict(SnapshotsOfALargeDict.TestCase):
-    settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
     def setUp(self) -> None:
         patched = pytest.MonkeyPatch()

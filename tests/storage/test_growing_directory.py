@@ -129,6 +129,7 @@ def test_death_at_any_two_operations_loses_and_repeats_nothing(
     # Programs die here, not the power.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     first = second = 1
+    step = 9
     lives = 0
     while True:
         target = tmp_path / f"{first}-{second}" / "out"
@@ -147,7 +148,12 @@ def test_death_at_any_two_operations_loses_and_repeats_nothing(
         assert not (exchanges and job.gaps)
         if ended_first:
             break
-        first, second = (first + 1, 1) if ended_second else (first, second + 5)
+        if ended_second:
+            first += 1
+            # Another one of each so many operations than before.
+            second = 1 + first % step
+        else:
+            second += step
     assert lives > 60
 
 

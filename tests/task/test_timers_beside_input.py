@@ -47,7 +47,7 @@ async def test_timers_keep_up_with_a_source_as_fast_as_it_can(
     clock = clock_of(asyncio.get_running_loop())
     function = _TimerPerRecord(clock, record_us / 1e6, timer_us / 1e6)
     env = am.StreamExecutionEnvironment()
-    stream = env.from_collection(range(60_000)).key_by(lambda number: number)
+    stream = env.from_collection(range(30_000)).key_by(lambda number: number)
     await stream.process(function).count()
     halves = len(function.late_ms) // 2
     before, after = function.late_ms[:halves], function.late_ms[halves:]

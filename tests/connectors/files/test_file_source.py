@@ -542,9 +542,9 @@ def test_many_files_are_dealt_out_in_a_time_that_grows_as_their_number(
         return enumerator, time.process_time() - began
 
     context = Context()
-    few_s = min(dealt(40_000)[1] for _ in range(3))
+    few_s = min(dealt(20_000)[1] for _ in range(3))
     context = Context()
-    enumerator, many_s = dealt(400_000)
+    enumerator, many_s = dealt(200_000)
     assert many_s < 40 * few_s
     enumerator.add_splits_back([FileSplit("y"), FileSplit("z")], 0)
     for _ in range(2):

@@ -6,7 +6,7 @@ import pickle
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
 
@@ -63,6 +63,7 @@ def added(aggregate: Any, records: list[Trade]) -> Any:
 
 
 @pytest.mark.parametrize("pair", CONDITIONAL.values(), ids=CONDITIONAL)
+@settings(max_examples=30)
 @given(trades=TRADES)
 def test_a_condition_is_as_a_filter_before(
     pair: tuple[Any, Any], trades: list[Trade]
@@ -73,6 +74,7 @@ def test_a_condition_is_as_a_filter_before(
 
 
 @pytest.mark.parametrize("pair", CONDITIONAL.values(), ids=CONDITIONAL)
+@settings(max_examples=30)
 @given(trades=TRADES, more=TRADES)
 def test_merged_is_as_added_one_after_the_other(
     pair: tuple[Any, Any], trades: list[Trade], more: list[Trade]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 import aiomailbox as am
 from aiomailbox.errors import RecordTypeError, UserFunctionError
@@ -83,6 +83,7 @@ WAYS: dict[str, Callable[[list[Any], Any], Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=40)
 @given(values=st.lists(FLOATS, min_size=1, max_size=20))
 def test_floats_are_added_from_left_to_right_in_every_way(
     way: str, values: list[float]
@@ -94,6 +95,7 @@ def test_floats_are_added_from_left_to_right_in_every_way(
 
 
 @pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=40)
 @given(values=st.lists(INTS, min_size=1, max_size=20))
 def test_ints_are_exact_in_every_way(way: str, values: list[int]) -> None:
     assert WAYS[way](values, sum_(lambda value: value)) == sum(values)
@@ -148,6 +150,7 @@ def test_a_trigger_of_ones_own_adds_floats_of_sliding_windows_from_left_to_right
     ]
 
 
+@settings(max_examples=40)
 @given(
     numbers=st.lists(FLOATS, min_size=40, max_size=40),
     skipped=st.sets(st.integers(0, 11), max_size=11),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from aiomailbox.errors import (
     InvalidArgumentError,
@@ -302,6 +302,7 @@ def test_pairs_are_those_of_the_definition_in_any_order_of_arrival(
     assert sorted(joined.pairs) == sorted(expected(lower, lower + width, lefts, rights))
 
 
+@settings(max_examples=40)
 @given(
     st.integers(-5, 5),
     st.integers(0, 5),

@@ -12,6 +12,7 @@ from aiomailbox.errors import (
     UserFunctionError,
 )
 from aiomailbox.eventtime.strategy import WatermarkStrategy
+from aiomailbox.operators.sources import operator as source_operator
 from aiomailbox.operators.sources.operator import SourceMode, SourceOperator
 from aiomailbox.operators.sources.source import InputStatus
 from aiomailbox.records.events import (
@@ -349,11 +350,12 @@ def test_closing_closes_the_reader_also_before_it_exists():
     OperatorHarness(SourceOperator(ScriptedSource(["a"]))).close()
 
 
-def test_a_reader_cannot_keep_the_runs_of_one_poll_without_end():
+def test_a_reader_cannot_keep_the_runs_of_one_poll_without_end(monkeypatch):
+    monkeypatch.setattr(source_operator, "RESULTS_MAX", 50_000)
     harness = started(ScriptedSource([("a", 5)], timed=True))
 
     def poll_for_ever(output):
-        for _ in range(3_000_000):
+        for _ in range(100_000):
             output.emit_run(run)
 
     run = ListRun([1])
