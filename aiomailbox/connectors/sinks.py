@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter, itemgetter, length_hint
 from types import CoroutineType
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from aiomailbox.errors import (
     RecordsRefusedError,
@@ -38,9 +38,14 @@ class ImmediateWriter:
     """Base of writers for which a record is written when ``write_run`` has ended.
 
     They buffer and prepare nothing, keep nothing for a restart, and hold nothing open.
+
+    Attributes:
+        keeps_nothing: Whether a snapshot has nothing of the sink, so that a program
+            may leave it out or put an operator before it.
     """
 
     __slots__ = ()
+    keeps_nothing: ClassVar[bool] = True
 
     def flush(self, *, end_of_input: bool) -> Pending:
         """Nothing is buffered."""

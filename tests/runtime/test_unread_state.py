@@ -60,6 +60,10 @@ def windows(*, trigger: Any = None) -> Any:
     return build
 
 
+def squared(stream: Any) -> Any:
+    return counting("n")(stream).map(lambda number: number * number)
+
+
 async def run(
     build: Any, directory: Path, *, restored: Path | None = None, **options: Any
 ) -> Path:
@@ -151,3 +155,13 @@ async def test_windows_begin_empty_where_state_may_be_unmatched(
     [(unread, empty)] = warnings_of_state(caplog)
     assert unread == ["open-windows"]
     assert "window-contents" in empty
+
+
+async def test_an_operator_may_come_before_a_function_that_is_a_sink(
+    tmp_path: Path,
+) -> None:
+    """The sink has no uid, and keeps nothing: neither its id nor its state matters."""
+    await run(counting("n"), tmp_path / "first")
+    await run(squared, tmp_path / "second", restored=tmp_path / "first")
+    counts = dict(am.Savepoint(tmp_path / "second").state("counts", "n"))
+    assert counts == {0: 3, 1: 2}

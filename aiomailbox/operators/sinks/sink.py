@@ -70,7 +70,7 @@ class SinkWriter(Protocol):
         ...
 
     def close(self) -> Pending:
-        """Release resources; what is not committed stays invisible."""
+        """Release resources; uncommitted data stays invisible."""
         ...
 
 
@@ -281,8 +281,12 @@ class SinkOperator(Operator):
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the writer's state and whether all is written and handed over."""
+        own = super().snapshot_own()
+        if getattr(self.writer, "keeps_nothing", False):
+            # With state but no uid, no operator could be put before it later.
+            return own
         mode = RedistributionMode.MERGE
-        own = super().snapshot_own().with_list("ended", [self._ended], mode)
+        own = own.with_list("ended", [self._ended], mode)
         return own.with_list("writer", self._call("snapshot", self.writer.snapshot))
 
     def close(self) -> Pending:

@@ -71,6 +71,8 @@ class _ResultWriter(ImmediateWriter):
         accepts: Available while there is room.
     """
 
+    keeps_nothing = False
+
     def __init__(
         self,
         sink: ResultSink,
