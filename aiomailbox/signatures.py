@@ -1,4 +1,4 @@
-"""What a function can be called with, and what is meant by a name that there is not."""
+"""The arguments that a function takes, and the meaning of names that do not exist."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Orders get their prices from an HTTP service that has limits and bad days.
 
-The service runs in this process, on loopback, but it is a real one: it counts calls in
-a sliding window and answers 429 with Retry-After beyond its limit, it is overloaded
-once and refuses all calls for a second, it knows nothing about some articles (404)
-and breaks at others (500). The pipeline keeps the limit, waits when it is told to, tries
-again what may succeed, and sends to a side output what never will. At the end the
+The service runs in this process, on loopback, but it is a real one. It counts calls in a
+sliding window, and answers 429 with Retry-After beyond its limit. Once it is overloaded
+and refuses all calls for a second. It has no price for some articles (404), and fails
+for others (500). The pipeline keeps the limit, waits as long as the service says, repeats
+calls that may succeed, and sends the other orders to a side output. At the end the
 server's own log says whether that is true.
 """
 

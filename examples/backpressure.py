@@ -47,7 +47,7 @@ PHASES = [
 
 @dataclass(frozen=True)
 class Sample:
-    """What half a second looked like; rates are shares of the full rate."""
+    """The figures of half a second; rates are shares of the full rate."""
 
     time_s: float
     phase: Phase
@@ -76,7 +76,7 @@ class Worker:
         self._late_s = 0.0
 
     async def work(self, record: int) -> int:
-        """Return the record when it is done; what a timer was late is caught up."""
+        """Return the record when it is done; make up for the delay of a timer."""
         now = asyncio.get_running_loop().time
         end = now() + 1 / self.rate - self._late_s
         await asyncio.sleep(max(0.0, end - now()))

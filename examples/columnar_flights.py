@@ -34,7 +34,7 @@ BATCH_ROWS = 16_384
 
 
 class Place(NamedTuple):
-    """What the weather service has to know."""
+    """The fields that the weather service needs."""
 
     key: str
     window_start: datetime

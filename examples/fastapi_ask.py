@@ -26,7 +26,7 @@ LIMIT = 1_000.0
 
 
 class Payment(BaseModel):
-    """What a shop asks."""
+    """A payment that a shop asks about."""
 
     card: str
     amount: float

@@ -24,14 +24,14 @@ INBOX_MAX = 100
 
 
 class Reading(BaseModel):
-    """What is posted."""
+    """A value that a sensor posts."""
 
     sensor: str
     value: float
 
 
 class Total(NamedTuple):
-    """What is known about a sensor."""
+    """The readings of a sensor so far."""
 
     sensor: str
     readings: int
@@ -87,7 +87,7 @@ def running_totals(readings: am.DataStream[Reading]) -> am.DataStream[Total]:
 
 
 class Service:
-    """What the requests and the pipeline share."""
+    """The objects that requests and the pipeline share."""
 
     def __init__(self, inbox: Inbox, job: am.JobClient, totals: dict[str, Total]):
         self.inbox = inbox

@@ -49,7 +49,7 @@ class Flight(NamedTuple):
 
 
 class DailyDelays(NamedTuple):
-    """What the demo computes per airport and day (UTC)."""
+    """The results of the demo for an airport and a day (UTC)."""
 
     origin: str
     window_start: datetime

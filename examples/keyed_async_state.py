@@ -1,14 +1,14 @@
-"""Payments are checked per user: what is known is state, the rest is asked.
+"""Payments are checked per user, by the answers of a service and by state.
 
-For each payment a risk service is asked, which takes its time. The answer alone decides
+The function asks a slow risk service about each payment. The answer alone decides
 nothing: the function also remembers, per user, the payments of the last minute and
-whether the user is blocked. Payments of a user are decided one after the other, so that
-two of them never look at the same history; those of different users wait for the
-service at once. A user with too many payments in a minute is blocked, and a timer lifts
-the block ten minutes later, in event time.
+whether the user is blocked. It decides the payments of a user one after the other, so
+that two of them never see the same history. Payments of different users wait for the
+service at the same time. The function blocks a user with too many payments in a minute,
+and a timer lifts the block ten minutes later, in event time.
 
-The service fails now and then. A payment is then tried again, from the history that was
-there before it: nothing that a failed attempt has changed stays.
+The service fails now and then. The job then repeats the payment, from the history before
+it: no change of a failed attempt stays.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class JetStreamReader:
 
 
 class Part(NamedTuple):
-    """What a writer prepared for a checkpoint; the checkpoint holds it."""
+    """Messages that a writer prepared for a checkpoint, which holds them."""
 
     lineage: str
     attempt: int

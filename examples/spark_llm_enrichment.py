@@ -1,14 +1,16 @@
 """A DataFrame of texts through a language model's API, and back into a table of Spark.
 
-The service runs in this program, on loopback, and behaves like such an API: it gives so
-many tokens a minute and answers 429 with Retry-After beyond, others who use the same
-account leave nothing for a second now and then, some calls hang, some fail, and a text
-without words is refused for good. The pipeline keeps the limit in tokens, gives
-up on an attempt that takes too long, tries again what may succeed, and puts aside what never
-will. It runs twice, in a program of its own each time: embedded, with its rows streamed
-out of Spark and the results appended to a table, and inside Spark's workers
-(``apply_to``). Each program is killed half way and started again: calls that had
-finished are not made again. The service's own log says whether that is true.
+The service runs in this program, on loopback, and behaves like such an API. It grants a
+number of tokens a minute, and answers 429 with Retry-After beyond. Now and then others
+use the same account and leave nothing for a second. Some calls hang, some fail, and the
+service always refuses a text without words. The pipeline keeps the limit in tokens, ends
+attempts that take too long, repeats calls that may succeed, and keeps the other texts as
+dead letters.
+
+It runs twice, in a program of its own each time. The first one streams the rows out of
+Spark and appends the results to a table. The second one runs inside Spark's workers
+(``apply_to``). Each program is killed half way and started again, and repeats no
+finished call. The service's own log says whether that is true.
 
 Run it with ``python examples/spark_llm_enrichment.py``; ``--help`` says more.
 """

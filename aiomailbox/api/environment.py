@@ -312,8 +312,8 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             output_type: If given, the items are checked to be of this type.
             offset: A field of the items, or a function of one, that gives its offset. It
                 makes the source replayable after a failure.
-            bounded: False for items without an end: what needs one is refused, or
-                warned of.
+            bounded: False for items without an end. Operators that need an end then
+                raise an error, or log a warning.
         """
         return self.from_source(
             AsyncIterableSource(items, offset=offset, bounded=bounded),

@@ -70,7 +70,7 @@ class OutputGuard:
         self._outputs: list[Watermark | WatermarkStatus] = []
 
     def repeat(self) -> None:
-        """Let once more through where the stream is: what follows may be new."""
+        """Let once more through where the stream is: its readers may be new."""
         if self.watermark > MIN_TIMESTAMP:
             self._outputs.append(Watermark(self.watermark))
         if self.is_idle:

@@ -3,8 +3,8 @@
 Theory of operation: each channel has a builder of its own while records go to one of
 them, and all share one while records go to all. Changing between the two finishes what
 was begun, so that the order on each channel is kept. A record that does not fit goes on
-in the next buffer. Emitting never waits: what a pool does not lend, it lends as
-overdraft, and before the next record the task looks at `availability`.
+in the next buffer. Emitting never waits: an empty pool lends buffers as overdraft,
+and before the next record the task looks at `availability`.
 
 The reader is notified when the first finished buffer is queued, when a flush makes an
 unfinished one ready, and when a priority event comes. Which additions and flushes tell is

@@ -194,7 +194,7 @@ class InputChannel:
     def in_flight(self, checkpoint_id: int) -> list[bytes]:
         """Return what has arrived here before a checkpoint's barrier, to be kept.
 
-        On one loop nothing is on its way: what was not taken is the producer's.
+        On one loop nothing is on its way: buffers not yet taken are the producer's.
         """
         return []
 

@@ -364,9 +364,9 @@ class ResultPartition:
             self._leave()
 
     def close(self) -> None:
-        """End the producer's part; what is queued stays for the consumers. Idempotent.
+        """End the producer's part; queued buffers stay for the consumers. Idempotent.
 
-        The pool lends nothing more; what is out returns as buffers are recycled.
+        The pool lends nothing more; lent buffers return as they are recycled.
         """
         producer = self._producer
         if producer.is_closed:

@@ -51,7 +51,7 @@ class EntryKind(IntEnum):
     FOUND = 3
     """A row has come again whose call an earlier attempt had finished."""
     MARK = 4
-    """What follows came after a checkpoint; see `SubtaskJournal.mark`."""
+    """The entries behind it came after a checkpoint; see `SubtaskJournal.mark`."""
 
 
 class JournalEntry(NamedTuple):

@@ -206,7 +206,7 @@ class SubtaskJournal:
         """Wait until what was appended before is durable.
 
         Raises:
-            FencedError: If a later epoch has begun: what was appended may not count.
+            FencedError: If a later epoch has begun: the appended entries may not count.
             OSError: If it cannot be written.
         """
         await self._turns.run(self._sync)

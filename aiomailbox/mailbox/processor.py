@@ -524,7 +524,7 @@ class MailboxProcessor:
 
     @property
     def has_loop(self) -> bool:
-        """Whether it works now: what the event loop runs is its work."""
+        """Whether it works now, so that the event loop runs its work."""
         return self._budget.is_running
 
     @property

@@ -34,7 +34,7 @@ class MailboxState(enum.Enum):
 
     Attributes:
         OPEN: Puts and takes.
-        QUIESCED: Takes only; what is inside stays takeable.
+        QUIESCED: Takes only: the mail inside stays takeable.
         CLOSED: Neither.
 
     Concept:
@@ -381,7 +381,7 @@ class TaskMailbox:
         name: For people.
 
     Attributes:
-        signal: True if there may be mail: what a hot loop tests before anything else.
+        signal: True if there may be mail; a hot loop tests it before anything else.
 
     Invariants:
         ``signal`` is True whenever there is mail, and made so under the mailbox's
@@ -606,7 +606,7 @@ class TaskMailbox:
             return self._mails.clear()
 
     def quiesce(self) -> None:
-        """Refuse new mail from now on; what is inside stays takeable.
+        """Refuse new mail from now on; the mail inside stays takeable.
 
         Raises:
             WrongTaskError: If the caller is not the owner.

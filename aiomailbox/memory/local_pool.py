@@ -340,7 +340,7 @@ class LocalBufferPool:
         return True
 
     def resize(self, segments: int) -> None:
-        """Set the pool's size; what is out beyond it drains as it is recycled.
+        """Set the pool's size; lent segments beyond it drain as they are recycled.
 
         Args:
             segments: The new size, capped at the pool's maximum.
@@ -361,7 +361,7 @@ class LocalBufferPool:
             self._settle()
 
     def lazy_destroy(self) -> None:
-        """Stop lending; what is out returns to the global pool when recycled.
+        """Stop lending; lent segments return to the global pool when recycled.
 
         Waiters are failed, and availability turns true so that a sleeper
         on it wakes up and learns the same. Idempotent.

@@ -182,7 +182,7 @@ class MetricKind(enum.Enum):
 
 
 class MetricScope(enum.Enum):
-    """What a metric belongs to."""
+    """The kinds of objects that have metrics."""
 
     OPERATOR = "operator"
     TASK = "task"

@@ -124,7 +124,7 @@ _SHOWN_TOTALS_MAX: Final = 10
 
 
 class KeyTotal(msgspec.Struct, frozen=True):
-    """What the calls of one key have used.
+    """The units of a limit that the calls of one key have used.
 
     Attributes:
         key: The key, as text; ``"(others)"`` for those that there was no place for.

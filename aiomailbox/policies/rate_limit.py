@@ -283,7 +283,7 @@ class RateWindow:
         self._paused_until_s = max(self._paused_until_s, until_s)
 
     def snapshot(self, now_s: float) -> RateUsage:
-        """Return how far the limit is used; what is reserved counts as used now."""
+        """Return how far the limit is used; reserved units count as used now."""
         self._forget(now_s)
         uses = [
             RateUse(now_s - first_s, now_s - last_s, weight)

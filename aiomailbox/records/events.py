@@ -152,7 +152,7 @@ class CheckpointBarrier(RuntimeEvent):
         )
 
     def as_unaligned(self) -> CheckpointBarrier:
-        """Return the same barrier, now overtaking: what a timeout makes of it.
+        """Return the same barrier, now overtaking, as after a timeout.
 
         Raises:
             InvalidArgumentError: If it asks for a savepoint.

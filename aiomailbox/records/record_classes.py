@@ -197,8 +197,8 @@ class RecordClasses:
     """Classes by name; the same in every process of a job.
 
     A family is a function that makes NamedTuple classes, always the same for the same
-    field names. Its classes need not be entered: what travels is the family's name and
-    the fields. Of each job's families at most 1,000 classes are made.
+    field names. Its classes need not be entered: the family's name and the fields
+    travel. Of each job's families at most 1,000 classes are made.
 
     Args:
         kinds: NamedTuples, dataclasses, ``msgspec.Struct`` classes and enums; of

@@ -1,4 +1,4 @@
-"""Many values at once: what makes undeclared values cheap to send.
+"""Many values at once, so that undeclared values are cheap to send.
 
 Theory of operation: values are converted one by one only where they have to be. Plain
 tuples, and objects of one declared class as tuples of their fields, go to msgspec as they

@@ -509,8 +509,8 @@ class TimeWindowSerializer(Generic[T]):
     """Start and end, in milliseconds.
 
     Args:
-        make: Makes a window of ``(start, end)``; what is written gives them as
-            ``start`` and ``end`` in that order when it is unpacked.
+        make: Makes a window of ``(start, end)``; a serialized window has ``start`` and
+            ``end`` in that order when it is unpacked.
 
     Concept:
         Flink, ``TimeWindow.Serializer``.

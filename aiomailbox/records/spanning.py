@@ -157,7 +157,7 @@ _EMPTY: Final = memoryview(b"")
 
 
 class DeserializationResult(Enum):
-    """What the search for the next record found.
+    """The outcome of the search for the next record.
 
     Concept:
         Flink, ``RecordDeserializer.DeserializationResult``.

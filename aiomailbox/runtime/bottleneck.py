@@ -361,7 +361,7 @@ class TaskPressure:
         subtask_index: int,
         metrics: Mapping[str, MetricValue],
     ) -> TaskPressure:
-        """Return what the metrics of a task say; what they do not name is 0."""
+        """Return the pressure that the metrics of a task say; missing figures are 0."""
 
         def read(name: str) -> float:
             value = metrics.get(f"{name}_time_ms_per_second")

@@ -214,8 +214,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         at_ms: When it ended, milliseconds since the epoch.
         duration_ms: How long it was held; right within two looks of the watch.
         gc_ms: Of that, what the garbage collector took.
-        cpu_ms: Of that, how long the thread computed; what is left it waited, in a call
-            that blocks or for a processor. None where the system does not tell.
+        cpu_ms: Of that, how long the thread computed. In the rest it waited: in a call
+            that blocks, or for a processor. None where the system does not tell.
         task: The asyncio task, "" outside of one.
         operator: The operator whose code ran; several, joined by arrows, where functions
             run as one; "" outside of operators.

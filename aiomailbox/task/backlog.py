@@ -1,4 +1,4 @@
-"""What stands before an operator: the rest of a run that it left, and what came after.
+"""The backlog of an operator: the rest of a run that it left, and elements after it.
 
 Theory of operation: an operator that awaits its records leaves the rest of a run where
 that takes too long, see `RunInterruption`. The rest stands here then, and the task takes

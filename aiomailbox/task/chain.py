@@ -138,7 +138,7 @@ class HelperTasks:
 
 
 class TaskRuntimeContext(Context):
-    """What an operator may use of its task and job; see `RuntimeContext`.
+    """The services of its task and job that an operator may use; see `RuntimeContext`.
 
     Args:
         environment: The task's facts and services.
@@ -346,7 +346,7 @@ class OperatorChain:
 
     @property
     def backlogs(self) -> list[Backlog]:
-        """What may stand before the operators, head first."""
+        """The backlogs of the operators, head first."""
         return [link.backlog for link in self.links if link.backlog is not None]
 
     def room(self) -> Callable[[], int] | None:

@@ -88,10 +88,10 @@ _ABORTED_MAX: Final = 128
 
 
 class PreparedResults:
-    """What the writers of a task's sinks have prepared, before it is committed.
+    """Committables that the writers of a task's sinks have prepared.
 
-    Each is kept until a checkpoint that holds it is complete: one that fails takes
-    nothing along.
+    It keeps each until a checkpoint that holds it is complete. A checkpoint that fails
+    loses none.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What a task is given by the job that deploys it."""
+"""The environment that a job gives to the tasks that it deploys."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TaskSettings:
 
 @dataclass(slots=True, kw_only=True)
 class JobEnvironment:
-    """What all tasks of a job are given.
+    """The part of the environment that all tasks of a job share.
 
     Attributes:
         job_name: The job's name.

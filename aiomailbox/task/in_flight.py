@@ -49,7 +49,7 @@ ChannelState: TypeAlias = dict[str, tuple[bytes, ...]]
 
 @dataclass(frozen=True, slots=True)
 class TaskChannels:
-    """What a task needs in order to keep data in flight.
+    """The channels of a task, as far as it needs them to keep data in flight.
 
     Attributes:
         codec: For the elements of all its channels.
@@ -355,7 +355,7 @@ Prepared = tuple[int, Any]
 
 @dataclass(frozen=True, slots=True)
 class TaskSnapshot:
-    """What a subtask's operators resume from, wherever chaining has put them.
+    """The state from which a subtask's operators resume, however they are chained.
 
     Attributes:
         operators: By the id of the operator. Those that a task does not have are left

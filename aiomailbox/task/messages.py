@@ -1,4 +1,4 @@
-"""What a task is told, and what it tells: values, here and between processes.
+"""The messages to and from a task: values, here and between processes.
 
 Theory of operation: a command runs as mail of the task. An event is reported on the task's
 loop; between processes it is one tagged array in MessagePack, whose types are checked when
@@ -75,7 +75,7 @@ Command: TypeAlias = (
 
 
 class SectionKind(Enum):
-    """What a part of a task's bytes is.
+    """The kinds of sections in a task's bytes.
 
     Attributes:
         OPERATOR: The snapshot of the operator that the section is named by.
@@ -107,7 +107,7 @@ class Section(msgspec.Struct, frozen=True):
 
 
 class PreparedData(msgspec.Struct, frozen=True):
-    """What a sink prepared in one subtask, to be committed.
+    """Committables that a sink prepared in one subtask.
 
     Attributes:
         operator: The sink.
@@ -210,12 +210,12 @@ class TaskHandle(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStatistics:
-    """What one checkpoint took at one task.
+    """The time and bytes that one checkpoint took at one task.
 
     Attributes:
         start_delay_ms: From the trigger at the coordinator to the first barrier.
         alignment_ms: From the first barrier to the last.
-        alignment_bytes: What was read meanwhile.
+        alignment_bytes: Bytes that were read meanwhile.
         sync_ms: How long the task stood still to capture its state.
         async_ms: How long it took to write that.
 

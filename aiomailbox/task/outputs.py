@@ -43,7 +43,7 @@ _COLUMN_STRETCH: Final = 8
 
 
 class SliceForm(NamedTuple):
-    """What is known of slices before there was one.
+    """The limits of slices, known before the first one.
 
     Attributes:
         records_max: The longest slice, in records.
@@ -238,7 +238,7 @@ def all_of(sources: Sequence[Availability]) -> Availability:
 
 
 class _MainOutput(Protocol):
-    """What carries an operator's main output onwards."""
+    """The way on for an operator's main output."""
 
     availability: Availability
 

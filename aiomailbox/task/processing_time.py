@@ -177,7 +177,7 @@ class FixedDelayTimer(MailboxTimer):
 
 
 class ServiceState(Enum):
-    """What a processing-time service allows.
+    """The states of a processing-time service.
 
     Attributes:
         ALIVE: Timers are registered and fire.

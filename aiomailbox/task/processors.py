@@ -62,7 +62,7 @@ _CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
 
 
 class TaskInput(Protocol):
-    """What a task reads: a gate, a source, or several inputs in turn.
+    """The input of a task: a gate, a source, or several inputs in turn.
 
     Attributes:
         availability: True when `emit_next` may find something.
@@ -93,7 +93,7 @@ class TaskInput(Protocol):
         ...
 
     def repeat_status(self) -> Pending:
-        """Say once more that the input is idle, if it was: what follows may be new."""
+        """Say once more that the input is idle, if it was: its readers may be new."""
         ...
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
@@ -229,7 +229,7 @@ class NetworkInput:
             self.is_idle = self._valve.status is WatermarkStatus.IDLE
 
     def repeat_status(self) -> Pending:
-        """Say once more that the input is idle, if it was: what follows may be new."""
+        """Say once more that the input is idle, if it was: its readers may be new."""
         if not self.is_idle:
             return None
         return self._target.process_status(WatermarkStatus.IDLE)
@@ -576,7 +576,7 @@ class MultiInput:
             task_input.restore((time,))
 
     async def repeat_status(self) -> None:
-        """Say once more which inputs are idle: what follows may be new."""
+        """Say once more which inputs are idle: their readers may be new."""
         for task_input in self._inputs:
             await finished(task_input.repeat_status())
 

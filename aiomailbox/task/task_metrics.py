@@ -1,4 +1,4 @@
-"""What a task shows of itself: how it spends its time, and how full its buffers are.
+"""The metrics of a task: how it spends its time, and how full its buffers are.
 
 Everything here is computed when it is read; a task whose metrics are not read pays for
 none of it.

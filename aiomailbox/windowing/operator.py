@@ -845,7 +845,7 @@ class WindowOperator(StatefulOperator):
         self._ask.key = key
 
     def _leave(self) -> None:
-        """Let no key be current: what uses one late would use that of another window."""
+        """Let no key be current: a late use would get the key of another window."""
         self.context.keyed_state.leave()
 
     def _keep(self, key: Any, mapping: dict[TimeWindow, TimeWindow]) -> None:

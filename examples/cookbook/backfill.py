@@ -1,8 +1,8 @@
 """A backfill through the service's own code, as fast as a limit allows.
 
 A pipeline is a function of a stream, so the service and the backfill share it. The
-backfill reads what was missed from files; both name one limit, and in one program they
-keep it together.
+backfill reads the missed records from files. Both use a limit of the same name, so in
+one program they share it.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ async def score(order: str) -> tuple[str, int]:
 
 
 def scored(orders: am.DataStream[str]) -> am.DataStream[tuple[str, int]]:
-    """Return orders with their scores: what the service does with each."""
+    """Return orders with their scores, as the service does."""
     return orders.filter(str.strip).map_async(score, concurrency=50, limit=LIMIT)
 
 

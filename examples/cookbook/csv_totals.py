@@ -1,7 +1,7 @@
 """Totals of a CSV file.
 
-Columns of CSV are text until a record type says what they are. A full partition emits one
-result per key, when the file has ended.
+The columns of a CSV file are text; the record class gives them their types. A full
+partition emits one result per key, when the file has ended.
 """
 
 import asyncio

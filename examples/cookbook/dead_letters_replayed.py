@@ -1,7 +1,7 @@
 """Dead letters, kept today and tried again tomorrow.
 
-What fails in the end goes into files of its own, with the record and the error. The
-next day the same pipeline reads the records out of them.
+Records whose calls have failed go into files of their own, with the error. The next day
+the same pipeline reads the records from these files.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
 """Each event once, also across restarts of the program.
 
 `deduplicate` remembers keys in state, for a day here. Checkpoints keep the state, and
-`restore_from="latest"` goes on with it. A receiver cannot be read again, so events come at
-least once: after a restart they are sent again by a sender that does not know that they had
-arrived. They are still dropped.
+`restore_from="latest"` resumes with it. A receiver cannot read events again, so the
+sender sends them again after a restart if it does not know that they had arrived. The
+job still drops them.
 """
 
 import asyncio

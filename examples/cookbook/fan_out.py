@@ -1,4 +1,4 @@
-"""One stream, several sinks: everything to files, what matters to people.
+"""One stream, several sinks: all records to files, alerts to people.
 
 A stream can be used as often as you like; each use gets every record. A side output
 carries records of another kind out of a function. The job reads its source once.

@@ -1,7 +1,7 @@
-"""Graceful shutdown: SIGTERM ends a service, and nothing that has begun is lost.
+"""Graceful shutdown: SIGTERM ends a service, and it loses no call that has begun.
 
-Under systemd or Kubernetes a program is ended by SIGTERM. `job.stop()` lets the sources
-read no more, finishes what is on its way, and commits. This program sends the signal to
+systemd and Kubernetes end a program with SIGTERM. `job.stop()` stops the sources,
+finishes the records that they have read, and commits. This program sends the signal to
 itself.
 """
 

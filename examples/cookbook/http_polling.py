@@ -1,8 +1,8 @@
 """Poll an HTTP service, and go on where it stopped.
 
-The service gives what follows a number. The generator gets the offset of the last
-record that was processed, so that after a failure the job asks for what comes next, and
-sees each event once.
+The service returns the events after a number. The generator gets the offset of the last
+record that the job has processed. So after a failure the job asks for the next event,
+and sees each event once.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """JSON lines in, JSON lines out.
 
-A directory of log files is read, file by file, in a thread; what is an error goes into
-another directory, which appears when the job has succeeded. With `watch=` the source
-would go on with files that appear later.
+The source reads a directory of log files, one after the other, in a thread. The sink
+writes the errors into another directory, which appears when the job has succeeded. With
+`watch=` the source would continue with files that appear later.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """A language model with a budget of tokens per minute.
 
-`weight=` says what a call costs. The limit holds in any window of a minute, for first
+`weight=` gives the cost of a call. The limit holds in any window of a minute, for first
 attempts and retries together, and for all operators whose limits have the same name.
 Answers with "try again later" pause all calls that share the limit.
 """

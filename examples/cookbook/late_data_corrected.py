@@ -1,8 +1,8 @@
 """Late data that corrects a result, and data that is too late even for that.
 
 A window fires when the watermark has passed its end, and again for each record that
-comes within the allowed lateness. What comes later still goes to a side output, from
-where yesterday's numbers can be corrected by hand.
+comes within the allowed lateness. Records that come even later go to a side output: use
+it to correct yesterday's numbers by hand.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """A moving average: the last minute, every ten seconds.
 
-Sliding windows overlap; the work of `am.mean` is shared between them. A window that no
-record falls into does not fire.
+Sliding windows overlap, and share the work of `am.mean`. A window without records does
+not fire.
 """
 
 import asyncio

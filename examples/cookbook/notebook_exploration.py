@@ -1,7 +1,7 @@
-"""Look around, as one does in a notebook.
+"""Look around, as in a notebook.
 
-In a notebook leave `main` away: each line is a cell, and `await` works there. Nothing
-runs before something is asked for; `show` and `take` run only as much as they need.
+In a notebook leave out `main`: each line is a cell, and `await` works there. A stream
+runs only when you ask for results; `show` and `take` run it only as far as they need.
 """
 
 import asyncio

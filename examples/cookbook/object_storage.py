@@ -1,9 +1,9 @@
 """Files in S3, or wherever fsspec reaches.
 
 `FileSource` takes the URLs that fsspec knows: with `s3fs` installed,
-`s3://bucket/orders/*.jsonl`. Here the storage is fsspec's own in memory, so that the
-recipe runs anywhere. Checkpoints may be there too: `enable_checkpointing(am.seconds(60),
-directory="s3://bucket/jobs")`.
+`s3://bucket/orders/*.jsonl`. This recipe uses fsspec's storage in memory, so that it
+runs anywhere. Checkpoints may be in such a storage too:
+`enable_checkpointing(am.seconds(60), directory="s3://bucket/jobs")`.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """Rules that change while the job runs.
 
-Rules are a stream like any other; broadcast, each subtask has all of them, and a new
-rule counts from then on. The rules are read first, until there is one.
+Rules are a stream like any other. The job broadcasts them: each subtask has all of
+them, and a new rule counts from then on. The function reads the rules before the
+payments.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Show results to browsers as they come: server-sent events.
 
 The job runs beside the web server, on the same event loop. Every browser gets a queue
-of its own; one that reads too slowly misses results instead of stopping the job.
+of its own. A browser that reads too slowly misses results, and does not stop the job.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Sessions of users: clicks with less than half an hour between them.
 
-`sessionise` gives whole sessions, with their records. For figures alone a session window
-with aggregates keeps no records.
+`sessionise` gives whole sessions, with their records. If you need only figures, use a
+session window with aggregates: it keeps no records.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The price that was valid then: a slowly changing dimension.
 
 An as-of join gives each order the last version of the price at or before its event
-time, also if the version arrives after the order: an order waits until the watermark
+time. The version may arrive after the order, because an order waits until the watermark
 has reached it.
 """
 

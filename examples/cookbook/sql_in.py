@@ -1,8 +1,8 @@
 """Rows of a database as a source.
 
-The query gets the id of the last row that was processed: after a failure it goes on
-behind it. A blocking client belongs into a thread; an asynchronous one (asyncpg) is
-used as it is.
+The query gets the id of the last row that the job has processed, and continues behind
+it after a failure. Run a blocking client in a thread; use an asynchronous one (asyncpg)
+as it is.
 """
 
 import asyncio

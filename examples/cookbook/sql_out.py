@@ -1,8 +1,8 @@
 """Results into a database, each key one row.
 
-With checkpoints rows move into the table in one transaction per checkpoint, exactly
-once, whatever crashes. `upsert_by=` replaces the row of a key. PostgreSQL is written the
-same way: `am.SqlSink("postgresql://user@host/shop", "spent", upsert_by=["user"])`.
+Each checkpoint moves rows into the table in one transaction: exactly once, whatever
+crashes. `upsert_by=` replaces the row of a key. PostgreSQL works in the same way:
+`am.SqlSink("postgresql://user@host/shop", "spent", upsert_by=["user"])`.
 """
 
 import asyncio

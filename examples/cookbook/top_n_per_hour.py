@@ -1,8 +1,8 @@
 """The top two articles of every hour.
 
-First each article's clicks per hour, then, over the results of that, the largest of
-each hour. A result of a window has the last millisecond of the window as its event
-time, so windows of the same size put together what was counted in one hour.
+The first windows count the clicks of each article per hour. The second ones take the
+largest of these counts per hour. The event time of a window's result is the window's
+last millisecond, so the second windows get the counts of the same hour.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
 """Test a pipeline of hours in milliseconds.
 
-On a loop of virtual time no wait takes long: when all tasks wait, the clock jumps. Timers,
-timeouts, retries and rate limits of a job all read that clock, so a test of them is
-fast, and the same every time.
+On a loop of virtual time no wait takes long: when all tasks wait, the clock jumps.
+Timers, timeouts, retries and rate limits of a job read that clock. So a test of them is
+fast, and gives the same result every time.
 """
 
 import asyncio

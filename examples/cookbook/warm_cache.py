@@ -1,8 +1,8 @@
 """A cache that is warm when the first record comes.
 
-A function that is an object has `open`, which runs before the first record. `Cache`
-then keeps what was looked up: for ten minutes here, a thousand keys at most, and equal
-lookups at one time are made once.
+The function is an object with `open`, which runs before the first record. `Cache` keeps
+results for ten minutes, for a thousand keys at most. Records with the same key share
+one lookup.
 """
 
 import asyncio

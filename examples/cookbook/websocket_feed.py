@@ -1,8 +1,7 @@
 """A websocket as a source, a new connection whenever it breaks.
 
-An asynchronous generator is all that a source needs to be. What it awaits, it awaits
-beside the job, a bounded number of messages ahead; a slow pipeline slows the reading of
-the socket.
+An asynchronous generator is enough for a source. The job reads a bounded number of
+messages ahead, so a slow pipeline slows the reading of the socket.
 """
 
 import asyncio

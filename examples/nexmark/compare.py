@@ -1,8 +1,8 @@
 """Compares the queries with Spark SQL in batch, row by row, over the same events.
 
-All but one can be compared. Not q12: its windows are of processing time. Of q4, q18 and
-q19, whose results replace earlier ones, the last ones are compared; what q10 wrote is
-read from its files. Where an order decides (q4, q6, q9, q18, q19), both sides break ties
+It compares all queries but q12, whose windows are of processing time. The results of q4,
+q18 and q19 replace earlier ones, so it compares only the last ones. It reads the results
+of q10 from its files. Where an order decides (q4, q6, q9, q18, q19), both sides break ties
 by the same fields, so that no answer depends on the order of arrival.
 """
 

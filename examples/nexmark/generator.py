@@ -52,7 +52,7 @@ CITIES = (
 
 @dataclass(frozen=True)
 class GeneratorConfig:
-    """What is generated.
+    """How many events of which kind the generator makes.
 
     Args:
         seed: The same seed gives the same events.

@@ -50,7 +50,7 @@ def event_stream(
 
     Args:
         env: Where it begins.
-        config: What is generated.
+        config: The events to generate.
         events: How many.
         paced: Whether they come at their rate in real time, or as fast as they can.
     """

@@ -1,4 +1,4 @@
-"""What runs by itself: the job of the night, and its test before each change."""
+"""Sessions for nox: the job of the night, and its test before each change."""
 
 from __future__ import annotations
 

@@ -1301,7 +1301,7 @@ class NotingText(Noting):
         self._last.update(str(value))
 
 
-@line("what is in state is not of the type that was declared")
+@line("a value in state is not of the declared type")
 async def _not_as_declared(told: Told) -> None:
     job = endless(told, build=lambda keyed: keyed.process(NotingText("last")).uid("n"))
     async with job.start("job") as running:
@@ -1416,7 +1416,7 @@ async def _temporary(told: Told) -> None:
     await told.run(env, restore_from="latest")
 
 
-@line("what a source gave after the last checkpoint is lost in a failure")
+@line("a failure loses the records of a source since the last checkpoint")
 async def _lost(told: Told) -> None:
     mode = am.CheckpointingMode.AT_LEAST_ONCE
     env = new_env().enable_checkpointing(

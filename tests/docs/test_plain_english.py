@@ -1,4 +1,4 @@
-"""Pages, the reference and errors are in plain English: what can be counted about that.
+"""Pages, the reference, examples and errors are in plain English, as far as one can count.
 
 A subject that is a clause ("What it returns is stored"), and a sentence that goes on for
 long, have to be read twice. The rest is for readers to judge.
@@ -21,6 +21,8 @@ from tests.sources import parsed
 
 ROOT = Path(__file__).parents[2]
 WORDS_MAX = 45
+# A clause as a subject, at the beginning or behind a semicolon or a colon.
+CLAUSE = re.compile(r"(?:^[*(]*What|[;:] what)\b")
 # Lists of exit codes.
 LISTS = ("Exit codes:",)
 PAGES = sorted(
@@ -34,6 +36,7 @@ PAGES = sorted(
         ),
     ]
 )
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 # Parts of a docstring, and the items of its sections, which are not one sentence.
 BETWEEN_PARTS = re.compile(
     r"\n\s*\n|\n\s*(?=(?:Args|Returns|Raises|Yields|Attributes|Concept|Cost|Invariants"
@@ -45,7 +48,7 @@ ERRORS = re.compile(r"(Error|Warning|warn|warning)$")
 def faults(sentence: str) -> list[str]:
     """Return what makes a sentence hard to read."""
     found = []
-    if re.match(r"[*(]*What\b", sentence) and not sentence.rstrip("*)").endswith("?"):
+    if CLAUSE.search(sentence) and not sentence.rstrip("*)").endswith("?"):
         found.append("its subject is a clause: name the thing that is meant")
     words = re.sub(r"(Code,? )+", "Code ", f"{sentence} ").split()
     count = len(words)
@@ -63,6 +66,31 @@ def faults_of(sentences: list[str]) -> dict[str, list[str]]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_sentence_of_a_page_has_to_be_read_twice(page: Path) -> None:
     assert not faults_of(sentences_of(page.read_text("utf-8")))
+
+
+def sentences_of_docstring(text: str) -> list[str]:
+    """Return the sentences of a docstring, without its code."""
+    prose = re.sub(r"(?ms)^\s*(>>>|\.\.\.|===).*?(?=^\s*$|\Z)", "", text)
+    prose = re.sub(r"``[^`]*``|`[^`]*`", "Code", prose)
+    return [
+        re.sub(r"^\*{0,2}\w+: ", "", sentence)
+        for part in BETWEEN_PARTS.split(prose)
+        for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z(])", " ".join(part.split()))
+    ]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_no_docstring_of_an_example_has_to_be_read_twice(path: Path) -> None:
+    documented_kinds = (
+        ast.Module,
+        ast.ClassDef,
+        ast.FunctionDef,
+        ast.AsyncFunctionDef,
+    )
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, documented_kinds):
+            text = ast.get_docstring(node) or ""
+            assert not faults_of(sentences_of_docstring(text))
 
 
 def documented() -> Iterator[Any]:
@@ -112,14 +140,7 @@ def test_no_docstring_of_the_reference_has_to_be_read_twice() -> None:
     texts = docstrings()
     assert "aiomailbox.api.calls Calls.map_async" in texts
     for name, text in texts.items():
-        prose = re.sub(r"(?ms)^\s*(>>>|\.\.\.|===).*?(?=^\s*$|\Z)", "", text)
-        prose = re.sub(r"``[^`]*``|`[^`]*`", "Code", prose)
-        sentences = [
-            re.sub(r"^\*{0,2}\w+: ", "", sentence)
-            for part in BETWEEN_PARTS.split(prose)
-            for sentence in re.split(r"(?<=[.!?])\s+(?=[A-Z(])", " ".join(part.split()))
-        ]
-        if problems := faults_of(sentences):
+        if problems := faults_of(sentences_of_docstring(text)):
             found[name] = problems
     assert found == {}
 

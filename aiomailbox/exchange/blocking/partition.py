@@ -161,7 +161,7 @@ class _FileView:
         """Do nothing: the producer ended long ago."""
 
     def release(self) -> None:
-        """Release it: what was read and not taken is dropped. Idempotent."""
+        """Release it, and drop buffers that were read and not taken. Idempotent."""
         if self._released:
             return
         self._released = True
@@ -635,7 +635,7 @@ class BlockingResultPartition:
         self._on_consumed = callback
 
     def close(self) -> None:
-        """End the producer's part: what is not finished then is released."""
+        """End the producer's part: release the partition if it is not finished."""
         if not self._is_finished:
             self.release()
 

@@ -505,7 +505,7 @@ class OutputPartition(Protocol):
         ...
 
     def close(self) -> None:
-        """End the producer's part; what is queued stays. Idempotent."""
+        """End the producer's part; queued buffers stay. Idempotent."""
         ...
 
     def release(self, failure: BaseException | None = None) -> None:

@@ -718,7 +718,7 @@ class SubpartitionView(Generic[PolledT]):
         self._subpartition.tell_again()
 
     def release(self) -> None:
-        """Release it: what is queued is recycled, what is still added is dropped."""
+        """Release it: recycle queued buffers, and drop those that come later."""
         if self._released:
             return
         self._released = True

@@ -192,8 +192,8 @@ class DeadLetter:
 class RecordFailures:
     """The records of one operator that failed since the last `report`.
 
-    `take` is called in the middle of a synchronous loop and cannot wait; what it
-    collects goes out with `report`, which may.
+    A synchronous loop calls `take` in its middle, so `take` cannot wait. `report` can:
+    it sends the collected records out.
 
     Args:
         on_error: How to handle a record whose function raised.

@@ -528,7 +528,7 @@ class Operator:
         return self.output.emit_watermark(timestamp_ms)
 
     def repeat_progress(self) -> Pending:
-        """Pass on once more how far event time had come: what follows may be new.
+        """Pass on once more how far event time had come: its readers may be new.
 
         Called after a restore, when `resume` has gone on with what was interrupted.
         """

@@ -807,8 +807,8 @@ class naming_hook:  # noqa: N801 -- like `suppress`: what it does, not what it i
 
     Args:
         hook: The hook's name.
-        operator: The operator's name. Code of another one may run inside the hook: what
-            that raises is reported to be its.
+        operator: The operator's name. Code of another one may run inside the hook; its
+            errors name that one.
         uid: The operator's uid, or None.
 
     Raises:

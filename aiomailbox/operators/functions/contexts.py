@@ -391,7 +391,7 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         )
 
     def leave(self) -> None:
-        """Let no key be current: what uses one late would use that of another record."""
+        """Let no key be current: a late use would get the key of another record."""
         self.current_key = cast("KeyT", None)
         self._context.keyed_state.leave()
 

@@ -1,7 +1,8 @@
 """Queries over events that come as columns: q1, q2, q5, q7 and q8, by field names.
 
-What a window has most of is not an aggregate: others may have as much. Each batch keeps
-what could be it, by a function of whole batches, and rows are made of these few only.
+The largest count of a window is no aggregate here, because several auctions may have it.
+So a function of whole batches keeps the candidates of each batch, and only these few
+become rows.
 """
 
 from __future__ import annotations

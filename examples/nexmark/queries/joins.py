@@ -38,14 +38,14 @@ class WinningBid(NamedTuple):
 
 
 class CategoryPrice(NamedTuple):
-    """What was paid in a category on average; replaces what was said before."""
+    """The average price paid in a category; it replaces the one before."""
 
     category: int
     price: float
 
 
 class SellerPrice(NamedTuple):
-    """What a seller was paid on average in the last auctions, up to one of them."""
+    """The average price of a seller's last auctions, up to one of them."""
 
     seller: int
     auction: int

@@ -28,7 +28,7 @@ class BidInEuros(NamedTuple):
 
 
 class Price(NamedTuple):
-    """What is offered for an auction's item."""
+    """An offer for the item of an auction."""
 
     auction: int
     price: int
