@@ -586,11 +586,27 @@ class CheckpointPlanner:
                 actions += self._abort(pending, FailureReason.SUSPENDED)
         return actions
 
-    def on_periodic_timer(self, now_ms: int) -> list[CheckpointAction]:
-        """Ask for a checkpoint, and for the timer's next call."""
+    @property
+    def is_engaged(self) -> bool:
+        """Whether a checkpoint is being taken, or is asked for."""
+        return bool(self.in_progress or self.queued)
+
+    def on_periodic_timer(
+        self, now_ms: int, *, has_changed: bool = True
+    ) -> list[CheckpointAction]:
+        """Ask for a checkpoint, and for the timer's next call.
+
+        Args:
+            now_ms: The present.
+            has_changed: Whether it may be another one than the last complete one: if
+                not, it counts as complete now.
+        """
         if not self._is_periodic:
             return []
         following = SetPeriodicTimer(self.settings.interval_ms)
+        if not has_changed:
+            self._last_completed_ms = now_ms
+            return [following]
         periodic = self.new_request(is_periodic=True)
         return [following, *self.request(periodic, now_ms)]
 

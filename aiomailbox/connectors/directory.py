@@ -308,6 +308,7 @@ class SegmentWriter(ABC):
 
     # What is written, for messages.
     kind = "files"
+    acts_on_records_only = True
 
     def __init__(self, segments: Segments) -> None:
         self._segments = segments

@@ -47,6 +47,8 @@ class ImmediateWriter:
     __slots__ = ()
     keeps_nothing: ClassVar[bool] = True
 
+    acts_on_records_only = True
+
     def flush(self, *, end_of_input: bool) -> Pending:
         """Nothing is buffered."""
         return None

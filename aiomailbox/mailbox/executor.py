@@ -96,6 +96,10 @@ class MailYielder:
         """Whether the default action is suspended."""
         return self._gate.suspension is not None
 
+    def disregard(self) -> None:
+        """Count the mail that runs now as one that changes nothing."""
+        self._metrics.mails_disregarded += 1
+
     def is_slice_over(self) -> bool:
         """Spend a turn of the slice and say whether it is used up."""
         return self._budget.is_over()
@@ -243,6 +247,7 @@ class MailYielder:
             raise
         finally:
             self._depth -= 1
+            self._metrics.resumed += 1
             self._gate.continue_timer(paused)
         if self._budget.is_over():
             await self._budget.yield_to_loop()
@@ -502,6 +507,10 @@ class MailboxExecutor:
         """Whether nothing happens until mail comes or the default action resumes."""
         mailbox = self._yielder.mailbox
         return self._yielder.is_suspended and not mailbox.signal and mailbox.is_open
+
+    def disregard(self) -> None:
+        """Say that the mail that runs now changes nothing that a snapshot holds."""
+        self._yielder.disregard()
 
     def has_deferrable_mail(self) -> bool:
         """Whether deferrable mail of this priority, or a higher one, waits.

@@ -265,6 +265,8 @@ class MailboxMetrics:
 
     Attributes:
         mails_processed: Mails run, those run inside yields included.
+        mails_disregarded: Those of them that changed nothing that a snapshot holds.
+        resumed: How often something went on behind mail that it had yielded to.
         idle: Time without input, for the task's suspensions to use as their timer.
         backpressured: Time without room in the outputs, likewise.
         hard_backpressured: Time without room in the middle of a step of work.
@@ -280,12 +282,19 @@ class MailboxMetrics:
         self._mailbox = mailbox
         self._clock = clock
         self.mails_processed: int = 0
+        self.mails_disregarded: int = 0
+        self.resumed: int = 0
         self.idle: PeriodMeter = PeriodMeter(clock)
         self.backpressured: PeriodMeter = PeriodMeter(clock)
         self.hard_backpressured: PeriodMeter = PeriodMeter(clock)
         self.ran: PeriodMeter = PeriodMeter(clock)
         self._started_s: float | None = None
         self.latency: LatencyProbe | None = None
+
+    @property
+    def steps(self) -> int:
+        """How often mail has begun, or gone on with, what may change a state."""
+        return self.mails_processed + self.resumed - self.mails_disregarded
 
     def start(self) -> None:
         """Let the time of the loop count from now on; again is a no-op."""

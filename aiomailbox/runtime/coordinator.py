@@ -16,7 +16,7 @@ import asyncio
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
@@ -58,9 +58,10 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import producers_of
-from aiomailbox.ids import SubtaskId
+from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.snapshots.codec import encode_snapshot
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.runtime.sources import JobSources
@@ -117,6 +118,20 @@ class CheckpointOwner(Protocol):
         ...
 
 
+class CheckpointedTasks(Protocol):
+    """The tasks of a job, as its coordinator sees them; see `Host`."""
+
+    def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
+        """Tell tasks a command."""
+        ...
+
+    def are_unchanged_since(
+        self, checkpoint_id: int, tasks: Collection[SubtaskId]
+    ) -> bool:
+        """Say whether tasks are known to be as they were at a complete checkpoint."""
+        ...
+
+
 class StepRunner(Protocol):
     """The job, as what takes and keeps its checkpoints sees it."""
 
@@ -146,7 +161,7 @@ class CheckpointCoordinator:
         graph: The job.
         settings: How often, and what they may cost.
         services: The job's.
-        tell: Tells tasks a command, see `Host.tell`.
+        tasks: Those of the present attempt.
         owner: What the job keeps of checkpoints, beside the files.
         job: Runs what takes time.
 
@@ -160,14 +175,15 @@ class CheckpointCoordinator:
         graph: JobGraph,
         settings: CheckpointConfig,
         services: JobServices,
-        tell: Callable[[Sequence[SubtaskId], Command], None],
+        tasks: CheckpointedTasks,
         owner: CheckpointOwner,
         job: StepRunner,
     ) -> None:
         self._graph = graph
         self._settings = settings
         self._services = services
-        self._tell = tell
+        self._tasks = tasks
+        self._tell = tasks.tell
         self._owner = owner
         self._job = job
         self._store: CheckpointStore | None = None
@@ -203,8 +219,10 @@ class CheckpointCoordinator:
         self.last_savepoint_id: int | None = None
         self._views: deque[CheckpointView] = deque(maxlen=_VIEWS_MAX)
         self._begun = self._completed = self._unchanged = 0
-        # The newest complete checkpoint of the present attempt.
+        # The newest complete checkpoint of the present attempt, and the last one in which
+        # tasks were as they are in it.
         self._newest: CheckpointInProgress | None = None
+        self._unchanged_id = -1
         self._has_announced = False
 
     @property
@@ -454,6 +472,11 @@ class CheckpointCoordinator:
     def _has_started(self) -> bool:
         return self._is_active and not self._is_starting
 
+    @property
+    def _running(self) -> list[SubtaskId]:
+        running = SubtaskState.RUNNING
+        return [task for task, state in self._states.items() if state is running]
+
     def _ask(self, request: CheckpointRequest) -> None:
         self._do(self._planner.request(request, self._now_ms()))
 
@@ -479,11 +502,7 @@ class CheckpointCoordinator:
 
     def _look_at_ends(self) -> None:
         """Ask for the checkpoint that tasks wait for, once all of them do."""
-        running = {
-            task
-            for task, state in self._states.items()
-            if state is SubtaskState.RUNNING
-        }
+        running = set(self._running)
         if self._stopping is not None:
             self._begin_stopping(running)
         # Once all have come to their end: an earlier one would be without the rest.
@@ -596,10 +615,7 @@ class CheckpointCoordinator:
         self._begun += 1
         try:
             begun.services = self._owner.capture_services()
-            begun.enumerators = {
-                name: encode_snapshot(snapshot)
-                for name, snapshot in self._job.sources.snapshot(checkpoint_id).items()
-            }
+            begun.enumerators = _encoded(self._job.sources.snapshot(checkpoint_id))
         except Exception as error:  # noqa: BLE001 -- the planner decides
             self._services.log.warning(
                 "a checkpoint could not be triggered",
@@ -666,6 +682,7 @@ class CheckpointCoordinator:
             self._answer(checkpoint_id)
         elif not is_savepoint:
             self._newest = progress
+            self._unchanged_id = checkpoint_id
         self._do(actions)
 
     def _is_unchanged(self, progress: CheckpointInProgress) -> bool:
@@ -695,6 +712,7 @@ class CheckpointCoordinator:
         """Complete a checkpoint without writing it: the newest complete one is the same."""
         self._completed += 1
         self._unchanged += 1
+        self._unchanged_id = checkpoint_id
         actions = self._planner.on_unchanged(checkpoint_id, self._now_ms())
         progress = self._planner.in_progress.pop(checkpoint_id)
         self._tell(progress.plan.to_wait_for, CheckpointComplete(checkpoint_id))
@@ -815,7 +833,40 @@ class CheckpointCoordinator:
 
     def _on_periodic(self) -> None:
         self._timer = None
-        self._do(self._planner.on_periodic_timer(self._now_ms()))
+        has_changed = self._has_changed()
+        if not has_changed:
+            # Complete as it begins: whoever resumes resumes from the newest one.
+            self._begun += 1
+            self._completed += 1
+            self._unchanged += 1
+        self._do(
+            self._planner.on_periodic_timer(self._now_ms(), has_changed=has_changed)
+        )
+
+    def _has_changed(self) -> bool:
+        """Say whether a checkpoint now may be another one than the newest complete one.
+
+        If not, there is nothing that a barrier could find out.
+        """
+        newest = self._newest
+        if newest is None or newest.checkpoint_id != self._committed_id:
+            return True
+        running = newest.handles.keys()
+        is_quiet = (
+            self._worker is None
+            and not self._planner.is_engaged
+            and self._has_started
+            and running == set(self._running)
+            and self._tasks.are_unchanged_since(self._unchanged_id, running)
+        )
+        try:
+            return not (
+                is_quiet
+                and self._owner.capture_services() == newest.services
+                and _encoded(self._job.sources.states()) == newest.enumerators
+            )
+        except Exception:  # noqa: BLE001 -- the checkpoint that follows says so
+            return True
 
     def _on_expired(self, checkpoint_id: int) -> None:
         self._expiries.pop(checkpoint_id, None)
@@ -841,6 +892,10 @@ class CheckpointCoordinator:
 
     def _now_ms(self) -> int:
         return int(self._services.clock.monotonic() * 1000)
+
+
+def _encoded(snapshots: dict[OperatorId, OperatorSnapshot]) -> dict[OperatorId, bytes]:
+    return {name: encode_snapshot(snapshot) for name, snapshot in snapshots.items()}
 
 
 def _retrieve(future: asyncio.Future[Any]) -> None:

@@ -95,6 +95,12 @@ class Host(Protocol):
         """Tell tasks a command, None for all; those that have ended take none."""
         ...
 
+    def are_unchanged_since(
+        self, checkpoint_id: int, tasks: Collection[SubtaskId]
+    ) -> bool:
+        """Say whether tasks are known to be as they were at a complete checkpoint."""
+        ...
+
     def on_interrupt(self) -> None:
         """Be notified that the loop itself is going down, after `cancel`."""
         ...
@@ -163,6 +169,12 @@ class LocalTasks:
         """Tell a command to those of the tasks that are here; None for all of them."""
         for task in self._here(tasks):
             task.tell(command)
+
+    def are_unchanged_since(
+        self, checkpoint_id: int, tasks: Collection[SubtaskId]
+    ) -> bool:
+        """Say whether tasks are as they were at a complete checkpoint."""
+        return all(task.is_unchanged_since(checkpoint_id) for task in self._here(tasks))
 
     def on_interrupt(self) -> None:
         """End the tasks that were interrupted before their first step."""

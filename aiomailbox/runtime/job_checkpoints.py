@@ -49,14 +49,18 @@ from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.policies.retry import Retry
 from aiomailbox.runtime.builder import AttemptPlan
 from aiomailbox.runtime.config import JobConfig, JobState
-from aiomailbox.runtime.coordinator import CheckpointCoordinator, StepRunner
+from aiomailbox.runtime.coordinator import (
+    CheckpointCoordinator,
+    CheckpointedTasks,
+    StepRunner,
+)
 from aiomailbox.runtime.job_journal import FinishedCalls
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.services import JobServices
 from aiomailbox.scratch import ScratchDirectories
 from aiomailbox.storage import open_storage
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
-from aiomailbox.task.messages import Command, PreparedData
+from aiomailbox.task.messages import PreparedData
 from aiomailbox.threads import run_in_thread
 
 # The committers of a job: checked first, committed with checkpoints, ended always.
@@ -259,7 +263,7 @@ class JobCheckpoints:
         graph: The job.
         config: Its settings.
         services: What its tasks share.
-        tell: Tells tasks a command, see `Host.tell`.
+        tasks: Those of the present attempt.
         job: Runs what takes time.
 
     Attributes:
@@ -275,7 +279,7 @@ class JobCheckpoints:
         graph: JobGraph,
         config: JobConfig,
         services: JobServices,
-        tell: Callable[[Sequence[SubtaskId], Command], None],
+        tasks: CheckpointedTasks,
         job: StepRunner,
     ) -> None:
         self._graph = graph
@@ -300,7 +304,7 @@ class JobCheckpoints:
         self.coordinator: CheckpointCoordinator | None = (
             None
             if settings is None
-            else CheckpointCoordinator(graph, settings, services, tell, self, job)
+            else CheckpointCoordinator(graph, settings, services, tasks, self, job)
         )
 
     @property

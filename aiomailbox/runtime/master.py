@@ -124,7 +124,7 @@ class JobMaster:
         self._config = config
         self._host = host
         self.sources: JobSources = JobSources(host.tell)
-        self._checkpoints = JobCheckpoints(graph, config, services, host.tell, self)
+        self._checkpoints = JobCheckpoints(graph, config, services, host, self)
         self._restart_wait = RestartWait(
             config.restart_strategy.begin(random.Random(services.seed))
         )

@@ -109,13 +109,18 @@ class SourceCoordinator:
         with self._naming("handle_split_request"):
             self._enumerator.handle_split_request(subtask_index)
 
-    def snapshot(self, checkpoint_id: int) -> OperatorSnapshot:
+    def state(self) -> OperatorSnapshot:
         """Return what a new coordinator resumes from; its readers keep their splits."""
         elements = self._enumerator.snapshot()
-        self._last_id = checkpoint_id
         return OperatorSnapshot(
             own=OperatorStateSnapshot().with_list(_ENUMERATOR, elements)
         )
+
+    def snapshot(self, checkpoint_id: int) -> OperatorSnapshot:
+        """Return `state`, as a part of a checkpoint."""
+        state = self.state()
+        self._last_id = checkpoint_id
+        return state
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Forget the splits that readers go on with from a checkpoint."""
@@ -241,6 +246,13 @@ class JobSources:
             UserFunctionError: If the enumerator fails.
         """
         self._coordinators[task.vertex].request_split(task.subtask_index)
+
+    def states(self) -> dict[OperatorId, OperatorSnapshot]:
+        """Return what the enumerators would resume from now, by their sources' ids."""
+        return {
+            self._ids[vertex]: coordinator.state()
+            for vertex, coordinator in self._coordinators.items()
+        }
 
     def snapshot(self, checkpoint_id: int) -> dict[OperatorId, OperatorSnapshot]:
         """Return what the enumerators resume from, by the ids of their sources."""

@@ -456,6 +456,11 @@ class OperatorStateStore:
         """Return the same map for reading."""
         return ReadOnlyBroadcastState(self.get_broadcast_state(descriptor))
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a state was asked for, or restored."""
+        return bool(self._entries)
+
     def snapshot(self) -> OperatorStateSnapshot:
         """Return a snapshot of all state that later changes do not touch.
 

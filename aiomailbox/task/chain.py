@@ -430,6 +430,11 @@ class OperatorChain:
                 found[self._operator_id(link)] = taken
         return found
 
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether a checkpoint does more with an operator than to keep its state."""
+        return any(link.operator.acts_at_checkpoints for link in self.links)
+
     def settle_snapshots(self) -> None:
         """Notify the operators that a snapshot was taken, and may have been read."""
         for link in self.links:

@@ -139,6 +139,7 @@ class TaskCheckpoints:
         plan: What it reads and writes, and its channels if barriers may overtake there.
         chain: Its operators.
         capture: Returns the state of the operators and inputs.
+        steps: Says how much the task has done: where that stays, so does its state.
         prepared: What its sinks prepared.
         mailbox: The mailbox, for timers.
         spawn: Starts a coroutine that the task owns, and returns how to cancel it.
@@ -155,6 +156,7 @@ class TaskCheckpoints:
         plan: TaskPlan,
         chain: OperatorChain,
         capture: Callable[[], TaskSnapshot],
+        steps: Callable[[], int],
         prepared: PreparedResults,
         mailbox: MailboxExecutor,
         spawn: Callable[[Coroutine[Any, Any, None]], Callable[[], object]],
@@ -168,6 +170,9 @@ class TaskCheckpoints:
         self._clock = environment.job.clock
         self._chain = chain
         self._capture = capture
+        self._steps = steps
+        # When the snapshot of `last_id` was taken; None if there is none.
+        self._steps_then: int | None = None
         self._gates = plan.gates
         self._writers = plan.writers
         self._prepared = prepared
@@ -257,6 +262,10 @@ class TaskCheckpoints:
         """Read priority events as urgent mail."""
         self._send(read, description="priority events")
 
+    def disregard_mail(self) -> None:
+        """Say that the mail that runs now has read nothing."""
+        self._mailbox.disregard()
+
     async def trigger(self, barrier: CheckpointBarrier) -> None:
         """Take the coordinator's barrier where nothing upstream runs any more.
 
@@ -300,6 +309,7 @@ class TaskCheckpoints:
         if checkpoint_id <= self.last_id:
             return False
         self.last_id = checkpoint_id
+        self._steps_then = None
         was_aborted = checkpoint_id in self._aborted
         self._forget_aborted()
         if was_aborted:
@@ -316,6 +326,7 @@ class TaskCheckpoints:
         else:
             self._outputs.broadcast(barrier.with_wish_restored())
         started_s = self._clock.monotonic()
+        self._steps_then = self._steps()
         try:
             captured = self._capture()
             snapshot = TaskSnapshot(
@@ -356,10 +367,18 @@ class TaskCheckpoints:
             self._writing[checkpoint_id] = cancel
         return True
 
+    def is_unchanged_since(self, checkpoint_id: int) -> bool:
+        """Whether the task has done nothing since a checkpoint, which is complete."""
+        return (
+            checkpoint_id == self.last_id == self.completed_id
+            and self._steps_then == self._steps()
+        )
+
     def decline(self, checkpoint_id: int, error: BaseException) -> None:
         """Refuse a checkpoint, so that no task downstream waits for its barrier."""
         if checkpoint_id > self.last_id:
             self.last_id = checkpoint_id
+            self._steps_then = None
             self._forget_aborted()
             self._broadcast(CancelCheckpoint(checkpoint_id))
         # Its data in flight will not be complete.

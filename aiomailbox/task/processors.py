@@ -72,6 +72,11 @@ class TaskInput(Protocol):
     availability: Availability
     pending: Pending
 
+    @property
+    def steps(self) -> int:
+        """How often it has read something: where that stays, it has given nothing."""
+        ...
+
     def start(self) -> None:
         """Begin to read."""
         ...
@@ -162,6 +167,7 @@ class NetworkInput:
         self._rest = InputAvailability(gate.availability)
         self.availability: Availability = self._rest
         self.pending: Pending = None
+        self.steps: int = 0
         self.watermark_ms: int = MIN_TIMESTAMP
         self.is_idle: bool = False
         self._gate = gate
@@ -281,17 +287,21 @@ class NetworkInput:
 
     async def _read_priority(self) -> None:
         """Read the priority events there are; none if they were read meanwhile."""
+        before = self.steps
         while self._reads_priority and (polled := self._gate.poll_priority()):
             channel, buffer = polled
             self._on_event(channel, buffer)
             pending, self.pending = self.pending, None
             if pending is not None:
                 await pending
+        if self._checkpoints is not None and self.steps == before:
+            self._checkpoints.disregard_mail()
         if self._reads_priority and not self._gate.is_closed:
             self._await_priority()
 
     def _process_elements(self) -> None:
         """Process elements until one slice is full or something must be awaited."""
+        self.steps += 1
         elements, target, size = self._elements, self._target, self._size
         left = size.allowed()
         while left > 0 and self._position < len(elements):
@@ -365,6 +375,7 @@ class NetworkInput:
         return pending
 
     def _on_event(self, channel: int, buffer: ObjectBuffer) -> InputStatus:
+        self.steps += 1
         event = buffer.event
         buffer.recycle()
         checkpoints = self._checkpoints
@@ -403,6 +414,7 @@ class SourceInput:
     def __init__(self, operator: SourceOperator, size: SliceSize) -> None:
         self.availability = Availability(available=True)
         self.pending: Pending = None
+        self.steps: int = 0
         self._operator = operator
         self._size = size
         self._emitted = operator.context.metrics.counter("num_records_out")
@@ -416,6 +428,7 @@ class SourceInput:
 
     def emit_next(self) -> InputStatus:
         """Read and process at most one run."""
+        self.steps += 1
         size, emitted = self._size, self._emitted
         before = emitted.value
         self._operator.limit_runs(size.allowed())
@@ -531,6 +544,11 @@ class MultiInput:
         self._last = len(inputs) - 1
         self.pending: Pending = None
         self.availability: Availability = self._any_of(_ALL)
+
+    @property
+    def steps(self) -> int:
+        """How often the inputs have read something, together."""
+        return sum(task_input.steps for task_input in self._inputs)
 
     def start(self) -> None:
         """Begin to read all inputs."""

@@ -463,6 +463,8 @@ class StreamTask:
                 recovered.on_available(partial(self.tell, command))
                 return None
             case CheckpointComplete(checkpoint_id=checkpoint_id):
+                # Where an operator does something about it, it is asked at the next one.
+                self.processor.main_executor.disregard()
                 return checkpoints.notify_complete(checkpoint_id)
             case CheckpointAborted(checkpoint_id=checkpoint_id):
                 return checkpoints.notify_aborted(
@@ -476,6 +478,27 @@ class StreamTask:
         times = self._input.event_times()
         inputs = {self.chain.head_id: times} if times else {}
         return TaskSnapshot(self.chain.snapshot(), inputs)
+
+    def is_unchanged_since(self, checkpoint_id: int) -> bool:
+        """Whether a checkpoint now would find its state as a complete one has it.
+
+        It says so only if it has done nothing since, has nothing to do, and no operator
+        wants to be asked.
+        """
+        chain, checkpoints = self.chain, self._checkpoints
+        return (
+            self.lifecycle.state is TaskState.RUNNING
+            and chain is not None
+            and checkpoints is not None
+            and checkpoints.is_unchanged_since(checkpoint_id)
+            and self.processor.main_executor.is_idle()
+            and not chain.acts_at_checkpoints
+        )
+
+    def _steps(self) -> int:
+        """Return how much it has done: whatever may change its state is a step."""
+        assert self._input is not None, "the task has not been restored"
+        return self._input.steps + self.processor.metrics.steps
 
     def _begin_cancelling(self) -> bool:
         if not self.lifecycle.can_advance(TaskState.CANCELLING):
@@ -746,6 +769,7 @@ class StreamTask:
             self.plan,
             chain,
             self.snapshot,
+            self._steps,
             self._prepared,
             self.processor.main_executor,
             self._spawn,

@@ -440,6 +440,12 @@ class WindowOperator(StatefulOperator):
             )
         return super().finish()
 
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether the function holds what belongs into its state, or wants to hear."""
+        acts = super().acts_at_checkpoints
+        return acts or (self._function is not None and self._life.fills_state)
+
     def fill_state(self) -> None:
         """Let the window function put what it holds into its state."""
         if self._function is not None and self._is_open:

@@ -129,10 +129,15 @@ async def _waits() -> AsyncIterator[int]:
     await asyncio.Event().wait()
 
 
+def _is_quiet(job: am.JobClient) -> bool:
+    return bool(job.metrics().checkpoints["number_of_unchanged_checkpoints"])
+
+
 async def _idle_jobs(interval_s: float | None) -> float:
     """Return what share of a core fifty jobs take in which nothing happens."""
     async with contextlib.AsyncExitStack() as stack:
         place = stack.enter_context(tempfile.TemporaryDirectory())
+        jobs: list[am.JobClient] = []
         for number in range(_IDLE_JOBS):
             config = am.JobConfig(job_id=f"idle-{number}")
             env = am.StreamExecutionEnvironment(config=config)
@@ -147,8 +152,11 @@ async def _idle_jobs(interval_s: float | None) -> float:
             keyed.aggregate(am.sum_(int)).map(str).sink_to(lambda _: None)
             job = await stack.enter_async_context(env.start(f"idle {number}"))
             stack.push_async_callback(job.cancel)
-        # Until each has had its first checkpoint, which is written.
+            jobs.append(job)
         await asyncio.sleep(3 * _INTERVAL_S)
+        # Until each has had its first checkpoints, which are written.
+        while interval_s is not None and not all(map(_is_quiet, jobs)):
+            await asyncio.sleep(_INTERVAL_S)
         started, cpu_started = time.perf_counter(), time.process_time()
         await asyncio.sleep(_IDLE_S)
         used_s = time.process_time() - cpu_started

@@ -205,6 +205,24 @@ def test_a_newer_completion_makes_room_for_two() -> None:
     assert job.refused == [FailureReason.SUBSUMED]
 
 
+def test_the_timer_goes_on_where_nothing_has_changed_and_nothing_begins() -> None:
+    job = coordinator(interval=seconds(0.02), min_pause=seconds(0.015))
+    job.do(job.planner.start_periodic())
+    for _ in range(3):
+        job.now_ms += 20
+        actions = job.planner.on_periodic_timer(job.now_ms, has_changed=False)
+        assert actions == [SetPeriodicTimer(20)]
+    assert not job.planner.is_engaged
+    # It counts as complete: the pause begins with it.
+    job.now_ms += 10
+    job.do(job.planner.on_periodic_timer(job.now_ms))
+    assert job.started == []
+    job.now_ms += 10
+    job.do(job.planner.on_periodic_timer(job.now_ms))
+    assert job.started == [1]
+    assert job.planner.is_engaged
+
+
 def test_nothing_begins_before_all_tasks_run() -> None:
     """SEM-209."""
     job = coordinator(interval=seconds(0.01))

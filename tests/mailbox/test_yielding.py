@@ -66,6 +66,33 @@ async def test_the_outer_mail_goes_on_when_the_inner_one_is_done() -> None:
     assert run.processor.metrics.mails_processed >= 3
 
 
+async def test_what_goes_on_behind_a_yield_is_a_step_of_its_own() -> None:
+    """What has seen the mailbox in between does not know what came of the rest."""
+    run = Run()
+    metrics, seen = run.processor.metrics, list[int]()
+
+    async def outer() -> None:
+        await run.executor.yield_to_mail()
+        seen.append(metrics.steps)
+
+    run.executor.execute(outer)
+    run.downstream.execute(lambda: seen.append(metrics.steps))
+    run.finish()
+    await run.loop()
+    inner, after = seen
+    assert after == inner + 1
+
+
+async def test_mail_that_changes_nothing_is_no_step() -> None:
+    run = Run()
+    seen = list[int]()
+    run.executor.execute(run.executor.disregard)
+    run.executor.execute(lambda: seen.append(run.processor.metrics.steps))
+    run.finish()
+    await run.loop()
+    assert seen == [1]
+
+
 async def test_an_inner_coroutine_may_yield_and_take_as_the_owner() -> None:
     run = Run()
 

@@ -45,6 +45,7 @@ class Task:
         outputs: Any = [self, self]
         chain: Any = self
         mailbox: Any = None
+        self.steps = 0
         self.checkpoints = TaskCheckpoints(
             TaskCheckpointing(
                 write=self.write,
@@ -55,6 +56,7 @@ class Task:
             TaskPlan([], writers=outputs),
             chain,
             self.capture,
+            lambda: self.steps,
             PreparedResults(),
             mailbox,
             self.spawn,
@@ -235,6 +237,30 @@ async def hear(task: Task, script: list[int | tuple[int, int]]) -> list[int]:
 async def test_a_completion_is_told_once_also_by_an_abort() -> None:
     """SEM-198. MB-71."""
     assert await hear(Task(), [3, (5, 3), (10, 8), 8]) == [3, 8]
+
+
+async def test_a_task_is_unchanged_from_a_complete_checkpoint_to_its_next_step() -> (
+    None
+):
+    task = Task()
+    unchanged = task.checkpoints.is_unchanged_since
+    # Nor was it restored from one that it has taken.
+    assert not unchanged(task.checkpoints.last_id)
+    await task.checkpoints.perform(barrier(1))
+    await task.settle()
+    assert not unchanged(1)
+    await hear(task, [1])
+    assert unchanged(1)
+    assert not unchanged(2)
+    task.steps += 1
+    assert not unchanged(1)
+    await task.checkpoints.perform(barrier(2))
+    assert not unchanged(2)
+    # Of one that is over in the meantime nothing is known but that.
+    task.checkpoints.decline(3, RuntimeError("not now"))
+    await hear(task, [2, 3])
+    assert not unchanged(2)
+    assert not unchanged(3)
 
 
 async def test_what_was_complete_before_the_start_is_not_told() -> None:

@@ -73,6 +73,33 @@ async def test_the_rest_of_a_buffer_is_not_forgotten_among_several_inputs(
     assert bench.log[7:] == ["2:x", "2:y", "2:z"]
 
 
+@pytest.mark.parametrize("inputs", [1, 2])
+async def test_whatever_is_read_is_a_step_of_the_task(bench: Any, inputs: int) -> None:
+    """And nothing else is: where it has read nothing, it has not changed."""
+    producers = [bench.input()[0] for _ in range(inputs)]
+    if inputs == 1:
+        bench.logged("a")
+    else:
+        bench.two_inputs()
+    bench.output()
+    bench.start()
+    await bench.settle()
+    steps = [bench.task._steps()]
+    for producer in producers:
+        ended = producer.partition.notify_end_of_data
+        for read, what in (
+            (producer.send, "a"),
+            (producer.watermark, 5),
+            (ended, StopMode.DRAIN),
+        ):
+            read(what)
+            await bench.settle()
+            steps.append(bench.task._steps())
+            await asyncio.sleep(60)
+            assert bench.task._steps() == steps[-1]
+    assert len(set(steps)) == 1 + 3 * inputs
+
+
 async def test_records_arrive_in_order_whatever_the_slices(bench: Any) -> None:
     (producer,) = bench.input()
     bench.logged("a")

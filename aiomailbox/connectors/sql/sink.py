@@ -198,6 +198,8 @@ class SqlWriter:
         random: Where the jitter of retries comes from.
     """
 
+    acts_on_records_only = True
+
     def __init__(
         self,
         database: SqlDatabase,

@@ -473,6 +473,12 @@ class AsyncMapOperator(CallsOperator):
         taken = self._take_rows(run, 0)
         return None if taken == len(run) else self._take_the_rest(run, taken)
 
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether it says in a journal what they may ask for, or the function wants to hear."""
+        has_journal = self._rows is not None and self._rows.journal is not None
+        return super().acts_at_checkpoints or has_journal
+
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
         """Say in the journal which of its entries the checkpoint may ask for."""
         # Before the barrier: what is appended after it belongs to the next checkpoint.

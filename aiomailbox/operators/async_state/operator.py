@@ -474,6 +474,11 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
         while self._queue.held >= self._places:
             await self._emitter.wait_for_change()
 
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether the function holds what belongs into its state, or wants to hear."""
+        return super().acts_at_checkpoints or self.function.life.fills_state
+
     def fill_state(self) -> None:
         """Let the function put what it holds into its state."""
         if self._rows is not None:

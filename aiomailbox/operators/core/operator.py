@@ -450,6 +450,17 @@ class Operator:
         self.fill_state()
         return self.capture()
 
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether a checkpoint does more with it than to keep what its task has done.
+
+        If not, its state changes only by what its task gives it to do, and where that is
+        nothing no checkpoint need ask it. One that overrides a hook of checkpoints
+        overrides this, too.
+        """
+        # A function may fill a list at any time: it needs no key for that.
+        return self.listener is not None or self.context.operator_state.is_used
+
     def settle_snapshots(self) -> None:
         """Be notified that a snapshot was taken, and may have been read already."""
 

@@ -63,6 +63,11 @@ class FunctionLife:
         acquire = getattr(self._function, "open", None)
         return None if acquire is None else self._enter(acquire(context))
 
+    @property
+    def fills_state(self) -> bool:
+        """Whether the function has ``snapshot_state``."""
+        return self._hooks.are_there
+
     def snapshot(self) -> None:
         """Let the function fill its state, if it has ``snapshot_state``."""
         self._hooks.snapshot()

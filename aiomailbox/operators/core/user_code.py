@@ -756,6 +756,11 @@ class FunctionHooks:
                 )
         self._function = function
 
+    @property
+    def are_there(self) -> bool:
+        """Whether the function has any."""
+        return self._function is not None
+
     def initialize(self, context: RuntimeContext) -> None:
         """Let the function get its state."""
         if self._function is not None:

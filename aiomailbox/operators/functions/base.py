@@ -248,6 +248,11 @@ class FunctionOperator(Operator):
             context.current_watermark = timestamp_ms
         return super().on_watermark(timestamp_ms)
 
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether the function holds what belongs into its state, or wants to hear."""
+        return super().acts_at_checkpoints or self._life.fills_state
+
     def fill_state(self) -> None:
         """Let the function put what it holds into its state."""
         if self._is_open:

@@ -420,7 +420,7 @@ class StatefulOperator(Operator):
         self._is_settling = True
         time = self.context.processing_time
         due = time.current_processing_time() + delay_ms
-        time.register_timer(due, partial(self._settle, delay_ms))
+        time.register_timer(due, partial(self._settle_later, delay_ms))
 
     def settle_snapshots(self) -> None:
         """Take away what snapshots cost that nobody reads any more; look again later."""
@@ -428,7 +428,11 @@ class StatefulOperator(Operator):
         if not self._is_settling:
             self._settle(_SETTLE_MS // 2)
 
-    def _settle(self, delay_ms: int, _timestamp_ms: int = 0) -> None:
+    def _settle_later(self, delay_ms: int, _timestamp_ms: int) -> None:
+        self.context.mailbox.disregard()
+        self._settle(delay_ms)
+
+    def _settle(self, delay_ms: int) -> None:
         self._is_settling = False
         layered = self.layered()
         left = _SETTLE_STEPS

@@ -39,7 +39,12 @@ from aiomailbox.state.operator_state import OperatorStateSnapshot, Redistributio
 
 
 class SinkWriter(Protocol):
-    """Writes records; one per subtask, called from its mailbox only."""
+    """Writes records; one per subtask, called from its mailbox only.
+
+    One that has nothing to flush and to prepare unless records came since the last
+    checkpoint says so with an attribute ``acts_on_records_only`` that is True: where
+    nothing has happened in a job, it is not called then.
+    """
 
     def write_run(self, run: Run, /) -> Pending:
         """Write records.
@@ -261,6 +266,12 @@ class SinkOperator(Operator):
         if pending is not None:
             return self._write_on(rest, pending)
         return self._failures.report() if self._failures.waiting else None
+
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether the writer is flushed, or the function wants to hear of them."""
+        needs_records = getattr(self._writer, "acts_on_records_only", False)
+        return super().acts_at_checkpoints or not needs_records
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
         """Flush the writer and hand over what it prepared."""

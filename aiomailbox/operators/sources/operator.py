@@ -749,6 +749,12 @@ class SourceOperator(Operator):
         self._outputs.end()
         return self._emit_progress()
 
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether the reader wants to know of them; it moves by polls only."""
+        hooks = ("prepare_snapshot", "notify_checkpoint_complete")
+        return any(hasattr(self._reader, hook) for hook in hooks)
+
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> Pending:
         """Tell the reader, if it wants to know, which checkpoint `snapshot` is for."""
         prepare = getattr(self._reader, "prepare_snapshot", None)

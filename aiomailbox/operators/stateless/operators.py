@@ -414,6 +414,11 @@ class FusedOperator(Operator):
         for part in self.parts:
             part.record_latency(marker)
 
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether one of the operators does."""
+        return any(part.acts_at_checkpoints for part in self.parts)
+
     def notify_checkpoint_complete(self, checkpoint_id: int) -> Pending:
         """Notify each of the operators."""
         told = [(part, checkpoint_id) for part in self.parts if part.listener]
