@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from aiomailbox.api.build import check_max_parallelism, check_name, key_selector
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.errors import UsageError
+from aiomailbox.errors import InvalidArgumentError, UsageError
 from aiomailbox.exchange.writer import (
     CustomPartitioner,
     ForwardPartitioner,
@@ -20,7 +20,7 @@ from aiomailbox.exchange.writer import (
     ShufflePartitioner,
 )
 from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transformation
-from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.core.user_code import caller_location, check_function
 from aiomailbox.policies.arguments import check_count
 
 if TYPE_CHECKING:
@@ -66,7 +66,9 @@ class Placed(Generic[T]):
         """Send each record to the subtask that ``partitioner(key, count)`` returns."""
         check_function(partitioner, "partitioner", arity=2)
         selector = key_selector(key, (), self._origins)
-        return self._partitioned(CustomPartitioner(partitioner, selector))
+        return self._partitioned(
+            CustomPartitioner(partitioner, selector, caller_location())
+        )
 
     def name(self, name: str) -> Self:
         """Return the stream with a name for the operator that made it.
@@ -87,11 +89,19 @@ class Placed(Generic[T]):
         return self._changed(f".uid({uid!r})", uid=check_name(uid, "uid"))
 
     def set_parallelism(self, parallelism: int) -> Self:
-        """Return the stream with so many subtasks of the operator that made it."""
-        return self._changed(
-            f".set_parallelism({parallelism!r})",
-            parallelism=check_count(parallelism, "parallelism"),
-        )
+        """Return the stream with so many subtasks of the operator that made it.
+
+        Raises:
+            InvalidArgumentError: If the operator has fewer in any case.
+        """
+        count, item = check_count(parallelism, "parallelism"), self._operator
+        if item.parallelism_max is not None and count > item.parallelism_max:
+            raise InvalidArgumentError(
+                "parallelism",
+                f"{item.name!r} has at most {item.parallelism_max}",
+                "Leave it out here, and set it for the operators that follow.",
+            )
+        return self._changed(f".set_parallelism({parallelism!r})", parallelism=count)
 
     def set_max_parallelism(self, max_parallelism: int) -> Self:
         """Return the stream with so many key groups of the operator that made it."""

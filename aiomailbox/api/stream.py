@@ -79,7 +79,7 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.fields import RecordFields, is_expression, why_rows
-from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.operators.core.user_code import caller_location, check_function
 from aiomailbox.operators.functions.base import held_back
 from aiomailbox.operators.functions.contexts import ProcessContext
 from aiomailbox.operators.functions.process import (
@@ -957,7 +957,7 @@ class KeyedStream(Keyed[K, T], DataStream[T]):  # type: ignore[misc]
     def __init__(
         self, definition: JobDefinition, origins: list[Origin], key: Callable[[T], K]
     ) -> None:
-        by_key = KeyGroupPartitioner(key, _ANY_MAX_PARALLELISM)
+        by_key = KeyGroupPartitioner(key, _ANY_MAX_PARALLELISM, line=caller_location())
         super().__init__(
             definition,
             [replace(origin, partitioner=by_key) for origin in origins],

@@ -11,7 +11,7 @@ from typing import Final
 
 from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, refuse_home
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
 from aiomailbox.storage.local import PRIVATE
 
@@ -147,6 +147,8 @@ class CheckpointConfig:
                 raise WrongTypeError(
                     name, f"{place!r} is not a path", "Give a str or a Path."
                 )
+            if place is not None:
+                refuse_home(place, name)
         self._check_unaligned()
 
     def __str__(self) -> str:

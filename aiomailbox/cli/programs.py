@@ -242,6 +242,9 @@ def _environment(target: str) -> StreamExecutionEnvironment:
     module_name, _, name = target.partition(":")
     if not name:
         _refuse(f"{target!r} names no pipeline: write module:name")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        _refuse(f"{module_name!r} is a file: name its module, as in {dotted}:{name}")
     # As ``python -m`` does.
     sys.path.insert(0, "")
     try:
@@ -254,8 +257,19 @@ def _environment(target: str) -> StreamExecutionEnvironment:
         sys.path.remove("")
     found = getattr(module, name, None)
     if found is None:
-        sys.stderr.write(f"module {module_name!r} has no {name!r}\n")
+        there = [
+            each
+            for each, value in vars(module).items()
+            if isinstance(value, StreamExecutionEnvironment)
+        ]
+        known = f"; its environments: {', '.join(there)}" if there else ""
+        sys.stderr.write(f"module {module_name!r} has no {name!r}{known}\n")
         raise typer.Exit(ExitCode.NOTHING)
+    if inspect.iscoroutinefunction(found):
+        _refuse(
+            f"{target} is an async function, which runs a job of its own: start it with "
+            "Python, or name an environment, or a function that describes a pipeline"
+        )
     if callable(found):
         env = StreamExecutionEnvironment()
         with _errors_of_the_program():

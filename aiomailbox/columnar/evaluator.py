@@ -10,6 +10,7 @@ of them it cannot be bound.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import groupby, islice, product
@@ -312,13 +313,18 @@ _NO_MATCH: Final = "No match for FieldRef.Name("
 _NO_INNER: Final = "No match for FieldRef.Nested(FieldRef.Name("
 
 
+# A text in an expression, and a comparison with what is never there.
+_QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
+_WITH_NULL: Final = re.compile(r" (==|!=|<|<=|>|>=) null\[")
+
+
 def check_expression(value: Any, parameter: str) -> pc.Expression:
     """Return ``value`` if it is an expression over named fields.
 
     Raises:
         WrongTypeError: If it is no expression.
-        InvalidArgumentError: If it names a field by its place, or calls a function that
-            Arrow does not have, or that needs more than one record.
+        InvalidArgumentError: If it names a field by its place, compares with None, or calls
+            a function that Arrow does not have, or that needs more than one record.
 
     Example:
         >>> check_expression(pc.field("price") * 2, "total")
@@ -335,6 +341,12 @@ def check_expression(value: Any, parameter: str) -> pc.Expression:
             parameter,
             f"{value} refers to a field by its position",
             'Name it: pyarrow.compute.field("price").',
+        )
+    if _WITH_NULL.search(_QUOTED.sub("", str(value))):
+        raise InvalidArgumentError(
+            parameter,
+            f"{value} compares with None, which is never true",
+            'Write pyarrow.compute.field("price").is_null(), or ~ before it.',
         )
     parts = parts_of(value)
     for key, name in () if parts is None else parts.entries:

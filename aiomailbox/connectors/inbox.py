@@ -535,18 +535,18 @@ class Answers:
 
 
 class _AnswerWriter(ImmediateWriter):
-    __slots__ = ("_name",)
+    __slots__ = ("_context",)
 
     def __init__(self, context: RuntimeContext) -> None:
-        self._name: str = context.operator_name
+        self._context = context
 
     def write_run(self, run: Run) -> Pending:
-        """Return each answer to its asker; one that is not waited for is dropped."""
+        """Return each answer to its asker; count those that are not waited for."""
         number, asked = -1, _NOBODY
         for value in run.values:
             if type(value) is not Answer:
                 raise WrongTypeError(
-                    f"operator {self._name!r}",
+                    f"operator {self._context.operator_name!r}",
                     f"{type(value).__name__} is not an answer",
                     "Emit question.answer(value), which says whose answer it is.",
                 )
@@ -558,6 +558,8 @@ class _AnswerWriter(ImmediateWriter):
             found = asked.get(value.number)
             if found is not None and not found[0].done():
                 found[0].set_result(value.value)
+            else:
+                self._context.metrics.counter("answers_dropped").add(1)
         return None
 
 

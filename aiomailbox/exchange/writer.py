@@ -41,6 +41,8 @@ class Partitioner:
         name: As `explain` prints it.
         is_broadcast: Every record goes to every channel.
         is_pointwise: A producer is connected to some of the consumers only.
+        line: The user's call that gave its functions, as ``file:line``; "" if there is
+            none.
 
     Concept:
         Flink, ``StreamPartitioner``.
@@ -49,6 +51,7 @@ class Partitioner:
     name: ClassVar[str]
     is_broadcast: ClassVar[bool] = False
     is_pointwise: ClassVar[bool] = False
+    line: str = ""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
@@ -208,6 +211,7 @@ class CustomPartitioner(Partitioner):
     Args:
         function: Called with a key and the number of channels; returns a channel.
         key: Returns the key of a value.
+        line: The user's call that gave both.
 
     Example:
         >>> partitioner = CustomPartitioner(lambda key, count: key % count, abs)
@@ -218,14 +222,18 @@ class CustomPartitioner(Partitioner):
     name = "CUSTOM"
 
     def __init__(
-        self, function: Callable[[Any, int], int], key: Callable[[Any], Any]
+        self,
+        function: Callable[[Any, int], int],
+        key: Callable[[Any], Any],
+        line: str = "",
     ) -> None:
         self.function = function
         self.key = key
+        self.line = line
 
     def fresh(self, random: Random) -> Partitioner:
         """Return a partitioner for one writer."""
-        return type(self)(self.function, self.key)
+        return type(self)(self.function, self.key, self.line)
 
     def _split(self, run: Run, channel_count: int) -> list[tuple[int, Run]]:
         function, key = self.function, self.key
@@ -241,6 +249,7 @@ class KeyGroupPartitioner(Partitioner):
         key: Returns the key of a value.
         max_parallelism: Number of key groups.
         consumer: The keyed operator, as errors name it.
+        line: The user's call that gave the key.
 
     All that are made by `fresh` of one hold their keys to one type.
 
@@ -256,17 +265,22 @@ class KeyGroupPartitioner(Partitioner):
     name = "HASH"
 
     def __init__(
-        self, key: Callable[[Any], Any], max_parallelism: int, consumer: str = ""
+        self,
+        key: Callable[[Any], Any],
+        max_parallelism: int,
+        consumer: str = "",
+        line: str = "",
     ) -> None:
         self.key = key
         self.max_parallelism = max_parallelism
         self.consumer = consumer
+        self.line = line
         self._agreement = KeyTypeAgreement()
         self._assigner: KeyGroupAssigner | None = None
 
     def fresh(self, random: Random) -> Partitioner:
         """Return a partitioner for one writer, with a cache of its own."""
-        made = type(self)(self.key, self.max_parallelism, self.consumer)
+        made = type(self)(self.key, self.max_parallelism, self.consumer, self.line)
         made._agreement = self._agreement
         return made
 

@@ -290,8 +290,9 @@ def _parallelism(item: Transformation, default: int, known: dict[int, int]) -> i
 def _decide_partitioner(edge: Edge, *, explicit: bool) -> None:
     if isinstance(edge.partitioner, KeyGroupPartitioner):
         # Only here it is known how many key groups the target has.
+        given, target = edge.partitioner, edge.target
         edge.partitioner = KeyGroupPartitioner(
-            edge.partitioner.key, edge.target.max_parallelism, edge.target.name
+            given.key, target.max_parallelism, target.name, given.line
         )
         return
     if edge.source.parallelism == edge.target.parallelism:

@@ -422,6 +422,13 @@ _OPERATOR_METRICS: Final = (
         "Records that came before there was anything to combine them with.",
     ),
     Metric(
+        "answers_dropped",
+        _COUNTER,
+        "records",
+        _SUM,
+        "Answers that nobody waits for: the question has timed out, or has an answer.",
+    ),
+    Metric(
         "partial_matches_dropped",
         _COUNTER,
         "matches",

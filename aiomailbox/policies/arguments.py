@@ -47,18 +47,38 @@ def check_number(
     return value
 
 
+def refuse_home(path: str | os.PathLike[str], parameter: str) -> str:
+    """Return a path as text, unless it begins with the ``~`` of a shell.
+
+    Raises:
+        InvalidArgumentError: If it does: it would be a directory of that name here.
+
+    Example:
+        >>> refuse_home("rows", "path")
+        'rows'
+    """
+    text = os.fspath(path)
+    if text == "~" or text.startswith("~/"):
+        raise InvalidArgumentError(
+            parameter,
+            f"{text!r} begins with ~, which stands for a home directory only in a shell",
+            f"Write Path.home() / {text[2:]!r}, or os.path.expanduser({text!r}).",
+        )
+    return text
+
+
 def local_path(path: str | os.PathLike[str], parameter: str) -> Path:
     """Return a path of this machine.
 
     Raises:
         InvalidArgumentError: If it is a URL, which as a path would be a directory of
-            that name here.
+            that name here; or as `refuse_home`.
 
     Example:
         >>> local_path("rows", "path")
         PosixPath('rows')
     """
-    text = os.fspath(path)
+    text = refuse_home(path, parameter)
     if "://" in text:
         raise InvalidArgumentError(
             parameter,

@@ -67,6 +67,29 @@ def place_of_error(error: BaseException) -> FailurePlace:
     return place
 
 
+def name_call(error: BaseException, graph: JobGraph) -> None:
+    """Let an error in no line of the user's name the call that made its operator.
+
+    Args:
+        error: It may name an operator; one of several of its name is not told from them.
+        graph: The job.
+    """
+    place = place_of_error(error)
+    if place.operator is None or place.location:
+        return
+    lines = {
+        node.transformation.line
+        for vertex in graph.vertices
+        for node in vertex.nodes
+        if (node.name, node.transformation.uid) == (place.operator, place.uid)
+    }
+    if len(lines) == 1:
+        found: Any = error
+        # An error of the user's may have no room for it.
+        with suppress(AttributeError):
+            found.location = lines.pop()
+
+
 def job_failure(
     job: str, cause: BaseException, engine_traceback: str, remark: str = ""
 ) -> JobFailedError:

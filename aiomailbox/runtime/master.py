@@ -46,6 +46,7 @@ from aiomailbox.runtime.failures import (
     FirstError,
     PoisonWatch,
     job_failure,
+    name_call,
     place_of_error,
     shorten,
 )
@@ -733,6 +734,7 @@ class JobMaster:
             self.lifecycle.advance(JobState.RESTARTING)
             self._warn_of_restart(error)
         else:
+            name_call(error, self.graph)
             if self._failure.error is None:
                 self._failure_report.keep(error, self._restarts)
             self._failure.add(error)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 
 from aiomailbox.clock import Clock
@@ -22,35 +30,80 @@ from aiomailbox.state.snapshot import IMMUTABLE_TYPES, Entries, copy_content
 NO_KEY: Any = object()
 
 
+# The call that is awaited for a key; the tasks that it starts inherit it.
+_CALL: Final[ContextVar[object]] = ContextVar("aiomailbox call", default=None)
+
+
 class CurrentKey:
     """The key of a store that state objects refer to.
+
+    Theory of operation: while a function is awaited for a key, other tasks run. Those
+    that it has started may use its key; those that its call for another record has
+    started may not. So `key` is `NO_KEY` meanwhile, and `required`, which is asked then,
+    looks at who asks. A function that returns at once pays nothing for this.
 
     Attributes:
         key: The key, or `NO_KEY`.
         place: The operator, as errors name it; "" if it is not known.
     """
 
-    __slots__ = ("key", "place")
+    __slots__ = ("_awaited", "_call", "key", "place")
 
     def __init__(self) -> None:
         self.key: Any = NO_KEY
         self.place: str = ""
+        self._awaited: Any = NO_KEY
+        self._call: object = None
 
-    def required(self) -> Any:
+    @property
+    def is_none(self) -> bool:
+        """Whether there is no key, not even one of a call that is awaited."""
+        return self.key is NO_KEY and self._awaited is NO_KEY
+
+    def enter_again(self, key: Any) -> None:
+        """Let a key be current again, within the call for it."""
+        # One that is awaited has its key, whatever comes in between.
+        self.key = NO_KEY if self._call is not None or key is None else key
+
+    async def own(self, pending: Awaitable[None]) -> None:
+        """Await a call: the key is its own, and that of the tasks that it starts."""
+        before, outer = (self.key, self._awaited, self._call), _CALL.get()
+        call = object()
+        self.key, self._awaited, self._call = NO_KEY, self.key, call
+        _CALL.set(call)
+        try:
+            await pending
+        finally:
+            self.key, self._awaited, self._call = before
+            _CALL.set(outer)
+
+    def required(self, use: str = "keyed state was used") -> Any:
         """Return the key.
 
+        Args:
+            use: What it is for, as the error says it.
+
         Raises:
-            StateError: If there is none.
+            StateError: If there is none, or it is not that of the task that asks.
         """
-        if self.key is NO_KEY:
-            place = f"{self.place}: " if self.place else ""
+        if self.key is not NO_KEY:
+            return self.key
+        place = f"{self.place}: " if self.place else ""
+        remedy = "Await in the function what it starts, or use process_async."
+        if self._awaited is NO_KEY:
             raise StateError(
-                f"{place}keyed state was used while no key is current. It can be used "
-                "while a record or a timer of a keyed stream is processed: not in open() "
-                "or close(), and not in a task or callback that goes on when the function "
-                "has returned. Await in the function what it starts, or use process_async."
+                f"{place}{use} while no key is current. That is possible while a record "
+                "or a timer of a keyed stream is processed: not in open() or close(), and "
+                "not in a task or callback that goes on when the function has returned. "
+                f"{remedy}"
             )
-        return self.key
+        # A callback from elsewhere, and a thread, belong to no call: they are trusted.
+        if _CALL.get() not in (None, self._call):
+            raise StateError(
+                f"{place}{use} by a task that the call for another record has started: "
+                f"the current key is not its own. {remedy}"
+            )
+        return self._awaited
 
 
 class ContentTable(Protocol):

@@ -220,6 +220,19 @@ def check_same_state(first: StateDescriptor, second: StateDescriptor) -> None:
     )
 
 
+def refuse_second(first: StateDescriptor, second: StateDescriptor) -> None:
+    """Raise if two descriptors, where each stands for a state of its own, have one name.
+
+    Raises:
+        StateError: Unless both are the same object.
+    """
+    if first is not second:
+        raise StateError(
+            f"two descriptors are called {second.name!r}: both would stand for one "
+            "content. Give the second state a name of its own, or use one descriptor."
+        )
+
+
 def check_max_parallelism(snapshot: KeyedStateSnapshot, max_parallelism: int) -> None:
     """Raise if a snapshot was made with another number of key groups."""
     if snapshot.max_parallelism != max_parallelism:

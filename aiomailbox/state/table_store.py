@@ -56,6 +56,7 @@ from aiomailbox.state.store import (
     UnmatchedState,
     ValueState,
     check_max_parallelism,
+    refuse_second,
     refuse_ttl,
 )
 from aiomailbox.typevars import InT, MapKeyT, OutT, ValueT
@@ -162,6 +163,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         clock: Read only for state with a time to live.
 
     Attributes:
+        current: The key that state objects refer to, and who may use it.
         restored_key: One of the keys that were restored, None if there was none.
 
     Concept:
@@ -174,7 +176,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         self._max_parallelism = max_parallelism
         self._key_group_range = key_group_range
         self._clock = clock
-        self._current = CurrentKey()
+        self.current: CurrentKey = CurrentKey()
         self._sweeps: dict[int, Sweep] = {}
         self._lent: dict[str, Lent] = {}
         self._registry: StateRegistry[TableT] = StateRegistry(self._new_table)
@@ -187,19 +189,19 @@ class KeyedStateStore(ABC, Generic[TableT]):
         Raises:
             StateError: If no key is set.
         """
-        return self._current.required()
+        return self.current.required()
 
     def used_by(self, place: str) -> None:
         """Let errors name the operator whose state this is."""
-        self._current.place = place
+        self.current.place = place
 
     def set_current_key(self, key: Any) -> None:
         """Make ``key`` the key that state objects refer to; None for no key."""
-        self._current.key = NO_KEY if key is None else key
+        self.current.key = NO_KEY if key is None else key
 
     def leave(self) -> None:
         """Let no key be current, and let go of lists that were returned."""
-        self._current.key = NO_KEY
+        self.current.key = NO_KEY
         for lent in self._lent.values():
             lent.look()
 
@@ -260,7 +262,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         Raises:
             StateError: If the state is of a kind that cannot be merged.
         """
-        key = self._current.required()
+        key = self.current.required()
         table = self._namespaced(descriptor)
         expiry = self._expiry(descriptor, target)
         if expiry is None:
@@ -379,15 +381,21 @@ class KeyedStateStore(ABC, Generic[TableT]):
         """Be notified that contents of a snapshot were put into a table."""
 
     def _cell(self, descriptor: StateDescriptor, namespace: Any) -> Cell:
-        table = self._table(descriptor, namespaced=namespace is not VOID)
-        return Cell(self._current, table, namespace)
+        place = descriptor.name, namespace is not VOID
+        known = self._registry.entries.get(place)
+        first = None if known is None else known.descriptor
+        table = self._table(descriptor, namespaced=place[1])
+        # In open(): a function may describe its state anew with each record.
+        if first is not None and self.current.is_none:
+            refuse_second(first, descriptor)
+        return Cell(self.current, table, namespace)
 
     def lent(self, descriptor: StateDescriptor) -> Lent:
         """Return what knows the object that a state has returned last."""
         name = descriptor.name
         lent = self._lent.get(name)
         if lent is None:
-            lent = self._lent[name] = Lent(name, self._current)
+            lent = self._lent[name] = Lent(name, self.current)
         return lent
 
     def _expiring_cell(

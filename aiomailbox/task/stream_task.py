@@ -209,9 +209,11 @@ def place_of(frames: Iterable[FrameType], otherwise: str) -> str:
     links = [frame.f_locals.get("link") for frame, _ in stack]
     contexts = [link.operator.context for link in links if isinstance(link, Link)]
     owner = owner_of(frame for frame, _ in stack)
-    if owner is None and contexts:
-        owner = contexts[-1].operator_name, contexts[-1].uid
-    return f"in {named_operator(*owner) if owner else otherwise} at {_line(stack)}"
+    if owner is not None:
+        otherwise = named_operator(owner.operator, owner.uid)
+    elif contexts:
+        otherwise = named_operator(contexts[-1].operator_name, contexts[-1].uid)
+    return f"in {otherwise} at {_line(stack)}"
 
 
 def places_of(tasks: Iterable[asyncio.Task[Any]], otherwise: str) -> str:
@@ -259,8 +261,6 @@ def name_place(error: BaseException) -> BaseException:
     interpreter means by something else than an error, such as the cancellation of what
     was awaited, becomes a `UserFunctionError`; others get a note.
     """
-    if isinstance(error, UserFunctionError):
-        return error
     cause: BaseException = error
     if isinstance(error, MailFailedError) and error.__cause__ is not None:
         cause = error.__cause__
@@ -268,15 +268,26 @@ def name_place(error: BaseException) -> BaseException:
     owner = owner_of(frame for frame, _ in stack)
     if owner is None:
         return error
+    if isinstance(error, UserFunctionError):
+        if error.operator == owner.operator:
+            error.location = error.location or owner.line
+        return error
     line = _line(stack)
+    if owner.line and not is_users(line):
+        # Nothing of the user's ran: the call that made the operator.
+        line = owner.line
     if cause is error and (isinstance(error, Exception) or ends_program(error)):
         # A line of the library's own would not lead to the mistake.
         where = "" if is_own_line(line) else f" at {line}"
-        add_note(error, f"in {named_operator(*owner)}{where}")
-        if isinstance(error, AioMailboxError) and error.operator is None:
-            error.operator, error.uid = owner
+        add_note(error, f"in {named_operator(owner.operator, owner.uid)}{where}")
+        if isinstance(error, AioMailboxError):
+            if error.operator is None:
+                error.operator, error.uid = owner.operator, owner.uid
+            found: Any = error
+            if where and error.operator == owner.operator:
+                found.location = getattr(error, "location", None) or line
         return error
-    named = UserFunctionError(*owner, line, cause)
+    named = UserFunctionError(owner.operator, owner.uid, line, cause)
     named.__cause__ = cause
     return named
 

@@ -15,7 +15,11 @@ from typing import Any
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
-from aiomailbox.operators.core.fields import RecordFields, field_or_function
+from aiomailbox.operators.core.fields import (
+    FieldSelector,
+    RecordFields,
+    field_or_function,
+)
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import (
     CallableKind,
@@ -66,6 +70,13 @@ class SidedKey:
             field_or_function(where, "where"),
             field_or_function(equal_to, "equal_to"),
         )
+
+    def __str__(self) -> str:
+        where, equal_to = (
+            str(key) if isinstance(key, FieldSelector) else describe(key)
+            for key in self._keys
+        )
+        return f"where({where}).equal_to({equal_to})"
 
     def of_side(self, side: int) -> Callable[[Any], Any]:
         """Return the key of the first stream for 0, of the second for 1."""

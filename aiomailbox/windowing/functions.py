@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar, Generic
 
-from aiomailbox.errors import OverdraftCeilingError, StateError, WrongTypeError
+from aiomailbox.errors import (
+    BadResultError,
+    OverdraftCeilingError,
+    StateError,
+    WrongTypeError,
+)
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import STATE_OF_ELSEWHERE, Context
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import (
+    TAKEN_APART,
     CallableKind,
     callable_kind,
     check_function,
     describe,
+    taken_apart,
 )
 from aiomailbox.operators.functions.base import (
     check_function_object,
@@ -127,6 +134,10 @@ class ProcessWindowContext(Context, Generic[WindowT]):
         """Return wall-clock time, milliseconds since the epoch."""
         return self._context.processing_time.current_processing_time()
 
+    def own(self, pending: Awaitable[None]) -> Awaitable[None]:
+        """Return what awaits a call, whose tasks alone may use the window's key."""
+        return self._context.keyed_state.current.own(pending)
+
     @property
     def window_state(self) -> WindowState:
         """State of this key and window; clear it in `ProcessWindowFunction.clear`.
@@ -211,6 +222,8 @@ class ApplyFunction(ProcessWindowFunction):
         arity: With how many arguments it is called; a subclass does it.
     """
 
+    verb: ClassVar[str] = "apply"
+
     def __init__(self, function: Callable[..., Any], *, arity: int = 3) -> None:
         self.function: Callable[..., Any] = check_function(
             function, "window_function" if arity == 3 else "function", arity=arity
@@ -233,6 +246,10 @@ class ApplyFunction(ProcessWindowFunction):
         return None
 
     def _collect(self, results: Any, out: Any) -> None:
+        if isinstance(results, TAKEN_APART):
+            raise BadResultError(
+                describe(self.function), *taken_apart(results, self.verb)
+            )
         if not hasattr(results, "__iter__"):
             raise WrongTypeError(
                 "window_function",

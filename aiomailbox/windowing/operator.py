@@ -60,9 +60,11 @@ from aiomailbox.windowing.time_window import (
     with_offset,
 )
 from aiomailbox.windowing.triggers import (
+    CountTrigger,
     TriggerContext,
     TriggerResult,
     check_result,
+    cuts_off_rest,
     needs_live_clock,
 )
 
@@ -163,6 +165,7 @@ class WindowEmitter:
         """Tell the window function that a window is over."""
         if self._function is None:
             return None
+        self._collector.timestamp = window.max_timestamp
         self._context.window = window
         pending: Pending = self._function.clear(self._context)
         return pending
@@ -218,7 +221,9 @@ class WindowEmitter:
             # The list is the function's own, its elements are not.
             records = elements.copy()
             pending = self._check.calling(records, self._function.process, *arguments)
-        return None if pending is None else collected(self._function.process, pending)
+        if pending is None:
+            return None
+        return self._context.own(collected(self._function.process, pending))
 
 
 # Applies ``on_error`` to windows whose function raised.
@@ -322,6 +327,7 @@ class WindowOperator(StatefulOperator):
         self._function = function
         self.listener = checkpoint_listener(function)
         self._trigger = spec.actual_trigger
+        self._cuts_off_rest = cuts_off_rest(self._trigger)
         self._is_event_time: bool = spec.assigner.is_event_time
         if not self._is_event_time:
             self.live_clock_need = f"windows of processing time ({spec.assigner!r})"
@@ -432,6 +438,9 @@ class WindowOperator(StatefulOperator):
 
     def finish(self) -> Pending:
         """Warn of windows that the end of input cuts off: their time has not come."""
+        if self._cuts_off_rest:
+            rests = self.context.keyed_state.namespaced(CountTrigger.SEEN).items()
+            self._tell_of_rest(sum(seen for _, _, seen in rests))
         if not self._is_event_time and self._timers.processing_time_timer_count:
             self.context.log.warning(
                 "the input ended before windows of processing time did: they are dropped",
@@ -724,6 +733,8 @@ class WindowOperator(StatefulOperator):
             windows.retire(window)
             self._keep(key, mapping)
         self._ask.window = window
+        if self._cuts_off_rest:
+            self._tell_of_rest(self._ask.get_reducing(CountTrigger.SEEN).get())
         try:
             self._trigger.clear(window, self._ask)
             pending = self._emitter.clear(window)
@@ -736,6 +747,10 @@ class WindowOperator(StatefulOperator):
         if pending is None:
             return None
         return self._finish_firing(pending, None, key, window, [])
+
+    def _tell_of_rest(self, count: int | None) -> None:
+        if count:
+            self.context.repeated.unfired(count)
 
     # None: nothing was added since it was purged, and then nothing is emitted.
     def _fire(self, key: Any, window: Any, state_window: Any) -> Pending:

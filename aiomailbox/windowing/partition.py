@@ -176,6 +176,8 @@ class PartitionWindowOperator(WindowOperator):
 class _OfRecords(ApplyFunction):
     """A function of the records of a partition."""
 
+    verb = "map_partition"
+
     def __init__(self, function: Callable[[list[Any]], Any]) -> None:
         super().__init__(function, arity=1)
 

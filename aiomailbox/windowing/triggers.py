@@ -291,7 +291,7 @@ class ProcessingTimeTrigger(Trigger):
 class CountTrigger(Trigger):
     """Fires for every ``count``-th record of a window.
 
-    The window never emits a rest below ``count`` at its end.
+    The window never emits a rest below ``count`` at its end: a warning says so.
 
     Args:
         count: At least 1.
@@ -300,7 +300,8 @@ class CountTrigger(Trigger):
         Flink, ``CountTrigger``.
     """
 
-    _SEEN: Final = ReducingStateDescriptor("trigger-count", add)
+    SEEN: Final = ReducingStateDescriptor("trigger-count", add)
+    """How many records have come to a window since it has fired; none for 0."""
 
     def __init__(self, count: int) -> None:
         self.count: int = check_count(count, "count")
@@ -317,7 +318,7 @@ class CountTrigger(Trigger):
         self, value: Any, timestamp: int | None, window: Window, context: TriggerContext
     ) -> TriggerResult:
         """Count the record, and fire when the count is reached."""
-        seen = context.get_reducing(self._SEEN)
+        seen = context.get_reducing(self.SEEN)
         seen.add(1)
         if (seen.get() or 0) >= self.count:
             seen.clear()
@@ -326,11 +327,11 @@ class CountTrigger(Trigger):
 
     def on_merge(self, window: Window, context: TriggerContext) -> None:
         """Add up the counts."""
-        context.merge_state(self._SEEN)
+        context.merge_state(self.SEEN)
 
     def clear(self, window: Window, context: TriggerContext) -> None:
         """Clear the count."""
-        context.get_reducing(self._SEEN).clear()
+        context.get_reducing(self.SEEN).clear()
 
 
 class PurgingTrigger(Trigger):
@@ -598,6 +599,18 @@ def innermost(trigger: Trigger) -> Trigger:
     while isinstance(trigger, PurgingTrigger | ProcessingTimeoutTrigger):
         trigger = trigger.inner
     return trigger
+
+
+def cuts_off_rest(trigger: Trigger) -> bool:
+    """Say whether a trigger fires for full counts only, and `CountTrigger.SEEN` has the rest."""
+    while isinstance(trigger, PurgingTrigger | ProcessingTimeoutTrigger):
+        if (
+            isinstance(trigger, ProcessingTimeoutTrigger)
+            and not trigger.clear_on_timeout
+        ):
+            return False
+        trigger = trigger.inner
+    return isinstance(trigger, CountTrigger)
 
 
 def needs_live_clock(trigger: Trigger) -> bool:

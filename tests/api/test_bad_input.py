@@ -491,7 +491,7 @@ class OneState(Quiet, am.KeyedProcessFunction):
     first = am.ValueStateDescriptor("seen", int)
 
     def __init__(self) -> None:
-        self.second = am.ValueStateDescriptor("seen", int)
+        self.second = self.first
 
 
 class OtherState(OneState):

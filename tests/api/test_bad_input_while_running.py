@@ -305,8 +305,10 @@ async def test_no_line_of_the_library_passes_for_the_user_s(
     assert "'culprit'" in str(caught.value)
     cause = caught.value.__cause__
     assert cause is not None
-    notes = [note for note in cause.__notes__ if "operator" in note]
-    assert notes == ["in operator 'culprit'"]
+    call = f"{__file__}:{build.__code__.co_firstlineno}"
+    notes = {note for note in cause.__notes__ if "operator" in note}
+    assert notes <= {"in operator 'culprit'", f"in operator 'culprit' at {call}"}
+    assert __file__ in str(caught.value.location)
 
 
 async def test_a_bad_gap_is_the_record_s_failure_where_records_may_fail(

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import gzip
 import inspect
 import json
+import re
 import sqlite3
+import statistics
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter, mod
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pyarrow.compute as pc
 import pytest
 
 import aiomailbox as am
 from aiomailbox.errors import UsageError
 
 Env = am.StreamExecutionEnvironment
+field = pc.field("price")
 
 
 def stream_of(*values: Any) -> Any:
@@ -473,6 +480,11 @@ async def test_an_event_time_that_is_none_names_the_function_that_gave_it() -> N
     assert Path(__file__).name in str(failed.value.location)
 
 
+TIMES = am.WatermarkStrategy.for_monotonous_timestamps()
+LATER = TIMES.with_timestamp_assigner(lambda record: 1)
+LOADED = TIMES.with_timestamp_assigner(json.loads)
+TAKEN = TIMES.with_timestamp_assigner(itemgetter(0))
+
 # One line each: a lambda is on the line of the calls in it.
 CALLS_OF_A_LIBRARY: list[Callable[[Any], Any]] = [
     lambda stream: stream.map(json.loads),
@@ -483,6 +495,13 @@ CALLS_OF_A_LIBRARY: list[Callable[[Any], Any]] = [
     lambda stream: stream.flat_map(json.loads),
     lambda stream: stream.map(json.loads, run_in="thread"),
     lambda stream: stream.key_by(json.loads).reduce(max),
+    lambda stream: stream.key_by(json.loads).reduce(max).set_parallelism(2),
+    lambda stream: stream.partition_custom(mod, str).map(str).set_parallelism(2),
+    lambda stream: stream.assign_timestamps_and_watermarks(LOADED),
+    lambda stream: stream.assign_timestamps_and_watermarks(TAKEN),
+    lambda stream: stream.map_async(asyncio.sleep),
+    lambda stream: stream.key_by(str).aggregate(am.sum_(json.loads)),
+    lambda stream: stream.full_window_partition().map_partition(statistics.mean),
 ]
 
 
@@ -778,3 +797,338 @@ async def test_timers_of_the_clock_that_the_end_of_input_cuts_off_are_told(
     stream = stream_of({"k": 1, "at": at}).key_by("k").process(PlansOne())
     assert await stream.collect() == ([] if at is None else [1])
     assert told_in(caplog, "before timers of processing time were due") == (at is None)
+
+
+class TwiceDescribed(am.KeyedProcessFunction):
+    seen = am.ValueStateDescriptor("n", int)
+    held = am.ValueStateDescriptor("n", int)
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None: ...
+
+
+class TwiceAsked(am.KeyedProcessFunction):
+    def open(self, context: Any) -> None:
+        self.seen = context.keyed_state.get_value(am.ValueStateDescriptor("n", int))
+        self.held = context.keyed_state.get_value(am.ValueStateDescriptor("n", int))
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None: ...
+
+
+class TwiceAskedAwaited(am.KeyedAsyncProcessFunction):
+    open = TwiceAsked.open
+
+    async def process_element(self, value: Any, context: Any, out: Any) -> None: ...
+
+
+def test_two_descriptors_of_one_name_are_refused_where_the_function_is_given() -> None:
+    with pytest.raises(am.StateError, match=r"'n': .* a name of its own"):
+        stream_of(1).key_by(str).process(TwiceDescribed())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda keyed: keyed.process(TwiceAsked()),
+        lambda keyed: keyed.process_async(TwiceAskedAwaited()),
+    ],
+)
+async def test_two_states_of_one_name_are_refused_where_the_second_is_made(
+    build: Callable[[Any], Any],
+) -> None:
+    with pytest.raises(am.JobFailedError, match=r"'n': .* a name of its own") as failed:
+        await build(stream_of(1).key_by(str)).collect()
+    line = inspect.getsourcelines(TwiceAsked.open)[1] + 2
+    assert failed.value.location == f"{__file__}:{line}"
+
+
+ONE = am.ValueStateDescriptor("n", int, default=0)
+
+
+class Once(am.KeyedProcessFunction):
+    """Uses one descriptor for two objects, and describes another state anew each time."""
+
+    def open(self, context: Any) -> None:
+        self.seen = context.keyed_state.get_value(ONE)
+        self.same = context.keyed_state.get_value(ONE)
+
+    def process_element(self, value: Any, context: Any, out: Any) -> None:
+        kept = context.keyed_state.get_list(am.ListStateDescriptor("kept", int))
+        kept.add(value)
+        self.seen.update(self.same.value() + len(kept.get()))
+        out.collect(self.seen.value())
+
+
+class OnceAwaited(Once):
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        super().process_element(value, context, out)
+
+
+@pytest.mark.parametrize("kind", [Once, OnceAwaited])
+async def test_a_state_that_is_described_anew_with_each_record_is_one(
+    kind: type[Once],
+) -> None:
+    assert await stream_of(1, 1).key_by(str).process(kind()).collect() == [1, 3]
+
+
+async def test_a_task_of_another_windows_call_has_no_key_while_a_call_is_awaited() -> (
+    None
+):
+    seen = am.ListStateDescriptor("seen", int)
+
+    class Overlapping(am.ProcessWindowFunction):
+        def open(self, context: Any) -> None:
+            self.second = asyncio.Event()
+
+        async def process(
+            self, key: Any, context: Any, elements: Any, out: Any
+        ) -> None:
+            kept = context.global_state.get_list(seen)
+            if key == "1":
+                self.late = asyncio.create_task(self.go_on(kept))
+            else:
+                self.second.set()
+                with pytest.raises(am.StateError, match="another record"):
+                    await self.late
+            kept.add(key)
+            await asyncio.sleep(0)
+            out.collect(kept.get())
+
+        async def go_on(self, kept: Any) -> None:
+            await self.second.wait()
+            kept.add("late")
+
+    windows = stream_of(1, 2).key_by(str).count_window(1)
+    assert await windows.process(Overlapping()).collect() == [["1"], ["2"]]
+
+
+class UsesState(am.KeyedProcessFunction):
+    """Uses its state, or its collector, in a wrong way."""
+
+    def __init__(self, use: Callable[[Any, Any], Any]) -> None:
+        self.use = use
+
+    def open(self, context: Any) -> None:
+        self.state = context.keyed_state.get_value(am.ValueStateDescriptor("n", int))
+
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:  # type: ignore[override]
+        result = self.use(self.state, out)
+        if result is None:
+            await result
+
+
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        (lambda state, out: out.collect(1), r"out\.collect\(\.\.\.\).* without await"),
+        (lambda state, out: state.update(1), "methods of a state are .* without await"),
+        (lambda state, out: state.value + 1, r"state's value is state\.value\(\)"),
+        (lambda state, out: state.value() + 1, "unless its descriptor has a default="),
+        (
+            lambda state, out: setattr(state, "value", 1),
+            r"Write state\.update\(value\)",
+        ),
+        (lambda state, out: ONE.update(1), r"keyed_state\.get_value\(descriptor\)"),  # type: ignore[attr-defined]
+    ],
+)
+async def test_a_state_that_is_used_in_a_wrong_way_is_told_how(
+    use: Callable[[Any, Any], Any], told: str
+) -> None:
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream_of(1).key_by(str).process(UsesState(use)).collect()
+    [cause] = re.findall(told, str(failed.value.__cause__))
+    assert cause
+
+
+# One line each, as above.
+TAKEN_APART: list[Callable[[Any], Any]] = [
+    lambda stream: stream.count_window_all(1).apply(lambda key, window, records: "one"),
+    lambda stream: stream.count_window_all(1).apply(lambda key, window, records: {}),
+    lambda stream: stream.full_window_partition().map_partition(lambda records: b"x"),
+]
+
+
+@pytest.mark.parametrize("call", TAKEN_APART)
+async def test_one_record_that_a_window_would_take_apart_is_refused(
+    call: Callable[[Any], Any],
+) -> None:
+    with pytest.raises(am.JobFailedError) as failed:
+        await call(stream_of(1)).collect()
+    cause = str(failed.value.__cause__)
+    assert re.search(
+        r"which (apply|map_partition) takes apart into .* Return \[", cause
+    )
+    assert f"{__file__}:{call.__code__.co_firstlineno}" in str(failed.value.location)
+
+
+OF_HOME: list[Callable[[Any], Any]] = [
+    am.FileSource,
+    lambda path: am.FileSink(path, "jsonl"),
+    lambda path: am.SqlSink(path, "orders"),
+    lambda path: am.CheckpointConfig(am.seconds(1), directory=path),
+    lambda path: am.CheckpointConfig(am.seconds(1), journal_directory=path),
+    am.RocksDBStateBackend,
+]
+
+
+@pytest.mark.parametrize("make", OF_HOME)
+@pytest.mark.parametrize("path", ["~/orders.csv", Path("~/orders.csv")])
+def test_a_path_in_a_home_directory_is_not_a_directory_of_that_name_here(
+    path: Any, make: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(am.InvalidArgumentError, match=r"Path\.home\(\) / 'orders"):
+        make(path)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda env: env.from_collection([1]).count_window_all(2).reduce(max),
+        lambda env: env.from_source(am.Inbox()),
+        lambda env: env.from_collection(iter([1])),
+    ],
+)
+def test_more_subtasks_than_an_operator_can_have_are_refused(
+    build: Callable[[Any], Any],
+) -> None:
+    stream = build(Env())
+    stream.set_parallelism(1)
+    with pytest.raises(am.InvalidArgumentError, match="has at most 1"):
+        build(Env()).set_parallelism(2)
+
+
+def in_time(*stamps: int) -> Any:
+    times = TIMES.with_timestamp_assigner(lambda stamp: stamp)
+    return Env().from_collection(list(stamps), times)
+
+
+SECOND = am.TumblingEventTimeWindows.of(am.seconds(1))
+PAIRS = am.CountTrigger.of(2)
+OF_COUNTS: list[tuple[Callable[[], Any], int]] = [
+    (lambda: stream_of(1, 2, 3).count_window_all(2).reduce(max), 1),
+    (lambda: stream_of(1, 2, 3, 4).count_window_all(2).reduce(max), 0),
+    (
+        lambda: stream_of(1, 1, 1, 2).key_by(str).count_window(4).aggregate(am.count()),
+        4,
+    ),
+    (lambda: in_time(1, 2, 3).window_all(SECOND).trigger(PAIRS).reduce(max), 1),
+    (lambda: in_time(1, 2, 3, 1_000).window_all(SECOND).trigger(PAIRS).reduce(max), 2),
+    (
+        lambda: (
+            in_time(1, 2, 1_000, 1_001).window_all(SECOND).trigger(PAIRS).reduce(max)
+        ),
+        0,
+    ),
+    (lambda: in_time(1, 2, 3).window_all(SECOND).reduce(max), 0),
+    (lambda: stream_of(1, 2, 3).count_window_all(2, 1).reduce(max), 0),
+]
+
+
+@pytest.mark.parametrize(("build", "rest"), OF_COUNTS)
+async def test_records_that_a_count_trigger_never_fires_for_are_told(
+    build: Callable[[], Any], rest: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    await build().collect()
+    told = [
+        one.getMessage()
+        for one in caplog.records
+        if "their window has ended before its trigger fired" in one.getMessage()
+    ]
+    assert bool(told) == bool(rest)
+    assert not told or f"{rest}" in str(re.findall(r"total\W+(\d+)", told[-1]))
+
+
+async def call(record: Any) -> Any:
+    return record
+
+
+def loaded(directory: Path, name: str, content: bytes) -> Any:
+    (directory / name).write_bytes(content)
+    return am.FileSource(directory / name)
+
+
+class Yields:
+    """Its result would be a generator."""
+
+    def create_accumulator(self) -> int:
+        return 0
+
+    def add(self, value: int, accumulator: int) -> int:
+        return accumulator + value
+
+    def get_result(self, accumulator: int) -> Any:
+        yield accumulator
+
+    def merge(self, first: int, second: int) -> int:
+        return first + second
+
+
+def test_an_aggregate_whose_result_is_a_generator_is_refused() -> None:
+    with pytest.raises(am.InvalidArgumentError, match=r"generator.* Return one result"):
+        stream_of(1).key_by(str).aggregate(Yields())
+
+
+@pytest.mark.parametrize("compared", [field == None, ~(field != None)])  # noqa: E711
+def test_an_expression_that_compares_with_none_is_refused(compared: Any) -> None:
+    with pytest.raises(am.InvalidArgumentError, match=r"never true.*is_null\(\)"):
+        stream_of({"price": 1}).filter(compared)
+
+
+async def test_an_expression_may_compare_with_text_about_null() -> None:
+    rows = [{"price": "a == null[null]"}]
+    assert await stream_of(*rows).filter(field == rows[0]["price"]).collect() == rows
+
+
+# One line each, as above.
+OF_CALLS_OF_A_SERVICE: list[tuple[Callable[[Any], Any], str]] = [
+    (
+        lambda s: s.map_async(call, limit=am.RateLimit(9), weight=lambda r: None),
+        "number",
+    ),
+    (lambda s: s.map_async(call, ordered="key", key=lambda r: [r]), "without a hash"),
+    (lambda s: s.lookup_join({}.get, key=str), "Give an async def function"),
+]
+
+
+@pytest.mark.parametrize(("build", "told"), OF_CALLS_OF_A_SERVICE)
+async def test_a_function_beside_a_call_is_named_for_what_it_returned(
+    build: Callable[[Any], Any], told: str
+) -> None:
+    with pytest.raises(am.JobFailedError, match=told) as failed:
+        await build(stream_of(1)).collect()
+    assert f"{__file__}:{build.__code__.co_firstlineno}" in str(failed.value.location)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("a.csv", gzip.compress(b"id\n1\n"), r"its name must end in \.gz"),
+        ("a.csv", "id\n\xe9\n".encode("latin-1"), "encoding="),
+        ("a.txt", "id\n".encode("utf-16"), "encoding="),
+    ],
+)
+async def test_a_file_that_is_not_in_its_encoding_is_told_what_it_may_be(
+    name: str, content: bytes, told: str, tmp_path: Path
+) -> None:
+    source = loaded(tmp_path, name, content)
+    stream = Env().from_source(source)
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    with pytest.raises(am.JobFailedError, match=told) as failed:
+        await stream.collect()
+    assert failed.value.location == f"{__file__}:{line}"
+
+
+async def test_a_source_that_cannot_begin_names_the_call_that_made_it() -> None:
+    stream = Env().from_source(am.FileSource("no such.csv"))
+    line = inspect.currentframe().f_lineno - 1  # type: ignore[union-attr]
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream.collect()
+    assert failed.value.location == f"{__file__}:{line}"
+
+
+async def test_the_keys_of_a_join_are_named_by_its_functions() -> None:
+    env = Env()
+    one, other = (env.from_collection([value], LATER) for value in (1, "1"))
+    joined = one.join(other).where(abs).equal_to(str.strip)
+    with pytest.raises(am.JobFailedError, match=r"where\(abs\).equal_to\(str.strip\)"):
+        await joined.window(SECOND).apply(lambda a, b: (a, b)).collect()

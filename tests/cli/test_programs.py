@@ -37,6 +37,9 @@ def given(env):
 def raises(env):
     raise LookupError("no configuration")
 
+async def runs():
+    await numbers().execute()
+
 ready = numbers()
 wrong = 7
 """
@@ -167,6 +170,10 @@ def test_a_pipeline_is_explained_and_drawn(
         ("shop_pipelines", ExitCode.USAGE, "module:name"),
         ("shop_pipelines:wrong", ExitCode.USAGE, "is int"),
         ("shop_pipelines:nothing", ExitCode.NOTHING, "has no 'nothing'"),
+        ("shop_pipelines:nothing", ExitCode.NOTHING, "; its environments: ready"),
+        ("shop_pipelines:runs", ExitCode.USAGE, "is an async function"),
+        ("shop_pipelines.py:ready", ExitCode.USAGE, "as in shop_pipelines:ready"),
+        ("./shop/lines.py:ready", ExitCode.USAGE, "as in shop.lines:ready"),
         ("no_such_module:x", ExitCode.NOTHING, "no module"),
     ],
 )

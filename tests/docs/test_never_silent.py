@@ -355,6 +355,15 @@ async def _no_side_output(told: Told) -> None:
     await stream.get_side_output(am.OutputTag("late")).collect()
 
 
+@line(
+    "a window ends, or the input, before a count trigger has fired for the last records"
+)
+async def _rest_of_count(told: Told) -> None:
+    env = new_env()
+    env.from_collection([1, 2, 3]).count_window_all(2).reduce(max).sink_to(drop)
+    await told.run(env)
+
+
 @line("the input ends before windows of processing time do")
 async def _cut_off(told: Told) -> None:
     env = new_env()
@@ -457,6 +466,17 @@ async def _question(told: Told) -> None:
         await job.ask(1, timeout=1)
 
 
+@line("an answer comes when nobody waits for it any more")
+async def _second_answer(told: Told) -> None:
+    env = new_env()
+    twice = env.from_questions().flat_map(lambda one: [one.answer(1), one.answer(2)])
+    twice.sink_to(am.Answers())
+    async with env.start("job") as job:
+        assert await job.ask(1, timeout=5) == 1
+        await job.stop()
+    told.count(job)
+
+
 @line("a process function returns a value")
 async def _returned(told: Told) -> None:
     class Returns(am.ProcessFunction[int, int]):
@@ -473,6 +493,22 @@ async def _taken_apart(told: Told) -> None:
     env = new_env()
     env.from_collection(["to be"]).flat_map(str.strip).sink_to(drop)
     await told.run(env)
+
+
+@line("the function of a window or a partition returns text, bytes or a dict")
+async def _taken_apart_by_windows(told: Told) -> None:
+    env = new_env()
+    windows = env.from_collection([1]).count_window_all(1)
+    windows.apply(lambda key, window, records: f"{len(records)}").sink_to(drop)
+    await told.run(env)
+
+
+@line("a path begins with `~`, which only a shell knows")
+async def _home(told: Told) -> None:
+    try:
+        am.FileSink("~/orders", "jsonl")
+    except am.AioMailboxError as error:
+        told.errors.append(str(error))
 
 
 @line("the function of a filter returns nothing")
@@ -710,6 +746,64 @@ async def _swapped_add(told: Told) -> None:
             return first + second
 
     new_env().from_collection([1]).key_by(str).aggregate(Total())
+
+
+@line("a task uses state or a timer while the call for another record is awaited")
+async def _use_by_another_call(told: Told) -> None:
+    second = asyncio.Event()
+
+    class Overlapping(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            self.count = context.keyed_state.get_value(am.ValueStateDescriptor("n"))
+
+        async def process_element(self, value: Any, context: Any, out: Any) -> None:
+            if value == 1:
+                self.late = asyncio.create_task(self.go_on())
+                return
+            second.set()
+            await asyncio.wait([self.late])
+            told.errors.append(str(self.late.exception()))
+
+        async def go_on(self) -> None:
+            await second.wait()
+            self.count.update(1)
+
+    env = new_env()
+    env.from_collection([1, 2]).key_by(str).process(Overlapping()).sink_to(drop)
+    await told.run(env)
+    assert "operator 'process'" in told.errors[0]
+
+
+@line("a result is collected when the function has returned")
+async def _late_result(told: Told) -> None:
+    class Late(am.ProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            asyncio.get_running_loop().call_soon(self.late, out)
+
+        def late(self, out: Any) -> None:
+            try:
+                out.collect(1)
+            except am.AioMailboxError as error:
+                told.errors.append(str(error))
+
+    env = new_env()
+    env.from_collection([1]).process(Late()).uid("late").sink_to(drop)
+    await told.run(env)
+    assert "operator 'process' (uid 'late')" in told.errors[0]
+
+
+@line("two states of a function have one name")
+async def _one_name(told: Told) -> None:
+    class Twice(am.KeyedProcessFunction):
+        seen = am.ValueStateDescriptor("n", int)
+        held = am.ValueStateDescriptor("n", int)
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None: ...
+
+    try:
+        new_env().from_collection([1]).key_by(str).process(Twice())
+    except am.AioMailboxError as error:
+        told.errors.append(str(error))
 
 
 @line("`max_` compares text")
@@ -1150,6 +1244,14 @@ async def _left_out(told: Told) -> None:
     env = new_env().enable_checkpointing(None)
     env.from_collection([1]).sink_to(drop)
     await told.run(env, config=am.JobConfig(seed=1))
+
+
+@line("more subtasks are asked for than an operator can have")
+async def _too_many_subtasks(told: Told) -> None:
+    try:
+        new_env().from_source(am.Inbox()).set_parallelism(2)
+    except am.AioMailboxError as error:
+        told.errors.append(str(error))
 
 
 @line("two operators have one `uid`")

@@ -812,11 +812,24 @@ def _of_line(error: Exception) -> str:
 def _no_record(name: str, position: int, problem: str) -> InvalidRecordError:
     """Return the error of a place in a file where no record begins."""
     with reading(name) as file:
+        if "codec can't decode" in problem:
+            problem += _of_other_bytes(file.read(len(_GZIP)))
+            file.seek(0)
         line, left = 1, position
         while left and (part := file.read(min(left, _CHUNK_BYTES))):
             line += part.count(b"\n")
             left -= len(part)
     return InvalidRecordError(name, line, position, problem)
+
+
+_GZIP: Final = b"\x1f\x8b"
+
+
+def _of_other_bytes(head: bytes) -> str:
+    """Say what a file with other bytes than those of its encoding may be."""
+    if head == _GZIP:
+        return "; it is compressed, and its name must end in .gz"
+    return '; if it has another encoding, write am.FileSource(..., encoding="latin-1")'
 
 
 def _skip_mark(file: BinaryIO) -> int:

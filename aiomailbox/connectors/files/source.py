@@ -48,7 +48,7 @@ from aiomailbox.operators.sources.source import (
     ReaderContext,
     ReaderOutput,
 )
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, refuse_home
 from aiomailbox.state.serializers import kept_in_state
 from aiomailbox.threads import begin_in_thread
 from aiomailbox.typevars import OutT
@@ -652,7 +652,7 @@ def _paths(path: Any) -> tuple[str, ...]:
             raise WrongTypeError(
                 "path", f"{one!r} is not a path", "Give a str or a Path."
             )
-        paths.append(os.fspath(one))
+        paths.append(refuse_home(one, "path"))
     if not paths or not all(paths):
         raise InvalidArgumentError("path", "it is empty", "Give at least one path.")
     return tuple(paths)

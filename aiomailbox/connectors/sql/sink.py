@@ -37,6 +37,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import caller_location
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
+from aiomailbox.policies.arguments import refuse_home
 from aiomailbox.records.run import Run
 from aiomailbox.storage.local import holder
 
@@ -374,7 +375,7 @@ class SqlSink:
             raise WrongTypeError(
                 "database", f"{database!r} is not a URL or path", "Give a str."
             )
-        self._url = os.fspath(database)
+        self._url = refuse_home(database, "database")
         scheme, separator, _ = self._url.partition("://")
         self._is_postgres = bool(separator) and scheme in {"postgres", "postgresql"}
         if not self._url or (

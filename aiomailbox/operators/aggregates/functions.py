@@ -43,6 +43,7 @@ from aiomailbox.operators.core.user_code import (
     check_methods,
     describe,
     is_async_callable,
+    refuse_generator,
     refuse_resultless,
     shortened,
 )
@@ -226,6 +227,7 @@ def check_aggregate(function: object, parameter: str = "aggregate") -> Any:
         checked: Any = function
         refuse_resultless(checked.add, parameter)
         refuse_resultless(checked.get_result, parameter)
+        refuse_generator(checked.get_result, parameter, "Return one result.")
         _refuse_swapped(checked.add, parameter)
         refuse_shared(checked, parameter)
     return function

@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, Final
 
 from aiomailbox.clock import Clock
-from aiomailbox.errors import RejectedMailError, add_note
+from aiomailbox.errors import BadResultError, RejectedMailError, add_note
 from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.async_io.calls import CallEntry, Outcomes
 from aiomailbox.operators.async_io.journal import RowActions, RowJournal
@@ -25,6 +25,7 @@ from aiomailbox.operators.core.failures import (
     RecordFailures,
 )
 from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.user_code import describe
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache, LruCache
 
@@ -76,6 +77,14 @@ NO_KEY: Final = object()
 
 
 """The key of a row whose key could not be read: it waits behind no other."""
+
+
+def _of_key(read: Callable[[Any], Any], error: BaseException) -> BaseException:
+    """Return what names the function of a key that has no hash, in place of an error."""
+    if isinstance(error, TypeError) and str(error).startswith("unhashable type"):
+        problem, remedy = f"a key without a hash ({error})", "Return text, a number"
+        return BadResultError(describe(read), problem, f"{remedy} or a tuple of these.")
+    return error
 
 
 class KeyGate:
@@ -150,11 +159,14 @@ class SharedResults:
         cache: What to keep.
         clock: Tells how old results are.
         hits: Counts the rows that needed no call.
+
+    Attributes:
+        key: Reads what says which calls are equal.
     """
 
     def __init__(self, cache: Cache, clock: Clock, hits: Counter) -> None:
         assert cache.key is not None, "checked where the settings are made"
-        self._key: Callable[[Any], Hashable] = field_or_function(cache.key, "key")
+        self.key: Callable[[Any], Hashable] = field_or_function(cache.key, "key")
         self._results = LruCache(cache.size, cache.ttl_s)
         self._clock = clock
         self._hits = hits
@@ -168,7 +180,7 @@ class SharedResults:
 
         Raises whatever the key function raises.
         """
-        key = self._key(entry.value)
+        key = self.key(entry.value)
         found, result = self._results.get(key, self._clock.monotonic())
         if found:
             self._hits.value += 1
@@ -302,7 +314,7 @@ class RowFlow:
             return gate.enter(entry, self._read_key(entry.value))
         except USER_ERRORS as error:
             entry.key = NO_KEY
-            self._on_failure(entry, error, 1)
+            self._on_failure(entry, _of_key(self._read_key, error), 1)
             return False
 
     def _start(self, entry: CallEntry) -> None:
@@ -341,7 +353,7 @@ class RowFlow:
         try:
             found, result, waits = shared.find(entry)
         except USER_ERRORS as error:
-            self._on_failure(entry, error, 1)
+            self._on_failure(entry, _of_key(shared.key, error), 1)
             return True
         if found:
             self._on_result(entry, result)

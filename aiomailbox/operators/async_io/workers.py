@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from aiomailbox.errors import (
     AsyncTimeoutError,
+    BadResultError,
     BudgetExceededError,
     CallCancelledError,
     DeadlineExceededError,
@@ -33,7 +34,7 @@ from aiomailbox.operators.async_io.settings import CallSettings, announce
 from aiomailbox.operators.core.context import Limiter, RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, is_closing
 from aiomailbox.operators.core.operator import BlockCause, Blocked, OpenCalls
-from aiomailbox.operators.core.user_code import describe
+from aiomailbox.operators.core.user_code import describe, shortened
 from aiomailbox.policies.retry import retry_after_s
 from aiomailbox.supervision import end_tasks
 
@@ -401,7 +402,7 @@ class Caller:
                 "function",
                 f"{describe(self._function)} returned {type(awaitable).__name__}, "
                 "which cannot be awaited",
-                "map_async is for async def functions; use map for others.",
+                "Give an async def function; a plain one belongs into map.",
             )
         return awaitable
 
@@ -464,7 +465,15 @@ class Caller:
         if weight is None:
             return [1.0 / count] * count
         if callable(weight):
-            return [weight(entry.value) for entry in call.entries]
+            used = [weight(entry.value) for entry in call.entries]
+            for one in used:
+                if not isinstance(one, int | float) or one < 0:
+                    raise BadResultError(
+                        describe(weight),
+                        f"{shortened(one)} as the weight of a record",
+                        "Return a number of units, 0 or more.",
+                    )
+            return used
         return [weight] * count
 
     def _arm_deadline(self, call: Call, deadline_s: float) -> None:

@@ -53,6 +53,7 @@ from aiomailbox.state.store import (
     MapState,
     ReducingState,
     ValueState,
+    refuse_second,
 )
 from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT
 
@@ -127,6 +128,7 @@ class AsyncOpenContext:
     def __init__(self, context: RuntimeContext, handles: StateHandles) -> None:
         self._context = context
         self._handles = handles
+        self._asked: dict[str, StateDescriptor] = {}
         self.keyed_state: AsyncKeyedState = AsyncKeyedState(self._state)
 
     def __getattr__(self, name: str) -> Any:
@@ -134,6 +136,7 @@ class AsyncOpenContext:
 
     def _state(self, descriptor: StateDescriptor) -> _StateOfCurrentRow:
         self._handles.get(descriptor)
+        refuse_second(self._asked.setdefault(descriptor.name, descriptor), descriptor)
         return _StateOfCurrentRow(descriptor)
 
 

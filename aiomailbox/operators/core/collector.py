@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import CoroutineType, GeneratorType
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, NoReturn
 
-from aiomailbox.errors import OverdraftCeilingError
+from aiomailbox.errors import IllegalStateError, OverdraftCeilingError
 from aiomailbox.memory.local_pool import DEFAULT_OVERDRAFT_CEILING
 from aiomailbox.operators.core.operator import Output, Pending, in_turn, then
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
@@ -32,14 +32,17 @@ class Collector(Generic[OutT]):
     Results get the event time of the record or timer that is being processed. They go
     out when the function has finished its run, or earlier in pieces if there are many.
     The output limits the results of one record: at its overdraft ceiling `collect`
-    raises, in the middle of the function.
+    raises, in the middle of the function. When the function has returned, and what it
+    emitted has gone out, `collect` raises until the next call.
 
     Args:
         output: Where the results are passed on to.
+        place: The operator, as errors name it; "" if it is not known.
 
     Attributes:
         timestamp: The event time that results get, milliseconds; `MIN_TIMESTAMP` for
-            none. Set by the operator before each call of the function.
+            none. Set by the operator before each call of the function, which wakes the
+            collector.
         has_passed: Whether a piece has gone out, or is held, since `emit`.
         passed: How many have, since the function was called; the caller sets this
             to 0 before.
@@ -66,6 +69,7 @@ class Collector(Generic[OutT]):
         "_failure",
         "_held",
         "_holds",
+        "_nothing",
         "_output",
         "_pending",
         "_sides",
@@ -76,8 +80,9 @@ class Collector(Generic[OutT]):
         "timestamp",
     )
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, place: str = "") -> None:
         self._output = output
+        self._nothing = _Nothing(place)
         self._values: list[Any] = []
         self._timestamps: list[int] = []
         self._sides: dict[OutputTag, tuple[list[Any], list[int]]] = {}
@@ -96,6 +101,7 @@ class Collector(Generic[OutT]):
             OverdraftCeilingError: If one record has emitted more than may be lent, or
                 ten times that where everything is consumed or dropped at once. The
                 task fails then, also if the function catches it.
+            IllegalStateError: If the function has returned.
         """
         self._values.append(value)
         timestamps = self._timestamps
@@ -164,7 +170,7 @@ class Collector(Generic[OutT]):
                 del self._sides[tag]
 
     def emit(self) -> Pending:
-        """Pass on what was taken since the last time, side outputs first.
+        """Pass on what was taken since the last time, side outputs first; then rest.
 
         Raises:
             BaseException: The error of `collect`, if the function caught it.
@@ -179,15 +185,27 @@ class Collector(Generic[OutT]):
         if self._sides:
             pending = self._emit_sides()
         if not self._values:
+            self._rest()
             return pending
-        return then(pending, self._output.emit_run, self._take())
+        run = self._take()
+        self._rest()
+        return then(pending, self._output.emit_run, run)
 
     def discard(self) -> None:
         """Forget what could not be passed on; nothing follows."""
+        self._rest()
+        self._forget()
+
+    def _forget(self) -> None:
         pending, self._pending = self._pending, None
         if isinstance(pending, CoroutineType):
             _close(pending)
         self._held.clear()
+
+    def _rest(self) -> None:
+        """Take no results until the operator calls the function again."""
+        self._values = self._nothing
+        self.__class__ = RestingCollector
 
     def _take(self) -> ListRun:
         run = _run(self._values, self._timestamps)
@@ -218,7 +236,7 @@ class Collector(Generic[OutT]):
         except BaseException as error:
             # The function may catch it, and on_error may be for other errors.
             self._failure = error
-            self.discard()
+            self._forget()
             raise
 
     def _hold(self, emit: Callable[..., Pending], args: tuple[Any, ...]) -> None:
@@ -248,6 +266,53 @@ class Collector(Generic[OutT]):
         sides, self._sides = self._sides, {}
         runs = [(tag, _run(*side)) for tag, side in sides.items()]
         return in_turn(self._output.emit_side, runs)
+
+
+class _Nothing(list[Any]):
+    """The results of a function that has returned: there can be none."""
+
+    def __init__(self, place: str) -> None:
+        self._place = f"{place}: " if place else ""
+
+    def append(self, value: Any) -> NoReturn:
+        """Refuse a result: it would get the event time of another record, or be lost.
+
+        Raises:
+            IllegalStateError: Always.
+        """
+        raise IllegalStateError(
+            f"{self._place}a result was collected when the function had returned. Collect "
+            "while a record or a timer is processed, not in a task or callback that goes "
+            "on afterwards. Await in the function what it starts, or use process_async."
+        )
+
+
+class RestingCollector(Collector[OutT]):
+    """A collector while the function of its operator does not run.
+
+    A collector changes its class, and back: asking for each result would be felt.
+    """
+
+    __slots__ = ()
+
+    @property
+    def timestamp(self) -> int:
+        """The event time that results got last; setting it wakes the collector."""
+        stamp: int = _TIMESTAMP.__get__(self)
+        return stamp
+
+    @timestamp.setter
+    def timestamp(self, value: int) -> None:
+        self.__class__ = Collector  # type: ignore[assignment]
+        self._values = []
+        self.timestamp = value
+
+    def collect_side(self, tag: OutputTag[ValueT], value: ValueT) -> None:
+        """Refuse a result for a side output; raises as `collect`."""
+        self._nothing.append(value)
+
+
+_TIMESTAMP: Final[Any] = Collector.__dict__["timestamp"]
 
 
 def _close(work: CoroutineType[Any, Any, Any]) -> None:

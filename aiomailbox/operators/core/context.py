@@ -40,6 +40,9 @@ _LATE: Final = "late records dropped"
 _UNREAD: Final = "records of a side output are dropped, as no operator reads it"
 
 
+_UNFIRED: Final = "records are dropped: their window has ended before its trigger fired"
+
+
 class RepeatedWarnings:
     """Logs what happens again and again: at once, then the sum of each interval.
 
@@ -108,6 +111,19 @@ class RepeatedWarnings:
             "operator returns",
         }
         self._count(_UNREAD, found, count)
+
+    def unfired(self, count: int) -> None:
+        """Say that windows drop records that their trigger never fired for: once a minute.
+
+        Args:
+            count: How many.
+        """
+        found = self._found(_UNFIRED, _LATE_INTERVAL_S)
+        found.fields = {
+            "remedy": "a count trigger, as of count_window, fires for full counts only: "
+            "wrap it in am.ProcessingTimeoutTrigger, or use windows of time",
+        }
+        self._count(_UNFIRED, found, count)
 
     def flush(self) -> None:
         """Say what was not yet said; at the end of the task."""

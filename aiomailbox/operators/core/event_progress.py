@@ -12,7 +12,7 @@ from aiomailbox.eventtime.strategy import TimestampAssigner, WatermarkStrategy
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.operator import Operator, Output, Pending, then
-from aiomailbox.operators.core.user_code import describe
+from aiomailbox.operators.core.user_code import describe, line_of
 from aiomailbox.records.events import Watermark, WatermarkStatus
 from aiomailbox.records.run import Run
 
@@ -73,7 +73,7 @@ def assign_timestamps(
         add_note(error, f"in {operator.place}")
         if assigner.function is not None:
             found: Any = error
-            found.location = describe(assigner.function)
+            found.location = line_of(assigner.function)
         raise
     except USER_ERRORS as error:
         raise_as(operator.user_error(error), error)

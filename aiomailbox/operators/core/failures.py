@@ -24,12 +24,14 @@ from aiomailbox.operators.core.user_code import (
     describe,
     is_own_line,
     is_users,
+    line_of,
     shortened,
     user_location,
 )
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import ListRun
 from aiomailbox.signatures import no_such_name
+from aiomailbox.state.store import NoKeysStateStore
 from aiomailbox.typevars import ValueT
 
 # What happens to a record whose function raised: fail, skip, or dead letter.
@@ -67,26 +69,45 @@ def is_closing(error: BaseException) -> bool:
     )
 
 
-def _hint(error: BaseException, record: Any) -> str:
-    """Say how a field of a record is read, where it was read as one of another kind.
+# What is meant, by the words of Python's error.
+_AWAITED: Final = {
+    "object NoneType can't be used in 'await' expression": "That has returned None: "
+    "out.collect(...), context.output(...) and the methods of a state are written "
+    "without await.",
+}
+_OF_STATE: Final = {
+    "'method'": "A method is used there without parentheses: a state's value is "
+    "state.value().",
+    "attribute 'value' is read-only": "Write state.update(value).",
+    "StateDescriptor' object has no attribute": "A descriptor only describes a state, whose object "
+    "context.keyed_state.get_value(descriptor) returns, in open.",
+    "'NoneType' and": "If that is the value of a state: it is None before the first "
+    "update, unless its descriptor has a default=.",
+}
+
+
+def _hint(error: BaseException, record: Any, *, is_keyed: bool) -> str:
+    """Say what was meant, where a record or a state was used as one of another kind.
 
     Example:
         >>> try:
         ...     {"price": 3}.price
         ... except AttributeError as error:
-        ...     _hint(error, error.obj)
+        ...     _hint(error, error.obj, is_keyed=False)
         "A dict has its fields by name: write record['price']."
     """
+    if not isinstance(error, AttributeError | TypeError):
+        return ""
     if isinstance(error, AttributeError) and type(record) is dict:
         if error.obj is record and error.name in record:
             return f"A dict has its fields by name: write record[{error.name!r}]."
-    elif isinstance(error, TypeError) and isinstance(record, tuple):
-        fields: tuple[str, ...] = getattr(record, "_fields", ())
-        if fields and str(error).startswith("tuple indices must be integers"):
-            return (
-                f"The fields of this record are attributes: write record.{fields[0]}."
-            )
-    return ""
+    text = str(error)
+    fields: tuple[str, ...] = getattr(record, "_fields", ())
+    is_index = text.startswith("tuple indices must be integers")
+    if is_index and fields and isinstance(record, tuple):
+        return f"The fields of this record are attributes: write record.{fields[0]}."
+    hints = _AWAITED | _OF_STATE if is_keyed else _AWAITED
+    return next((hint for part, hint in hints.items() if part in text), "")
 
 
 def raise_as(failure: BaseException, error: BaseException) -> NoReturn:
@@ -277,9 +298,10 @@ class RecordFailures:
             UserFunctionError: From ``error``, unless that is one.
         """
         failure = self.user_error(error)
+        is_keyed = not isinstance(self._context.keyed_state, NoKeysStateStore)
         for each in record:
             text = shortened(each)
-            hint = _hint(error, each)
+            hint = _hint(error, each, is_keyed=is_keyed)
             if hint and isinstance(failure, UserFunctionError):
                 failure.args = (f"{failure}. {hint}",)
             add_note(failure, f"the record: {text}")
@@ -301,14 +323,13 @@ class RecordFailures:
 
     def _line_of_function(self, location: str) -> str:
         """Return a line of the user's for a failure in which none of them ran."""
-        described = describe(self._function)
-        written = described.partition("(")[2]
-        if is_own_line(location) and written and is_users(written):
-            return described
+        if is_own_line(location) and (line := line_of(self._function)):
+            return line
         # A function of a library, or a built-in one: the call that it was given to.
         if self._context.line or not is_own_line(location):
             return self._context.line or location
-        return "" if is_own_line(written) else described
+        described = describe(self._function)
+        return "" if is_own_line(described.partition("(")[2]) else described
 
     def guard(self, call: Callable[..., Pending], *args: Any) -> Pending:
         """Call a method of the user's that is about no record in particular.

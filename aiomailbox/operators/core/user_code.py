@@ -24,6 +24,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     Final,
+    NamedTuple,
     NoReturn,
     Protocol,
     cast,
@@ -255,11 +256,12 @@ def _returns_only_none(code: CodeType) -> bool:
 TAKEN_APART: Final = (str, bytes, bytearray, dict)
 
 
-def taken_apart(result: Any) -> tuple[str, str]:
-    """Say what a flat_map makes of a result that is iterable, and what to return instead.
+def taken_apart(result: Any, verb: str = "flat_map") -> tuple[str, str]:
+    """Say what a verb makes of a result that is iterable, and what to return instead.
 
     Args:
         result: Of one of the types `TAKEN_APART`.
+        verb: It takes the items of a result as records.
 
     Returns:
         What it is, and the remedy.
@@ -275,7 +277,7 @@ def taken_apart(result: Any) -> tuple[str, str]:
     else:
         kind, name, parts = "bytes", "data", "numbers"
     return (
-        f"{kind}, which flat_map takes apart into {parts}: {shortened(result)}",
+        f"{kind}, which {verb} takes apart into {parts}: {shortened(result)}",
         f"Return [{name}] for one record, or list({name}) for its {parts}.",
     )
 
@@ -396,6 +398,18 @@ def describe(function: Callable[..., Any]) -> str:
     if code is None:
         return name
     return f"{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
+def line_of(function: Callable[..., Any]) -> str:
+    """Return the function's name and line if it is the user's own, else "".
+
+    Example:
+        >>> line_of(len)
+        ''
+    """
+    described = describe(function)
+    line = described.rpartition(" (")[2]
+    return described if is_users(line) and line != described else ""
 
 
 def shortened(value: object, length_max: int = 200) -> str:
@@ -851,7 +865,7 @@ class naming_hook:  # noqa: N801 -- like `suppress`: what it does, not what it i
             return
         owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if owner is not None:
-            operator, uid = owner
+            operator, uid, _ = owner
         failure = UserFunctionError(
             operator, uid, location if is_users(location) else "", error
         )
@@ -889,13 +903,27 @@ def call_hook(
     raise cancelled from failure
 
 
-def owner_of(frames: Iterable[FrameType]) -> tuple[str, str | None] | None:
-    """Return name and uid of the innermost operator whose code is in a stack.
+class Owner(NamedTuple):
+    """An operator whose code is in a stack.
+
+    Attributes:
+        operator: Its name.
+        uid: Its uid, or None.
+        line: The user's call that made it; "" if that is not known.
+    """
+
+    operator: str
+    uid: str | None
+    line: str
+
+
+def owner_of(frames: Iterable[FrameType]) -> Owner | None:
+    """Return the innermost operator whose code is in a stack.
 
     Args:
         frames: Outermost first.
     """
-    found: tuple[str, str | None] | None = None
+    found: Owner | None = None
     for frame in frames:
         owner = frame.f_locals.get("self")
         # A user's attribute may do anything.
@@ -906,5 +934,6 @@ def owner_of(frames: Iterable[FrameType]) -> tuple[str, str | None] | None:
                     context = getattr(holder, name, None)
                     operator = getattr(context, "operator_name", None)
                     if isinstance(operator, str):
-                        found = operator, getattr(context, "uid", None)
+                        uid = getattr(context, "uid", None)
+                        found = Owner(operator, uid, getattr(context, "line", ""))
     return found

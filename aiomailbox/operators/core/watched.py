@@ -6,6 +6,7 @@ import functools
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
+from aiomailbox.errors import named_operator
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.mutations import MutationCheck
@@ -114,12 +115,16 @@ class WatchedCollector(Collector):
 
     Args:
         output: The operator's output, below what notes what is emitted.
+        place: The operator, as errors name it.
         check: The operator's.
     """
 
-    def __init__(self, output: Output, check: MutationCheck) -> None:
-        super().__init__(output)
+    def __init__(self, output: Output, place: str, check: MutationCheck) -> None:
+        super().__init__(output, place)
         self._check = check
+
+    def _rest(self) -> None:
+        """Stay awake: jobs that are not watched say what comes late."""
 
     def collect(self, value: Any) -> None:
         """Note a result and take it."""
@@ -134,13 +139,13 @@ class WatchedCollector(Collector):
 
 def collector_for(context: RuntimeContext, output: Output) -> Collector:
     """Return a collector of an operator, watched if its records are."""
-    check = context.mutations
+    check, place = context.mutations, named_operator(context.operator_name, context.uid)
     if check is None:
-        return Collector(output)
+        return Collector(output, place)
     # It would note each record twice: once when it is collected, once when it goes out.
     if isinstance(output, WatchedOutput):
         output = output.output
-    return WatchedCollector(output, check)
+    return WatchedCollector(output, place, check)
 
 
 def watched_function(

@@ -42,7 +42,7 @@ from aiomailbox.state.descriptors import (
     StateDescriptor,
     ValueStateDescriptor,
 )
-from aiomailbox.state.store import check_same_state
+from aiomailbox.state.store import check_same_state, refuse_second
 from aiomailbox.typevars import OutT
 
 # Calls a method of a function object for each record of a run.
@@ -117,7 +117,8 @@ class ElementCalls:
         collector: Gets the results.
         failures: Gets the records for which the function raises.
         interruption: The operator's, asked between two calls that are awaited.
-        enter: Called with the key of each record before the function, if there are keys.
+        enter: Called with the key of each record before the function, if there are keys,
+            and with None after it.
     """
 
     __slots__ = (
@@ -156,7 +157,9 @@ class ElementCalls:
         return go_through(run, advance, self._interruption, self.emit)
 
     def emit(self) -> Pending:
-        """Emit what was collected, and what failed."""
+        """Emit what was collected, and what failed; no key is current meanwhile."""
+        if self._enter is not None:
+            self._enter(None)
         if self._failures.waiting:
             return then(self._failures.report(), self._collector.emit)
         return self._collector.emit()
@@ -189,7 +192,7 @@ class ElementCalls:
 
     async def _awaited(self, value: Any, pending: Awaitable[Any]) -> None:
         try:
-            await collected(self._function, pending)
+            await self._context.own(collected(self._function, pending))
         except USER_ERRORS as error:
             self._failures.take(value, self._collector.timestamp, error)
         emitted = self.emit()
@@ -407,7 +410,7 @@ def described_state(function: object) -> list[StateDescriptor]:
 
 
 def check_state_names(function: object) -> None:
-    """Refuse a function that describes one state in two ways.
+    """Refuse a function that describes one state in two ways, or by two descriptors.
 
     Raises:
         StateError: Naming the function, the state, and what differs.
@@ -417,6 +420,7 @@ def check_state_names(function: object) -> None:
         first = known.setdefault(descriptor.name, descriptor)
         try:
             check_same_state(first, descriptor)
+            refuse_second(first, descriptor)
         except StateError as error:
             message = f"function {_name(function)} describes one state twice: {error}"
             raise StateError(message) from None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, cast
@@ -12,7 +12,6 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     StateError,
     UsageError,
-    named_operator,
 )
 from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.mailbox.executor import MailboxExecutor
@@ -24,6 +23,7 @@ from aiomailbox.operators.core.user_code import check_sync_function
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.signatures import no_such_name
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
+from aiomailbox.state.handles import NO_KEY, CurrentKey
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
 from aiomailbox.state.store import MapState
 from aiomailbox.state.table_store import KeyedStateStore
@@ -81,6 +81,10 @@ class ProcessContext(Context):
             f"operator {self._context.operator_name!r} has no keyed state here, for "
             "this record has no key. Write stream.key_by(...).process(...)."
         )
+
+    def own(self, pending: Awaitable[None]) -> Awaitable[None]:
+        """Return what awaits a call of the function; without keys that is the call."""
+        return pending
 
     def current_processing_time(self) -> int:
         """Return wall-clock time, integer milliseconds since the epoch."""
@@ -149,13 +153,14 @@ class TimerService(TimerNames):
         Flink, ``TimerService``.
     """
 
-    __slots__ = ("_context", "_timers")
+    __slots__ = ("_context", "_current", "_timers")
 
     def __init__(
         self, timers: InternalTimerService, context: KeyedProcessContext
     ) -> None:
         self._timers = timers
         self._context = context
+        self._current: CurrentKey = context.keyed_state.current
 
     if not TYPE_CHECKING:
 
@@ -199,8 +204,8 @@ class TimerService(TimerNames):
         """
         time = timer_ms(at, after, self._context.timestamp)
         key = self._context.current_key
-        if key is None:
-            self._context.refuse_late()
+        if self._current.key is NO_KEY:
+            self._current.required("a timer was registered")
         if self._context.timestamp is None:
             self._context.warn_of_no_times(time)
         self._timers.register_event_time_timer(key, VOID, time)
@@ -231,8 +236,8 @@ class TimerService(TimerNames):
         now = None if after is None else self.current_processing_time()
         time = timer_ms(at, after, now)
         key = self._context.current_key
-        if key is None:
-            self._context.refuse_late()
+        if self._current.key is NO_KEY:
+            self._current.required("a timer was registered")
         self._timers.register_processing_time_timer(key, VOID, time)
         return time
 
@@ -321,7 +326,13 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         Flink, ``KeyedProcessFunction.Context`` and ``OnTimerContext``.
     """
 
-    __slots__ = ("_has_told", "_timer_service", "_timers", "current_key", "time_domain")
+    __slots__ = (
+        "_has_told",
+        "_timer_service",
+        "_timers",
+        "current_key",
+        "time_domain",
+    )
 
     def __init__(
         self,
@@ -362,6 +373,11 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
         self.current_key = key
         self._context.keyed_state.set_current_key(key)
 
+    def enter_again(self, key: KeyT) -> None:
+        """Make ``key`` the current one, within the call for it."""
+        self.current_key = key
+        self._context.keyed_state.current.enter_again(key)
+
     def warn_of_no_times(self, time_ms: int) -> None:
         """Warn of a timer of event time if nothing says what time it is; once."""
         is_silent = self._has_told or time_ms == MAX_TIMESTAMP
@@ -375,20 +391,9 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
             ".with_timestamp_assigner(...), or register a timer of processing time",
         )
 
-    def refuse_late(self) -> NoReturn:
-        """Say that a timer needs a key.
-
-        Raises:
-            StateError: Always.
-        """
-        context = self._context
-        place = named_operator(context.operator_name, context.uid)
-        raise StateError(
-            f"{place}: a timer was registered while no key is current. Register it while a "
-            "record or a timer is processed, not in a task or callback that goes on when "
-            "the function has returned. Await in the function what it starts, or use "
-            "process_async."
-        )
+    def own(self, pending: Awaitable[None]) -> Awaitable[None]:
+        """Return what awaits a call, whose tasks alone may use the key."""
+        return self._context.keyed_state.current.own(pending)
 
     def leave(self) -> None:
         """Let no key be current: a late use would get the key of another record."""
@@ -552,10 +557,12 @@ class KeyedBroadcastContext(BroadcastContext):
         """
         check_sync_function(function, "function", arity=2)
         store = self._context.keyed_state
-        state = _state_of(store, descriptor)
+        state = None
         try:
             for key in store.keys(descriptor):
                 store.set_current_key(key)
+                if state is None:
+                    state = _state_of(store, descriptor)
                 function(key, state)
         finally:
             store.set_current_key(None)

@@ -281,6 +281,8 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
         pending = self._failures.guard(
             self._on_timer, timer.timestamp, context, self._collector
         )
+        if pending is not None:
+            pending = context.own(pending)
         return then(pending, self._after_timer)
 
     def _after_timer(self) -> Pending:
@@ -288,9 +290,10 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
         return None
 
     def _return_to(self, key: Any, timestamp: int | None, stamp: int) -> Pending:
-        self._context.enter(key)
+        self._context.enter_again(key)
         self._context.timestamp = timestamp
-        self._collector.timestamp = stamp
+        if key is not None:
+            self._collector.timestamp = stamp
         return None
 
 

@@ -252,9 +252,8 @@ class KeyReader:
 
 
 def _described(key: Callable[[Any], Any]) -> str:
-    return (
-        str(key) if isinstance(key, FieldSelector | FieldsSelector) else describe(key)
-    )
+    # Those of the library say what they read.
+    return str(key) if "__str__" in vars(type(key)) else describe(key)
 
 
 # What operators with keys have in common: state, timers, and their snapshot.

@@ -487,7 +487,7 @@ async def test_a_function_that_is_not_asynchronous_is_refused(
 ) -> None:
     driven = await drive(fn, retry=STEADY)
     driven.send([1])
-    assert "map_async" in str(await failure_of(driven))
+    assert "Give an async def function" in str(await failure_of(driven))
     assert now_s() < 1
 
 
@@ -529,7 +529,7 @@ async def test_a_key_that_cannot_be_read_is_an_error_of_its_record(
     driven.send([0, 1, 2])
     assert await driven.finish() == [1]
     letters = [record.value.error_type for record in driven.output.sides[FAILED]]
-    assert letters == ["ZeroDivisionError", "TypeError"]
+    assert letters == ["ZeroDivisionError", "BadResultError"]
 
 
 async def test_a_cancellation_nobody_asked_for_is_a_failure(

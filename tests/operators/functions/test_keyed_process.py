@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
 
 from aiomailbox.errors import (
+    AioMailboxError,
     KeyTypeError,
     StateError,
     TimestampError,
@@ -334,6 +336,9 @@ class Late(KeyedProcessFunction):
             "wall-clock time": lambda: (
                 context.timer_service.register_processing_time_timer(9)
             ),
+            "a result": lambda: out.collect("late"),
+            "a bound method": partial(out.collect, "late"),
+            "a side output": lambda: context.output(SIDE, "late"),
         }
         context.timer_service.register_event_time_timer(5)
         context.timer_service.register_processing_time_timer(5)
@@ -349,10 +354,23 @@ class LateAwaiting(Late):
 
 
 @pytest.mark.parametrize("kind", [Late, LateAwaiting])
-@pytest.mark.parametrize("use", ["state", "event time", "wall-clock time"])
+@pytest.mark.parametrize(
+    ("use", "told"),
+    [
+        ("state", r"no key is current.*process_async"),
+        ("event time", r"a timer was registered.*no key is current.*process_async"),
+        (
+            "wall-clock time",
+            r"a timer was registered.*no key is current.*process_async",
+        ),
+        ("a result", r"a result was collected.*had returned.*process_async"),
+        ("a bound method", r"a result was collected.*had returned.*process_async"),
+        ("a side output", r"a result was collected.*had returned.*process_async"),
+    ],
+)
 @pytest.mark.parametrize("after", ["a record", "a timer", "a timer of the clock"])
 async def test_what_is_used_when_the_function_has_returned_is_refused_and_changes_no_key(
-    after: str, use: str, kind: type[Late]
+    after: str, use: str, told: str, kind: type[Late]
 ) -> None:
     function = kind()
     async with OneInputHarness(
@@ -364,7 +382,7 @@ async def test_what_is_used_when_the_function_has_returned_is_refused_and_change
         elif after == "a timer of the clock":
             await harness.run(harness.set_processing_time, 6)
         before = len(harness.values)
-        with pytest.raises(StateError, match=r"no key is current.*process_async"):
+        with pytest.raises(AioMailboxError, match=told):
             function.uses[use]()
         await harness.run(harness.process_watermark, 20)
         await harness.run(harness.set_processing_time, 20)
@@ -373,3 +391,68 @@ async def test_what_is_used_when_the_function_has_returned_is_refused_and_change
             for _ in range(2 if after == "a record" else 1)
             for key, number in (("a", 1), ("b", 2))
         ]
+    with pytest.raises(AioMailboxError, match=told):
+        function.uses[use]()
+    assert harness.side_output(SIDE) == []
+
+
+USES_OF_A_KEY = {
+    "reads": lambda function, timers: function.seen.get(),
+    "writes": lambda function, timers: function.seen.add("late"),
+    "event time": lambda function, timers: timers.register_event_time_timer(7),
+    "wall-clock time": lambda function, timers: timers.register_processing_time_timer(
+        7
+    ),
+}
+
+
+class Overlapping(KeyedProcessFunction):
+    """Its call for the first record starts a task that goes on during the second."""
+
+    def __init__(self, use: str) -> None:
+        self.use = USES_OF_A_KEY[use]
+        self.second = asyncio.Event()
+
+    def open(self, context: Any) -> None:
+        self.seen = context.keyed_state.get_list(SEEN)
+
+    async def process_element(self, value: Any, context: Any, out: Any) -> None:  # type: ignore[override]
+        key, number = value
+        if key == "a":
+            self.late = asyncio.create_task(self.go_on(context.timer_service))
+        else:
+            self.second.set()
+            with pytest.raises(StateError, match=r"another record.*process_async"):
+                await self.late
+        # Its own tasks, and its own threads, may do all.
+        await asyncio.gather(
+            self.keep(number, context.timer_service), asyncio.to_thread(self.seen.get)
+        )
+        loop = asyncio.get_running_loop()
+        assert await loop.run_in_executor(None, self.seen.get) == [number]
+        assert self.seen.get() == [number]
+
+    async def keep(self, number: int, timers: Any) -> None:
+        await asyncio.sleep(0)
+        self.seen.add(number)
+        timers.register_event_time_timer(5)
+
+    async def go_on(self, timers: Any) -> None:
+        await self.second.wait()
+        self.use(self, timers)
+
+    async def on_timer(self, timestamp: int, context: Any, out: Any) -> None:  # type: ignore[override]
+        await asyncio.sleep(0)
+        out.collect((context.current_key, timestamp, self.seen.get()))
+
+
+@pytest.mark.parametrize("use", USES_OF_A_KEY)
+async def test_a_task_of_another_records_call_has_no_key_while_a_call_is_awaited(
+    use: str,
+) -> None:
+    operator = KeyedProcessOperator(first, Overlapping(use))
+    async with OneInputHarness(operator, keyed=True) as harness:
+        await harness.run(harness.process_run, [("a", 1), ("b", 2)], [1, 2])
+        await harness.run(harness.process_watermark, 20)
+        await harness.run(harness.set_processing_time, 20)
+        assert harness.values == [("a", 5, [1]), ("b", 5, [2])]

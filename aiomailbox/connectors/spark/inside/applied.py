@@ -366,6 +366,8 @@ class _Output:
                 [origins],
                 follows_input=True,
                 takes_columns=sink.takes_columns,
+                # What it refuses that call has made.
+                line=origins[0].transformation.line,
             )
             for number, origins in enumerate(self.origins)
         ]
