@@ -98,9 +98,10 @@ def _hint(error: BaseException, record: Any, *, is_keyed: bool) -> str:
     """
     if not isinstance(error, AttributeError | TypeError):
         return ""
-    if isinstance(error, AttributeError) and type(record) is dict:
-        if error.obj is record and error.name in record:
-            return f"A dict has its fields by name: write record[{error.name!r}]."
+    is_of_record = isinstance(error, AttributeError) and error.obj is record
+    name = getattr(error, "name", None) if is_of_record else None
+    if name and type(record) is dict and name in record:
+        return f"A dict has its fields by name: write record[{name!r}]."
     text = str(error)
     fields: tuple[str, ...] = getattr(record, "_fields", ())
     is_index = text.startswith("tuple indices must be integers")
