@@ -8,7 +8,7 @@ import re
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from aiomailbox.errors import InvalidArgumentError
 
@@ -120,6 +120,29 @@ def no_such_name(
 def snake_case(name: str) -> str:
     """Return a name as PyFlink had it, where Java has another."""
     return re.sub(r"(?<=[a-z0-9])([A-Z])", lambda found: f"_{found[1].lower()}", name)
+
+
+class Misnamed:
+    """The base of objects that are asked for names of another library.
+
+    The class says in ``_called`` what users call the object, and in ``_meant`` what to
+    write for such names; see `no_such_name`.
+    """
+
+    __slots__ = ()
+    _called: ClassVar[str]
+    _meant: ClassVar[Mapping[str, str]]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is meant.
+
+            Raises:
+                AttributeError: Always.
+            """
+            text = no_such_name(self, name, self._called, self._meant)
+            raise AttributeError(text, name=name, obj=None)
 
 
 class Suggesting(ABCMeta):

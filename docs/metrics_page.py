@@ -17,9 +17,15 @@ combined: for an operator in `job.snapshot().operators`, for a chain of operator
 `vertices`.
 
 This page is generated from the declarations in `aiomailbox.metrics`. A function declares its
-own metrics when it uses them:
-`context.metrics.counter("orders", unit="orders", text="Orders seen.")`,
-`context.metrics.histogram(...)` or `context.metrics.gauge(..., merge=am.Merge.MAX)`.
+own metrics in `open`, and changes them later:
+
+| in `open` | later |
+|---|---|
+| `orders = context.metrics.counter("orders", unit="orders", text="Orders seen.")` | `orders.add()`, `orders.add(3)` |
+| `prices = context.metrics.histogram("prices", unit="EUR")` | `prices.observe(2.5)` |
+| `context.metrics.gauge("queued", function, merge=am.Merge.MAX)` | nothing: the function returns the value when somebody asks |
+
+`job.metrics().operators["check"]["orders"]` is the value in the operator `check`.
 `job.snapshot().metric("orders")` returns the declaration, also if a worker made it.
 """
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Iterable, Mapping
+from typing import ClassVar, Final
 
 import msgspec
+
+from aiomailbox.signatures import Misnamed
 
 # How observations are spread: in buckets that can be added up, of bounded number.
 #
@@ -108,7 +110,7 @@ class HistogramValue(msgspec.Struct, frozen=True):
         return HistogramValue(count, total, maximum, buckets)
 
 
-class Histogram:
+class Histogram(Misnamed):
     """Takes observations of a quantity; what it keeps is bounded.
 
     Example:
@@ -120,6 +122,10 @@ class Histogram:
     """
 
     __slots__ = ("_newer", "_newer_count", "_older", "count", "maximum", "total")
+    _called = "the histogram"
+    _meant: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("update", "record", "add"), "observe(value)"
+    )
 
     def __init__(self) -> None:
         self._newer: dict[int, int] = {}

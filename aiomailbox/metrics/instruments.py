@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
 
 import msgspec
 
@@ -16,6 +16,7 @@ from aiomailbox.metrics.catalogue import (
     MetricKind,
     MetricValue,
 )
+from aiomailbox.signatures import Misnamed
 
 # Which keys have the most records: a sample, counted in a bounded number of places.
 #
@@ -174,13 +175,19 @@ def _total_text(key: Hashable) -> str:
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 
 
-class Counter:
+class Counter(Misnamed):
     """A number that is counted up.
 
     Hot paths may add to ``value`` directly.
     """
 
     __slots__ = ("value",)
+    _called = "the counter"
+    _meant: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("inc", "incr", "increment"), "add(n)"),
+        **dict.fromkeys(("dec", "decrement"), "add(-n)"),
+        **dict.fromkeys(("get_count", "count"), "value"),
+    }
 
     def __init__(self) -> None:
         self.value: int = 0
@@ -190,7 +197,7 @@ class Counter:
         self.value += count
 
 
-class MetricGroup:
+class MetricGroup(Misnamed):
     """The metrics of one operator, task or job, by name.
 
     Asking twice for a name gives the same object. Groups nest by `child`. A name that
@@ -210,6 +217,13 @@ class MetricGroup:
         >>> group.declared[0].unit
         'orders'
     """
+
+    _called = "context.metrics"
+    _meant: ClassVar[Mapping[str, str]] = {
+        "add_group": "child(name)",
+        "meter": "counter(name)",
+        **dict.fromkeys(("distribution", "summary", "timer"), "histogram(name)"),
+    }
 
     def __init__(self, name: str) -> None:
         self.name = name

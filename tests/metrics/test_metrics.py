@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
@@ -92,3 +93,26 @@ def test_what_has_no_logarithm_counts_as_zero() -> None:
         histogram.observe(odd)
     assert histogram.value().count == 4
     assert histogram.quantile(0.5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("counter.inc", "write the counter.add(n)"),
+        ("counter.getCount", "write the counter.value"),
+        ("histogram.update", "write the histogram.observe(value)"),
+        ("group.meter", "write context.metrics.counter(name)"),
+        ("group.distribution", "write context.metrics.histogram(name)"),
+        ("group.countre", "is context.metrics.counter meant?"),
+    ],
+)
+def test_a_name_of_other_libraries_says_what_to_write(name: str, written: str) -> None:
+    group = MetricGroup("check")
+    owners = {
+        "group": group,
+        "counter": group.counter("odd"),
+        "histogram": group.histogram("prices"),
+    }
+    owner, _, attribute = name.partition(".")
+    with pytest.raises(AttributeError, match=re.escape(written)):
+        getattr(owners[owner], attribute)

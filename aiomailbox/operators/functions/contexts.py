@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, cast
 
 from aiomailbox.durations import event_time_ms, pipeline_ms
 from aiomailbox.errors import (
@@ -21,7 +21,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.user_code import check_sync_function
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
-from aiomailbox.signatures import no_such_name
+from aiomailbox.signatures import Misnamed
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
 from aiomailbox.state.handles import NO_KEY, CurrentKey
 from aiomailbox.state.operator_state import OperatorStateStore, ReadOnlyBroadcastState
@@ -117,30 +117,18 @@ class TimeDomain(Enum):
     PROCESSING_TIME = "processing_time"
 
 
-class TimerNames:
-    """The base of what has timers: it knows what others call its methods."""
+class TimerNames(Misnamed):
+    """The base of classes that have timers: it knows other libraries' names for them."""
 
     __slots__ = ()
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say what is meant.
-
-            Raises:
-                AttributeError: Always.
-            """
-            text = no_such_name(self, name, "context.timer_service", _MEANT_OF_TIMERS)
-            raise AttributeError(text, name=name, obj=None)
-
-
-# What Spark's and other names of methods mean.
-_MEANT_OF_TIMERS: Final = {
-    "register_timer": "register_event_time_timer(after=...), or "
-    "register_processing_time_timer(after=...)",
-    "delete_timer": "delete_event_time_timer(at), or delete_processing_time_timer(at)",
-    "set_timer": "register_event_time_timer(at)",
-}
+    _called = "context.timer_service"
+    _meant: ClassVar[Mapping[str, str]] = {
+        "register_timer": "register_event_time_timer(after=...), or "
+        "register_processing_time_timer(after=...)",
+        "delete_timer": "delete_event_time_timer(at), or "
+        "delete_processing_time_timer(at)",
+        "set_timer": "register_event_time_timer(at)",
+    }
 
 
 class TimerService(TimerNames):
