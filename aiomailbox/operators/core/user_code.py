@@ -408,8 +408,9 @@ def line_of(function: Callable[..., Any]) -> str:
         ''
     """
     described = describe(function)
-    line = described.rpartition(" (")[2]
-    return described if is_users(line) and line != described else ""
+    # An expression is its own place: it has been written where it stands.
+    line = described.partition("(")[2]
+    return described if line and is_users(line) else ""
 
 
 def shortened(value: object, length_max: int = 200) -> str:
