@@ -230,6 +230,23 @@ class AlignmentConfig:
     update_interval_ms: int
 
 
+def _check_generator(generator: object, name: str) -> None:
+    """Check that a generator, or its class, has both methods.
+
+    Raises:
+        WrongTypeError: If not.
+    """
+    for method in ("on_run", "on_periodic_emit"):
+        if not callable(getattr(generator, method, None)):
+            raise WrongTypeError(
+                "factory",
+                f"{name} has no method {method}",
+                "A generator has on_run(timestamps, output), which gets the event times "
+                "of some records in milliseconds, and on_periodic_emit(output), which "
+                "calls output.emit_watermark(milliseconds).",
+            )
+
+
 @dataclass(frozen=True)
 class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
     """Where event times come from, and how late records may be.
@@ -305,7 +322,23 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
     def for_generator(
         cls, factory: Callable[[], WatermarkGenerator]
     ) -> WatermarkStrategy[InT_contra]:
-        """Return a strategy with the user's own generator, one per call."""
+        """Return a strategy with generators of your own.
+
+        Args:
+            factory: The class of a generator, or a function that makes one: for each
+                subtask, or for each split of a source.
+
+        Raises:
+            WrongTypeError: If it is a generator itself, or its class lacks a method.
+        """
+        if inspect.isclass(factory):
+            _check_generator(factory, factory.__qualname__)
+        elif not callable(factory):
+            raise WrongTypeError(
+                "factory",
+                f"{factory!r} makes no generators, and each subtask needs its own",
+                "Give the class of the generator, or a function that makes one.",
+            )
         return cls(factory)
 
     def with_timestamp_assigner(
@@ -388,6 +421,7 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
             clock: Measures quiet time; paused while the stream may not flow.
         """
         generator = self.generator_factory()
+        _check_generator(generator, type(generator).__qualname__)
         if self.idleness_ms is None:
             return generator
         return WithIdleness(generator, self.idleness_ms / 1000, clock)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, Generic, NoReturn, overload
+from typing import Any, ClassVar, Final, Generic, NoReturn, overload
 
 from aiomailbox.errors import InvalidArgumentError, StateError
 from aiomailbox.keygroups.assignment import UPPER_BOUND_MAX_PARALLELISM, key_group_range
+from aiomailbox.signatures import Misnamed
 from aiomailbox.state.backends import HeapStateTable
 from aiomailbox.state.descriptors import (
     VOID,
@@ -395,7 +396,7 @@ def _list_at(cell: ContentCell, name: str) -> ListHandle:
     return ListHandle(cell, Lent(name, CurrentKey()))
 
 
-class OperatorStateStore:
+class OperatorStateStore(Misnamed):
     """The state without keys of one operator in one subtask.
 
     Elements and values are shared with their readers, and with no snapshot.
@@ -415,6 +416,18 @@ class OperatorStateStore:
         >>> restored.get_list_state(ListStateDescriptor("offsets")).get()
         [('file-1', 42)]
     """
+
+    _called = "context.operator_state"
+    _meant: ClassVar[Mapping[str, str]] = {
+        "get_list": "get_list_state(descriptor)",
+        "get_union_list": "get_union_list_state(descriptor)",
+        "get_map": "get_broadcast_state(descriptor)",
+        "get_map_state": "get_broadcast_state(descriptor)",
+        **dict.fromkeys(
+            ("get_value", "get_state", "get_value_state"),
+            "get_list_state(descriptor): without keys, state is a list or a map",
+        ),
+    }
 
     def __init__(self) -> None:
         self._entries: dict[str, OperatorStateEntry] = {}

@@ -61,6 +61,24 @@ def test_a_users_own_generator_is_made_once_per_stream() -> None:
     assert [strategy.create_generator(clock) for _ in "ab"] == made
 
 
+class OfFlink:
+    """A generator as Flink has it."""
+
+    def on_event(self, event: Any, timestamp: int, output: Any) -> None: ...
+
+    def on_periodic_emit(self, output: Any) -> None: ...
+
+
+def test_a_generator_without_a_method_is_refused_where_it_is_given() -> None:
+    with pytest.raises(WrongTypeError, match=r"OfFlink has no method on_run.*on_run\("):
+        WatermarkStrategy.for_generator(OfFlink)  # type: ignore[arg-type]
+    with pytest.raises(WrongTypeError, match="each subtask needs its own"):
+        WatermarkStrategy.for_generator(BoundedOutOfOrderness(1))  # type: ignore[arg-type]
+    made = WatermarkStrategy.for_generator(lambda: OfFlink())  # type: ignore[arg-type,return-value]
+    with pytest.raises(WrongTypeError, match="OfFlink has no method on_run"):
+        made.create_generator(RelativeClock(ManualClock()))
+
+
 @pytest.mark.parametrize("bound", [-1, timedelta(seconds=-1), 100_000, float("nan")])
 def test_a_bound_that_cannot_be_meant_is_refused(bound: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="max_out_of_orderness"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -185,3 +186,16 @@ def test_cuts_of_a_broadcast_map_outlive_clearing_and_each_other() -> None:
     found = restored.get_broadcast_state(RULES)
     assert sorted(found.items()) == [("0", 0), ("1", 1), ("2", 2)]
     assert rules.items() == [("after", 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("get_list", "write context.operator_state.get_list_state(descriptor)"),
+        ("get_value", "without keys, state is a list or a map"),
+        ("getUnionListState", "write context.operator_state.get_union_list_state"),
+    ],
+)
+def test_a_name_of_keyed_state_says_what_to_write(name: str, written: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(written)):
+        getattr(OperatorStateStore(), name)
