@@ -1,4 +1,4 @@
-"""Calls in other threads that have ended when their waiter resumes.
+"""Calls in other threads that have ended when their waiter resumes; loops in other threads.
 
 Theory of operation: cancelling a coroutine that awaits ``loop.run_in_executor`` ends the
 coroutine and not the thread. Two threads then use one object, and where that is an object
@@ -9,14 +9,15 @@ cancelled meanwhile.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import gc
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from aiomailbox.supervision import outlast
 
@@ -116,6 +117,76 @@ def _call(result: Future[T], call: Callable[..., T], *args: Any) -> None:
     except BaseException as error:  # noqa: BLE001 -- the waiter gets it
         # Not through the loop's future: that one refuses StopIteration and never ends.
         result.set_exception(error)
+
+
+# A loop of its own, in a program whose main thread is not asyncio's.
+
+
+class LoopThread(Generic[T]):
+    """A thread with an event loop, which runs one coroutine and closes.
+
+    Args:
+        name: The thread's name.
+
+    Attributes:
+        loop: The loop.
+
+    Example:
+        >>> async def add() -> int:
+        ...     return sum([1, 2])
+        >>> LoopThread("adder").start(add).result()
+        3
+    """
+
+    def __init__(self, name: str) -> None:
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self._name = name
+        self._ended: Future[T] = Future()
+        self._main: asyncio.Task[Any] | None = None
+        self._is_cancelled = False
+
+    def start(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+        """Run a coroutine; return what becomes of it, once the loop is closed."""
+        # A daemon: what never returns must not keep the program from ending.
+        threading.Thread(
+            target=self._run, args=(work,), name=self._name, daemon=True
+        ).start()
+        return self._ended
+
+    def call(self, call: Callable[..., object], *args: Any) -> None:
+        """Call a function on the loop soon, unless it has closed; from any thread."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(call, *args)
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, also before it has begun; from any thread."""
+        self._is_cancelled = True
+        self.call(self._cancel)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait so long for the end; say whether it came."""
+        with contextlib.suppress(TimeoutError):
+            self._ended.exception(timeout_s)
+        return self._ended.done()
+
+    def _cancel(self) -> None:
+        if self._main is not None:
+            self._main.cancel()
+
+    def _run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+                result = runner.run(self._supervised(work))
+        except BaseException as error:  # noqa: BLE001 -- who waits for it gets it
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(result)
+
+    async def _supervised(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        self._main = asyncio.current_task()
+        if self._is_cancelled:
+            raise asyncio.CancelledError
+        return await work()
 
 
 # Frames of another thread, which runs meanwhile.

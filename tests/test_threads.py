@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import anyio
 import pytest
 
-from aiomailbox.threads import ThreadTurns, run_in_thread
+from aiomailbox.threads import LoopThread, ThreadTurns, run_in_thread
 
 pytestmark = pytest.mark.real_time
 
@@ -113,3 +113,49 @@ async def test_a_turn_waits_for_the_one_before_whose_waiter_was_closed_by_force(
     may_end.set()
     await second
     assert log == ["first", "second"]
+
+
+class TestLoopThread:
+    def test_who_waits_gets_what_the_coroutine_returned_or_raised(self) -> None:
+        async def divide(by: int) -> tuple[str, float]:
+            return threading.current_thread().name, 6 / by
+
+        thread: LoopThread[Any] = LoopThread("divider")
+        ended = thread.start(lambda: divide(2))
+        assert ended.result(10) == ("divider", 3)
+        assert thread.loop.is_closed()
+        # Too late, and without harm.
+        thread.call(ended.cancel)
+        thread.cancel()
+        assert thread.wait(0)
+        failing: LoopThread[Any] = LoopThread("divider")
+        with pytest.raises(ZeroDivisionError):
+            failing.start(lambda: divide(0)).result(10)
+
+    def test_what_is_cancelled_ends_and_cleans_up(self) -> None:
+        begun, log = threading.Event(), list[str]()
+
+        async def work() -> None:
+            try:
+                begun.set()
+                await asyncio.sleep(3600)
+            finally:
+                await asyncio.sleep(0)
+                log.append("cleaned up")
+
+        thread: LoopThread[None] = LoopThread("worker")
+        thread.start(work)
+        assert begun.wait(10)
+        assert not thread.wait(0)
+        thread.call(log.append, "called")
+        thread.cancel()
+        assert thread.wait(10)
+        assert log == ["called", "cleaned up"]
+
+    def test_what_is_cancelled_before_it_has_begun_never_begins(self) -> None:
+        async def work() -> None:
+            raise AssertionError("it has begun")
+
+        thread: LoopThread[None] = LoopThread("worker")
+        thread.cancel()
+        assert isinstance(thread.start(work).exception(10), asyncio.CancelledError)

@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import threading
 from collections import OrderedDict
+from concurrent.futures import Future
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
 from aiomailbox.runtime.peers.messages import Granted, Lease, Pause, Used
+from aiomailbox.threads import LoopThread
 
 _FRAME_BYTES_MAX: Final = 1 << 20
 _JOBS_MAX: Final = 1024
@@ -73,7 +75,7 @@ def open_door(host: str, job_id: bytes, limits: list[RateLimit]) -> LimitDoor:
         desk = _DESKS.get(host)
         if desk is None:
             desk = _DESKS[host] = _Desks(host)
-    return desk.admit(job_id, limits)
+        return desk.admit(job_id, limits)
 
 
 class RemoteDoor:
@@ -145,48 +147,31 @@ class _Desks:
         self._host = host
         self._secret = secrets.token_bytes(32)
         self._jobs: OrderedDict[bytes, LimitDesk] = OrderedDict()
-        self._loop = asyncio.new_event_loop()
-        self._port = 0
-        self._error: BaseException | None = None
-        ready = threading.Event()
-        threading.Thread(
-            target=self._run, args=(ready,), name="aiomailbox-limits", daemon=True
-        ).start()
-        ready.wait()
-        if self._error is not None:
+        self._port: Future[int] = Future()
+        LoopThread[None]("aiomailbox-limits").start(self._listen)
+        try:
+            self._port.result()
+        except OSError as error:
             raise WorldError(
-                f"no socket for rate limits at {host}: {self._error}. The address is "
+                f"no socket for rate limits at {host}: {error}. The address is "
                 "spark.driver.host."
-            ) from self._error
+            ) from error
 
     def admit(self, job_id: bytes, limits: list[RateLimit]) -> LimitDoor:
         """Make the limiters of a pipeline."""
-        done = threading.Event()
-        self._loop.call_soon_threadsafe(self._admit, job_id, limits, done)
-        done.wait()
-        return LimitDoor(self._host, self._port, self._secret, job_id)
-
-    def _admit(
-        self, job_id: bytes, limits: list[RateLimit], done: threading.Event
-    ) -> None:
         self._jobs[job_id] = LimitDesk(LimiterService(SystemClock()), limits)
         if len(self._jobs) > _JOBS_MAX:
             self._jobs.popitem(last=False)
-        done.set()
+        return LimitDoor(self._host, self._port.result(), self._secret, job_id)
 
-    def _run(self, ready: threading.Event) -> None:
-        asyncio.set_event_loop(self._loop)
+    async def _listen(self) -> None:
         try:
-            server = self._loop.run_until_complete(
-                asyncio.start_server(self._serve, self._host, 0)
-            )
-            self._port = server.sockets[0].getsockname()[1]
+            server = await asyncio.start_server(self._serve, self._host, 0)
         except BaseException as error:  # noqa: BLE001 -- raised where it was asked for
-            self._error = error
+            self._port.set_exception(error)
             return
-        finally:
-            ready.set()
-        self._loop.run_forever()
+        self._port.set_result(server.sockets[0].getsockname()[1])
+        await server.serve_forever()
 
     async def _serve(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

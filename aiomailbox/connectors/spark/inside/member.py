@@ -16,8 +16,8 @@ import hmac
 import os
 import secrets
 import socket
-import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,7 +77,7 @@ from aiomailbox.runtime.peers.placement import PeerPlace, WorkerEvents, peer_nam
 from aiomailbox.runtime.peers.shipping import Shipment, unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
 from aiomailbox.scratch import ScratchDirectories
-from aiomailbox.threads import run_in_thread
+from aiomailbox.threads import LoopThread, run_in_thread
 
 # The director of a job: the parent of its workers, which are Spark's tasks.
 #
@@ -469,75 +469,32 @@ def run_member(
     security = security_of(secret, part.credentials)
     scratch = ScratchDirectories()
     place = PeerPlace(PeerAddress(host, 0), security, _OPTIONS, scratch.below)
-    directing: _Thread | None = None
+    threads: list[LoopThread[Any]] = [LoopThread("aiomailbox-worker")]
+    outcome: Future[Outcome] | None = None
     if bound is not None:
-        directing = _Thread("aiomailbox-director", lambda: _direct(part, place, bound))
-    worker = _Thread(
-        "aiomailbox-worker",
-        lambda: _work(part, place, PeerAddress(first.host, first.port), index, batches),
-    )
+        threads.append(LoopThread("aiomailbox-director"))
+        outcome = threads[-1].start(lambda: _direct(part, place, bound))
+    director = PeerAddress(first.host, first.port)
+    worked = threads[0].start(lambda: _work(part, place, director, index, batches))
     try:
-        if directing is None:
+        if outcome is None:
             # If the director is gone, Spark knows, or the director says why.
             with contextlib.suppress(WorldError):
-                worker.join()
+                worked.result()
             return
-        outcome: Outcome = directing.join()
-        row = pa.array([msgspec.json.encode(outcome)], pa.binary())
+        row = pa.array([msgspec.json.encode(outcome.result())], pa.binary())
         yield pa.RecordBatch.from_arrays([row], names=["outcome"])
     finally:
-        worker.cancel()
-        if directing is not None:
-            directing.cancel()
+        for thread in threads:
+            _end(thread)
         scratch.remove()
 
 
-class _Thread:
-    """A thread with an event loop that runs one coroutine."""
-
-    def __init__(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._work = work
-        self._main: asyncio.Task[Any] | None = None
-        self._result: Any = None
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def join(self) -> Any:
-        """Wait for the end and return the result.
-
-        Raises:
-            BaseException: What the coroutine raised.
-        """
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._result
-
-    def cancel(self) -> None:
-        """End it, if it does not end by itself."""
-        self._thread.join(_SELF_END_S)
-        if not self._thread.is_alive():
-            return
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._cancel)
-        self._thread.join(_END_S)
-
-    def _cancel(self) -> None:
-        if self._main is not None:
-            self._main.cancel()
-
-    def _run(self) -> None:
-        try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                self._result = runner.run(self._supervise())
-        except BaseException as error:  # noqa: BLE001 -- raised in Spark's thread
-            self._error = error
-
-    async def _supervise(self) -> Any:
-        self._main = asyncio.current_task()
-        return await self._work()
+def _end(thread: LoopThread[Any]) -> None:
+    """End it, if it does not end by itself."""
+    if not thread.wait(_SELF_END_S):
+        thread.cancel()
+        thread.wait(_END_S)
 
 
 async def _direct(part: BarrierPart, place: PeerPlace, bound: socket.socket) -> Outcome:

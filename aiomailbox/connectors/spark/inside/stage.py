@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -85,6 +84,7 @@ from aiomailbox.task.messages import (
     TaskEnded,
     TaskEvent,
 )
+from aiomailbox.threads import LoopThread
 
 # Batches that Spark gave and the pipeline has not yet taken.
 _READ_AHEAD: Final = 2
@@ -140,36 +140,19 @@ def run_stage(
 
     context = TaskContext.get()
     assert context is not None, "called outside a Spark task"
-    loop = asyncio.new_event_loop()
-    outlet = Outlet(loop)
+    thread: LoopThread[None] = LoopThread("aiomailbox-stage")
+    outlet = Outlet(thread.loop)
     task = _StageTask(part, context.partitionId(), context.attemptNumber(), outlet)
-    thread = threading.Thread(
-        target=_run_loop,
-        args=(loop, task, batches),
-        name="aiomailbox-stage",
-        daemon=True,
-    )
-    thread.start()
+    ended = thread.start(lambda: task.run(batches))
+    ended.add_done_callback(lambda _: outlet.end(ended.exception()))
     try:
         while (batch := outlet.take()) is not None:
             yield batch
     finally:
         # Spark may have enough: whatever is still under way is cancelled and closed.
         outlet.abandon()
-        task.cancel(loop)
-        thread.join(_END_S)
-
-
-def _run_loop(
-    loop: asyncio.AbstractEventLoop, task: _StageTask, batches: Iterator[Any]
-) -> None:
-    error: BaseException | None = None
-    try:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(task.run(batches))
-    except BaseException as caught:  # noqa: BLE001 -- raised in Spark's thread
-        error = caught
-    task.outlet.end(error)
+        thread.call(task.cancel)
+        thread.wait(_END_S)
 
 
 class _Feed:
@@ -275,13 +258,14 @@ class _StageTask:
                 self._write_metrics()
             self._writer.flush()
 
-    def cancel(self, loop: asyncio.AbstractEventLoop) -> None:
-        """End the task; from another thread, also when it has ended."""
-        try:
-            loop.call_soon_threadsafe(self._cancel)
-        except RuntimeError:
-            # The loop is closed: it has ended.
-            return
+    def cancel(self) -> None:
+        """End the task; on its loop."""
+        if self._tasks is None:
+            self._is_cancelled = True
+            if self._main is not None:
+                self._main.cancel()
+        else:
+            self._tasks.cancel()
 
     @property
     def is_starved(self) -> bool:
@@ -500,14 +484,6 @@ class _StageTask:
             if journal is None
             else SharedJournals(Path(journal), classes),
         )
-
-    def _cancel(self) -> None:
-        if self._tasks is None:
-            self._is_cancelled = True
-            if self._main is not None:
-                self._main.cancel()
-        else:
-            self._tasks.cancel()
 
 
 def _in_order(factory: OperatorFactory) -> Operator:
