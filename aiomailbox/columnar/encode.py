@@ -6,11 +6,13 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NoReturn
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.declared import (
@@ -126,6 +128,7 @@ class BatchMaker:
                 f"{batch.num_rows} records have no fields, and would be lost",
                 "Give them one at least.",
             )
+        batch = filled_below_nulls(batch)
         schema = self.schema
         if schema is None:
             schema = self._completed_by_fields(self._own(batch.schema))
@@ -507,6 +510,85 @@ def _misfit(
 
 def _is_batch(value: Any) -> bool:
     return isinstance(value, pa.RecordBatch | pa.Table)
+
+
+# Fields that are never NULL, in structs that may be.
+#
+# What lies below a NULL struct no reader sees. Spark has NULL there, also in fields that
+# are never NULL, and Arrow neither casts nor writes these. Arrow itself has some value.
+
+
+def filled_below_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with some value in each never-NULL field of a NULL struct.
+
+    Example:
+        >>> never = pa.field("x", pa.int64(), nullable=False)
+        >>> below = pa.array([1, None])
+        >>> structs = pa.StructArray.from_arrays(
+        ...     [below], fields=[never], mask=pa.array([False, True])
+        ... )
+        >>> batch = pa.record_batch({"s": structs})
+        >>> filled = filled_below_nulls(batch)
+        >>> filled.to_pylist() == batch.to_pylist()
+        True
+        >>> filled.column(0).field(0).null_count
+        0
+    """
+    kinds = batch.schema.types
+    if not any(map(_has_never_null, kinds)):
+        return batch
+    return pa.RecordBatch.from_arrays(
+        [*map(_filled_column, batch.columns)], schema=batch.schema
+    )
+
+
+@lru_cache(maxsize=256)
+def _has_never_null(kind: pa.DataType) -> bool:
+    return any(
+        pa.types.is_struct(each) and not all(field.nullable for field in each)
+        for each in types_in(kind)
+    )
+
+
+def _filled_column(column: pa.Array) -> pa.Array:
+    kind = column.type
+    if not _has_never_null(kind):
+        return column
+    if pa.types.is_struct(kind):
+        inner = [
+            _filled_field(_filled_column(column.field(index)), field, column)
+            for index, field in enumerate(kind)
+        ]
+        return pa.StructArray.from_arrays(
+            inner, fields=list(kind), mask=column.is_null()
+        )
+    if pa.types.is_map(kind):
+        inner = [column.keys, _filled_column(column.items)]
+        fields = [kind.key_field, kind.item_field]
+        values = pa.StructArray.from_arrays(inner, fields=fields)
+    elif _is_list(kind):
+        values = _filled_column(column.values)
+    else:
+        return column
+    return pa.Array.from_buffers(
+        kind,
+        len(column),
+        column.buffers()[:2],
+        column.null_count,
+        column.offset,
+        [values],
+    )
+
+
+def _filled_field(values: pa.Array, field: pa.Field, structs: pa.Array) -> pa.Array:
+    if field.nullable or not values.null_count:
+        return values
+    # A NULL that can be seen is none of Spark's, and Arrow refuses it.
+    if pc.any(pc.and_(values.is_null(), structs.is_valid())).as_py():
+        return values
+    # What Arrow itself has in a field of a NULL struct.
+    some = pa.array([None], pa.struct([("value", field.type)])).field(0)[0]
+    return pc.fill_null(values, some)
 
 
 # Results of functions as a column, where that says exactly what they are.

@@ -154,18 +154,20 @@ def nested(inner: st.SearchStrategy[Column]) -> st.SearchStrategy[Column]:
         entries = st.dictionaries(keys, st.none() | values, max_size=3)
         return pa.map_(key_kind, kind), entries.map(Entries)
 
-    def structured(columns: list[Column]) -> Column:
-        fields = [(f"f{number}", kind) for number, (kind, _) in enumerate(columns)]
-        values = {
-            f"f{number}": st.none() | values
-            for number, (_, values) in enumerate(columns)
-        }
-        return pa.struct(fields), st.fixed_dictionaries(values)
+    def structured(columns: list[tuple[Column, bool]]) -> Column:
+        fields, drawn = [], {}
+        for number, ((kind, values), may_be_null) in enumerate(columns):
+            name = f"f{number}"
+            fields.append(pa.field(name, kind, may_be_null))
+            drawn[name] = st.none() | values if may_be_null else values
+        return pa.struct(fields), st.fixed_dictionaries(drawn)
 
     return (
         inner.map(listed)
         | st.tuples(st.sampled_from(KEYS), inner).map(mapped)
-        | st.lists(inner, min_size=1, max_size=3).map(structured)
+        | st.lists(st.tuples(inner, st.booleans()), min_size=1, max_size=3).map(
+            structured
+        )
     )
 
 

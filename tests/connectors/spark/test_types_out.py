@@ -141,6 +141,36 @@ def unchanged(rows: Any) -> Any:
     return rows.filter(lambda row: True)
 
 
+# In a NULL struct Spark has NULL in all fields, also in those that are never NULL.
+NEVER_NULL = {
+    "flat": "IF(id = 1, NULL, named_struct('x', id, 'name', 'Oslo'))",
+    "deep": "IF(id = 1, NULL, named_struct('at', named_struct('x', id), 'on', array(id)))",
+    "listed": "array(IF(id = 1, NULL, named_struct('x', id)), named_struct('x', -id))",
+    "mapped": "map('k', IF(id = 1, NULL, named_struct('t', TIME'12:34:56', 'x', id)))",
+    "variant": "IF(id = 1, NULL, parse_json('[1]'))",
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_struct_may_be_null_whose_fields_are_never_null(
+    spark: Any, tmp_path: Path, way: Way
+) -> None:
+    kept = dict(NEVER_NULL)
+    if way is by_parquet:
+        del kept["mapped"]  # of times of day
+    columns = [f"{column} AS {name}" for name, column in kept.items()]
+    df = spark.range(3, numPartitions=1).selectExpr("id", *columns)
+    assert not df.schema["flat"].dataType["x"].nullable
+    found = way(spark, df, tmp_path, unchanged)
+    assert found.dtypes == df.dtypes
+    if way is not by_parquet:
+        # Spark itself reads all columns of files as such that may be NULL.
+        assert found.schema["flat"].dataType == df.schema["flat"].dataType
+    rows = sorted(map(plain, found.collect()))
+    assert rows == [plain(row) for row in df.collect()]
+    assert rows[1][1] is None
+
+
 def test_texts_of_a_length_leave_as_texts(spark: Any, tmp_path: Path) -> None:
     name = "spark.sql.preserveCharVarcharTypeInfo"
     spark.conf.set(name, "true")
