@@ -32,7 +32,7 @@ PACKED_SCHEMA: Final = (
 # What goes over a connection. To the driver: what it is for, the partition; then for each message
 # its kind, its three numbers and how many bytes of IPC follow.
 CLAIM: Final = "!BI"
-PUSHES, CONFIRMS = 0, 1
+PUSHES, CONFIRMS, PROBES = 0, 1, 2
 HEADER: Final = "!BqqqI"
 # From the driver: an order, and its number.
 ORDER: Final = "!Bq"
@@ -42,6 +42,8 @@ START, CREDIT, DONE, LEAVE = 0, 1, 2, 3
 
 NONCE_BYTES: Final = 16
 PROOF_BYTES: Final = 32
+# How long a probe waits for the driver.
+PROBE_S: Final = 10.0
 # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: the clocks of two machines differ.
 NO_CHECK_TIME: Final = 0x200000
 
@@ -243,8 +245,46 @@ def new_confirmer(door: PushDoor) -> Callable[[Iterator[Any]], Iterator[Any]]:
     return confirm
 
 
-def _new_connected(door: PushDoor) -> Callable[[int], tuple[Any, Any]]:
-    """Return what connects a task: its connection, and what waits for an order."""
+def new_prober(
+    door: PushDoor, within_s: float = PROBE_S
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the function for ``mapInArrow`` that tries to reach the driver.
+
+    It gives one row: why it could not, or nothing if it could.
+
+    Args:
+        door: Where the driver is.
+        within_s: How long it tries.
+    """
+    connected = _new_connected(door, within_s)
+
+    def probe(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for _ in batches:
+            pass
+        why = ""
+        try:
+            connection, ordered = connected(PROBES)
+            with connection:
+                ordered()
+        # Raised, it would be tried four times.
+        except (OSError, RuntimeError) as error:
+            why = str(error)
+        yield pa.RecordBatch.from_arrays([pa.array([why])], names=["why"])
+
+    return probe
+
+
+def _new_connected(
+    door: PushDoor, within_s: float | None = None
+) -> Callable[[int], tuple[Any, Any]]:
+    """Return what connects a task: its connection, and what waits for an order.
+
+    Args:
+        door: Where the driver is.
+        within_s: How long it may let the task wait; None for any time, once it is reached.
+    """
     host, port, secret, certificate = door
 
     def connected(claim: int) -> tuple[Any, Any]:
@@ -258,14 +298,14 @@ def _new_connected(door: PushDoor) -> Callable[[int], tuple[Any, Any]]:
         index = TaskContext.get().partitionId()
         where = f"the program that reads the DataFrame, at {host}:{port}"
         try:
-            connection = socket.create_connection((host, port), timeout=30)
+            connection = socket.create_connection((host, port), within_s or 30)
         except OSError as error:
             raise RuntimeError(
                 f"this executor cannot reach {where}: {error}. Where executors are on "
                 "other machines, give SparkSource(df, read='push', listen=) an address "
                 "of that machine that they reach; else read with stage=."
             ) from None
-        connection.settimeout(None)
+        connection.settimeout(within_s)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         order = struct.Struct(ORDER)

@@ -45,6 +45,7 @@ from aiomailbox.connectors.spark.packing import (
     NONCE_BYTES,
     ORDER,
     PROOF_BYTES,
+    PUSHES,
     ROW_BYTES_MAX,
     SKIPPED,
     START,
@@ -378,9 +379,11 @@ class _Job:
         )
         self._thread.start()
 
-    def join(self, timeout_s: float) -> None:
-        """Wait so long for its end."""
-        self._thread.join(timeout_s)
+    def end(self) -> None:
+        """Cancel it, and wait for its end; nothing if it has ended."""
+        while not self.ended:
+            self._tag.cancel_jobs()
+            self._thread.join(_LOOK_S)
 
     def _work(self) -> None:
         try:
@@ -474,12 +477,13 @@ class _Connection:
     def _on_claim(self, arrivals: Arrivals) -> None:
         claim, part = struct.unpack(CLAIM, self._content)
         self._expect(self._on_header, struct.calcsize(HEADER))
+        if claim == PUSHES:
+            self.attempt = Attempt(part, self.tell)
+            arrivals.on_claim(self.attempt)
+            return
         if claim == CONFIRMS:
             arrivals.on_confirmed(part)
-            self.tell(DONE, 0)
-            return
-        self.attempt = Attempt(part, self.tell)
-        arrivals.on_claim(self.attempt)
+        self.tell(DONE, 0)
 
     def _on_header(self, arrivals: Arrivals) -> None:
         *header, size = struct.unpack(HEADER, self._content)
@@ -553,6 +557,25 @@ class Push:
         self._stopped = True
         self._wake()
 
+    def probe(self, run: Callable[[], object], tag: JobTag) -> None:
+        """Run a job whose tasks try to connect, and answer them.
+
+        Args:
+            run: Runs it; blocks.
+            tag: Marks it.
+
+        Raises:
+            Exception: Why the job failed.
+        """
+        job = _Job(run, tag, self._wake)
+        try:
+            while not (job.ended or self._stopped):
+                self._look(_LOOK_S, is_fixed=True)
+        finally:
+            job.end()
+        if job.error is not None:
+            raise job.error
+
     def frames(
         self,
         run: Callable[[list[int] | None], object],
@@ -587,9 +610,7 @@ class Push:
                 self._look(_LOOK_S, is_fixed=count is not None)
         finally:
             self.close()
-            while not job.ended:
-                tag.cancel_jobs()
-                job.join(_LOOK_S)
+            job.end()
 
     def _next_job(
         self, run: Callable[[list[int] | None], object], tag: JobTag, parts: list[int]

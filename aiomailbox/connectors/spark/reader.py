@@ -370,9 +370,6 @@ class SparkReader(Receiver[SparkSplit, Never]):
                 f"schema or the partitions have changed ({split.fingerprint} became "
                 f"{fingerprint}). {_REMEDY}"
             )
-        if self._plan.stage is not None:
-            # Rows of files do not change.
-            self._replayed = None
         self._split = replace(split, fingerprint=fingerprint)
         rows = item.rows
         self._progress.begin(
@@ -380,7 +377,7 @@ class SparkReader(Receiver[SparkSplit, Never]):
             part=split.part,
             parts=self._plan.parts if item.parts is None else item.parts,
             # Files are read from the position on.
-            skipped=0 if rows is not None else self._to_drop or split.row,
+            skipped=self._to_drop or (split.row if rows is None else 0),
             rows_left=None if rows is None else rows - split.rows,
         )
         if item.parts is not None:

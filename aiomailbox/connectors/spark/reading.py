@@ -192,24 +192,25 @@ def new_feeder(
         fingerprint: Tells what the position is of; empty at the beginning.
         warn: Called, from any thread, with what the user should know, and why it is so.
     """
-    if plan.stage is not None:
-        return _Staged(plan, part, row, plan.stage, fingerprint)
     if plan.way == "push":
-        return _Pushed(plan, part, row, warn)
+        return _Pushed(plan, part, row, fingerprint, warn)
+    if plan.stage is not None:
+        return _Staged(plan, part, row, fingerprint)
     return Iterated(plan, part, row)
 
 
 class _Staged(Feeder):
     """Reads files that Spark writes first, if it has not."""
 
-    def __init__(
-        self, plan: ReadPlan, part: int, row: int, stage: Stage, identity: str
-    ) -> None:
+    def __init__(self, plan: ReadPlan, part: int, row: int, fingerprint: str) -> None:
         super().__init__(plan, part, row)
-        self._stage, self._identity = stage, identity
+        self._fingerprint = fingerprint
 
     def read(self) -> Iterator[ReadItem]:
-        staged = self._stage.rows(self._plan.df, self._identity)
+        """Read; if Spark has to write first, in a thread whose jobs are marked."""
+        stage = self._plan.stage
+        assert stage is not None
+        staged = stage.rows(self._plan.df, self._fingerprint)
         yield Beginning(staged.identity, len(staged.files), staged.rows)
         cut = packing.new_cut(self._plan.batch_rows)
         for index in range(self._part, len(staged.files)):
@@ -243,11 +244,19 @@ class Iterated(Feeder):
 
 
 class _Pushed(Feeder):
-    """Lets all partitions be sent by one job, whose tasks connect to this process."""
+    """Lets all partitions be sent by one job, whose tasks connect to this process.
 
-    def __init__(self, plan: ReadPlan, part: int, row: int, warn: Warn) -> None:
+    Where there is a stage, or executors may be anywhere, a job of one task tries to connect
+    first. If it cannot, the rows are staged, or nothing is read.
+    """
+
+    def __init__(
+        self, plan: ReadPlan, part: int, row: int, fingerprint: str, warn: Warn
+    ) -> None:
         super().__init__(plan, part, row)
         self._warn = warn
+        self._staged = _Staged(plan, part, row, fingerprint)
+        self._fingerprint = fingerprint
         self._push: Push | None = None
         # Jobs that got no slot when it was looked last; None once that was said.
         self._starved: set[int] | None = set()
@@ -273,6 +282,9 @@ class _Pushed(Feeder):
     def read(self) -> Iterator[ReadItem]:
         plan, tag = self._plan, self._tag
         assert tag is not None, "what was staged is not pushed"
+        if self._is_in_stage():
+            yield from self._read_stage()
+            return
         # Attempts of a partition are compared, whether a job has checkpoints or not.
         df, _ = _checked(plan.df, True)
         keeps = plan.checks or not plan.df.columns
@@ -290,6 +302,11 @@ class _Pushed(Feeder):
             ) from error
         self._push = push
         try:
+            if why := self._why_unreached(push, tag):
+                push.close()
+                self._refuse_without_stage(why)
+                yield from self._read_stage()
+                return
             pusher = packing.new_pusher(push.door, pack)
             confirm = packing.new_confirmer(push.door)
             packed = df.mapInArrow(pusher, "sent int")
@@ -314,6 +331,50 @@ class _Pushed(Feeder):
         if self._push is not None:
             self._push.stop()
         return super().cancel()
+
+    def _read_stage(self) -> Iterator[ReadItem]:
+        # No task waits for the pipeline.
+        self._starved = None
+        return self._staged.read()
+
+    def _is_in_stage(self) -> bool:
+        """Say whether the position is in rows that were staged."""
+        stage = self._plan.stage
+        staged = stage.find() if stage is not None and self._fingerprint else None
+        return staged is not None and staged.identity == self._fingerprint
+
+    def _why_unreached(self, push: Push, tag: JobTag) -> str:
+        """Return why an executor does not reach this process; "" if one does."""
+        plan = self._plan
+        # The tasks of a classic session say so themselves.
+        if plan.stage is None and not is_connect(plan.df):
+            return ""
+        one = plan.df.sparkSession.range(0, 1, 1, 1)
+        probe = one.mapInArrow(packing.new_prober(push.door), "why string")
+        rows: list[Any] = []
+        push.probe(lambda: rows.extend(probe.collect()), tag)
+        return str(rows[0][0]) if rows else ""
+
+    def _refuse_without_stage(self, why: str) -> None:
+        """Warn that rows are staged, because they cannot be pushed.
+
+        Raises:
+            SparkJobError: If there is no stage, or the position is in rows that were
+                pushed.
+        """
+        stage = self._plan.stage
+        if self._fingerprint:
+            raise SparkJobError(
+                "the position to resume from is in rows that were pushed, and now none "
+                f"can be: {why}"
+            )
+        if stage is None:
+            raise SparkJobError(f"no row can be pushed: {why}")
+        self._warn(
+            "Spark's executors do not reach this program, so that they cannot push rows: "
+            f"Spark writes them to the stage first, {str(stage.directory)!r}",
+            why,
+        )
 
 
 def _checked(df: Any, checks: bool) -> tuple[Any, bool]:

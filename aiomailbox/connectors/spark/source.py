@@ -62,7 +62,9 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
             has to hold the largest one; needs nothing but the session. ``"push"``: one
             Spark job, whose tasks connect to this process and send their rows; faster,
             for partitions of any size, but slots of executors are held for as long as
-            the pipeline takes: use ``stage=`` where it calls slow services.
+            the pipeline takes: use ``stage=`` where it calls slow services. With
+            ``stage=`` beside it, rows are staged only if executors do not reach this
+            process.
         records: The form of a record: ``"namedtuple"``, ``dict``, `pyspark.sql.Row`, a
             dataclass, a `msgspec.Struct`, a NamedTuple class; or ``"batch"``: each
             Arrow batch is one record.
@@ -177,13 +179,14 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         if stage is not None:
             place = Stage(local_path(stage, "stage").absolute())
             check_stageable(schema)
-        _check_read(read, place, listen, encrypt, df)
+        _check_read(read, listen, encrypt, df)
         if encrypt is None:
             encrypt = listen is not None and not is_loopback(listen)
         order = _columns(order_by, schema)
         arranged = _arranged(df, order, partitions, splits == "ordered")
         # Where ranges are cut is drawn by lot, in each run of a plan anew.
-        by_count = bool(order) and splits == "ordered" and place is None
+        is_live = place is None or read == "push"
+        by_count = bool(order) and splits == "ordered" and is_live
         plan = ReadPlan(
             arranged,
             batch_rows,
@@ -258,7 +261,7 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
     def record_count(self) -> int | None:
         """How many rows there are, once they are staged; None if they are not to be."""
         stage = self._plan.stage
-        if stage is not None and self._row_count is None:
+        if stage is not None and self._is_staged and self._row_count is None:
             # What is wrong with it, its reader says.
             with suppress(AioMailboxError, OSError):
                 staged = stage.find()
@@ -268,13 +271,20 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
     @property
     def replays(self) -> str:
         """From where, and on which condition."""
-        if self._plan.stage is not None:
+        if self._is_staged:
             return "from (file, row) of its stage"
-        position = "a row" if self._plan.by_count else "(partition, row)"
         return (
-            f"from {position} if the DataFrame gives the same rows again; if not, the "
-            "restart is refused"
+            f"from {self._position} if the DataFrame gives the same rows again; if not, "
+            "the restart is refused"
         )
+
+    @property
+    def _is_staged(self) -> bool:
+        return self._plan.stage is not None and self._plan.way != "push"
+
+    @property
+    def _position(self) -> str:
+        return "a row" if self._plan.by_count else "(partition, row)"
 
     def create_enumerator(
         self, context: EnumeratorContext[SparkSplit], state: list[Any] | None = None
@@ -298,10 +308,11 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         plan = self._plan
         order = ", ".join(self._sorted_by) or "nothing: as Spark gives them"
         lines = [f"{self!r}: {self._splits} partitions, sorted by {order}"]
-        if plan.stage is not None:
+        stage = None if plan.stage is None else str(plan.stage.directory)
+        if self._is_staged:
             lines.append(
-                f"  staged in {str(plan.stage.directory)!r}: exactly once, also if the "
-                "session and the data are gone; a position is (file, row)"
+                f"  staged in {stage!r}: exactly once, also if the session and the data "
+                "are gone; a position is (file, row)"
             )
             return "\n".join(lines)
         if plan.way == "push":
@@ -309,15 +320,19 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
                 "  pushed by one Spark job, in order: slots of executors are held until "
                 "the last row is taken; for slow calls, use stage="
             )
+            if stage is not None:
+                lines.append(
+                    "  staged instead if Spark's executors do not reach this program, in "
+                    f"{stage!r}"
+                )
         else:
             lines.append(
                 "  a Spark job for each partition, through the driver's heap; push is "
                 "faster, and for partitions of any size"
             )
-        position = "a row" if plan.by_count else "(partition, row)"
         lines.append(
             "  live: exactly once if the DataFrame gives the same rows again, which is "
-            f"checked; a position is {position}"
+            f"checked; a position is {self._position}"
         )
         if not self._sorted_by:
             lines.append(
@@ -337,17 +352,11 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         )
 
 
-def _check_read(
-    read: str, stage: Stage | None, listen: str | None, encrypt: bool | None, df: Any
-) -> None:
+def _check_read(read: str, listen: str | None, encrypt: bool | None, df: Any) -> None:
     """Check that Spark's tasks can come here, if they are to."""
     if read not in {"iterate", "push"}:
         raise InvalidArgumentError(
             "read", f"{read!r} is unknown", 'Use "iterate" or "push".'
-        )
-    if read == "push" and stage is not None:
-        raise InvalidArgumentError(
-            "read", "staged rows are read from files", "Leave read= or stage= out."
         )
     for name, given in (("listen", listen), ("encrypt", encrypt)):
         if given is not None and read != "push":

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import aiomailbox as am
+from aiomailbox.connectors.spark import reading
+from aiomailbox.connectors.spark.pushing import Push
 from aiomailbox.connectors.spark.session import register_format
 from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.connectors.spark.streaming import SparkStreamSource
@@ -67,6 +69,41 @@ async def a_staged_dataframe_is_read_without_spark(spark: Any, place: Path) -> N
     with pytest.raises(am.JobFailedError) as failure:
         await collected(SparkSource(spark.range(7), stage=place / "stage"))
     assert isinstance(failure.value.__cause__, SourceChangedError)
+
+
+class Unreached(Push):
+    """Listens, and executors know a port where nobody does."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._nobody = socket.socket()
+        self._nobody.bind(("127.0.0.1", 0))
+        self.door = self.door._replace(port=self._nobody.getsockname()[1])
+
+    def close(self) -> None:
+        self._nobody.close()
+        super().close()
+
+
+async def rows_are_staged_where_no_executor_reaches_this_program(
+    spark: Any, place: Path
+) -> None:
+    computed = place / "computed"
+
+    def seen(batches: Any) -> Any:
+        computed.touch()
+        yield from batches
+
+    df = spark.range(0, 100, 1, 3).mapInArrow(seen, "id long")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reading, "Push", Unreached)
+        with pytest.raises(am.JobFailedError, match=r"listen=.*read with stage="):
+            await collected(SparkSource(df, read="push"))
+        assert not computed.exists()
+        source = SparkSource(df, read="push", stage=place / "unreached")
+        values = await collected(source)
+    assert [value.id for value in values] == list(range(100))
+    assert await collected(SparkSource.from_stage(place / "unreached")) == values
 
 
 async def progress_is_told(spark: Any, place: Path) -> None:
@@ -265,6 +302,7 @@ CASES: list[Callable[[Any, Path], Coroutine[Any, Any, None]]] = [
     rows_come_in_the_order_of_partitions,
     moments_are_instants,
     a_staged_dataframe_is_read_without_spark,
+    rows_are_staged_where_no_executor_reaches_this_program,
     progress_is_told,
     cancelling_interrupts_the_query,
     stopping_early_leaves_nothing,

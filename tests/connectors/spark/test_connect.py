@@ -45,4 +45,5 @@ def test_connect_does_what_the_classic_session_does(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
-    assert done.stdout.count("ok: ") == 14, done.stdout
+    assert done.stdout.count("ok: ") == 15, done.stdout
+    assert "Spark's executors do not reach this program" in done.stderr

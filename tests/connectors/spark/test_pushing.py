@@ -540,6 +540,45 @@ def test_a_task_does_not_send_to_one_who_does_not_know_the_secret(
     assert [len(content) for content in got] == [48]
 
 
+class TestProbe:
+    @pytest.fixture(autouse=True)
+    def task(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from pyspark import TaskContext
+
+        monkeypatch.setattr(TaskContext, "get", Context)
+
+    def why(self, door: packing.PushDoor, within_s: float = 10.0) -> str:
+        """Return what the task says."""
+        Context.local.part = 0
+        [said] = packing.new_prober(door, within_s)(iter([batch(0, 1)]))
+        return str(said.column("why")[0].as_py())
+
+    @pytest.mark.parametrize("encrypts", [False, True])
+    def test_a_task_says_whether_it_reaches_the_driver(self, encrypts: bool) -> None:
+        strangers: list[str] = []
+        credentials = new_credentials() if encrypts else None
+        push = Push("127.0.0.1", 0, 0, strangers.append, credentials)
+        said: list[str] = []
+        stranger = push.door._replace(secret=bytes(32))
+        push.probe(lambda: said.append(self.why(push.door)), Tag())  # type: ignore[arg-type]
+        push.probe(lambda: said.append(self.why(stranger)), Tag())  # type: ignore[arg-type]
+        with pytest.raises(ZeroDivisionError):
+            push.probe(lambda: 1 // 0, Tag())  # type: ignore[arg-type]
+        # It claims nothing.
+        assert list(push.frames(lambda parts: None, Tag(), 0)) == []  # type: ignore[arg-type]
+        said.append(self.why(push.door))
+        reached, refused, gone = said
+        assert reached == ""
+        assert refused != ""
+        assert "Connection refused" in gone
+        assert strangers == ["a stranger does not know the secret"]
+
+    def test_a_driver_that_says_nothing_is_none(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            door = packing.PushDoor(*silent.getsockname(), b"s" * 32)
+            assert self.why(door, 0.05) == "timed out"
+
+
 def test_a_frame_that_is_too_large_is_refused_before_it_is_allocated() -> None:
     strangers: list[str] = []
     push = Push("127.0.0.1", 0, 0, strangers.append)

@@ -602,8 +602,6 @@ class TestBadInput:
         ):
             with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):
                 SparkSource(df, **arguments)
-        with pytest.raises(InvalidArgumentError, match="read"):
-            SparkSource(df, read="push", stage="somewhere")
 
     async def test_what_belongs_to_a_stopped_session_is_refused_before_anything_runs(
         self, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

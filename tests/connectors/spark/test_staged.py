@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ import msgspec
 import pytest
 
 import aiomailbox as am
+from aiomailbox.connectors.spark import reading
+from aiomailbox.connectors.spark.pushing import Push
 from aiomailbox.connectors.spark.source import SparkSource
 from aiomailbox.errors import (
     DamagedFileError,
     InvalidArgumentError,
     SourceChangedError,
+    SparkJobError,
     UnsupportedColumnError,
 )
 
@@ -39,6 +43,53 @@ def read(drive: Any) -> Callable[..., Any]:
 
 def ids(values: list[Any]) -> list[int]:
     return [value.id for value in values]
+
+
+class Unreached(Push):
+    """Listens, and executors know a port where nobody does."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._nobody = socket.socket()
+        self._nobody.bind(("127.0.0.1", 0))
+        self.door = self.door._replace(port=self._nobody.getsockname()[1])
+
+    def close(self) -> None:
+        self._nobody.close()
+        super().close()
+
+
+class TestPushedElseStaged:
+    @pytest.mark.parametrize("order", [None, "id"])
+    async def test_rows_are_staged_only_where_executors_do_not_reach_this_program(
+        self,
+        spark: Any,
+        read: Any,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        order: str | None,
+    ) -> None:
+        df = spark.range(0, 90, 1, 3)
+        source = SparkSource(
+            df, order_by=order, read="push", stage=tmp_path / "stage", batch_rows=8
+        )
+        everything, _ = await read(source)
+        assert ids(everything) == list(range(90))
+        _, pushed = await read(source, runs=4)
+        assert source.record_count is None
+        assert list(tmp_path.iterdir()) == []
+        with monkeypatch.context() as patched:
+            patched.setattr(reading, "Push", Unreached)
+            with pytest.raises(SparkJobError, match=r"were pushed.*Connection refused"):
+                await read(source, splits=pushed)
+            assert (await read(source))[0] == everything
+            head, staged = await read(source, runs=4, records_max=7)
+            assert head + (await read(source, splits=staged))[0] == everything
+        # The position stays one of the stage, also where tasks could push again.
+        assert head + (await read(source, splits=staged))[0] == everything
+        assert len(list(tmp_path.glob("stage/rows-*"))) == 1
+        # And one of pushed rows stays one of these.
+        assert (await read(source, splits=pushed))[0] == everything[pushed[0].rows :]
 
 
 class TestStaged:
@@ -317,3 +368,6 @@ class TestLive:
         staged = SparkSource(df, stage=tmp_path).explain()
         assert "staged in" in staged
         assert "(file, row)" in staged
+        pushed = SparkSource(df, read="push", stage=tmp_path).explain()
+        assert f"staged instead if Spark's executors do not reach this program, in {str(tmp_path)!r}" in pushed
+        assert "a position is (partition, row)" in pushed
