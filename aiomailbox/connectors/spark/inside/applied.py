@@ -27,14 +27,7 @@ from aiomailbox.connectors.spark.inside.results import (
     ResultSink,
     dead_letter_origins,
 )
-from aiomailbox.connectors.spark.inside.stage import (
-    FALLBACK,
-    StageInput,
-    StagePart,
-    exchanged,
-    has_partition_ids,
-    run_stage,
-)
+from aiomailbox.connectors.spark.inside.stage import StageInput, StagePart, run_stage
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA, JobLevels, RowKind
 from aiomailbox.connectors.spark.jobs import explained, is_connect
 from aiomailbox.connectors.spark.shipped import shipped
@@ -198,7 +191,10 @@ def chained_frames(
         frames.append(frame.mapInArrow(*stage(0, number)))
     df = reduce(lambda one, other: one.unionAll(other), frames)
     for level in range(1, len(levels)):
-        df = exchanged(df, levels.width(level)).mapInArrow(*stage(level, None))
+        # Each row to the partition that it names, in an order that repeats.
+        moved = df.repartitionById(levels.width(level), "part")
+        ordered = moved.sortWithinPartitions("wm", "producer", "seq")
+        df = ordered.mapInArrow(*stage(level, None))
     return df
 
 
@@ -475,10 +471,6 @@ class Applied:
                     for node in vertex.nodes
                     if (form := describe_form(node.transformation))
                 ]
-        if len(job.levels) > 1 and not has_partition_ids(application.inputs[0].df):
-            lines.append(
-                f"  This Spark has no repartitionById(): rows move by {FALLBACK}."
-            )
         lines += [
             f"  {frame.transformation.name!r} has no order within a partition: a repeated "
             "task may read its rows in another one. Give order_by=."
