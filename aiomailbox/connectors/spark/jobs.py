@@ -100,7 +100,7 @@ def lost_session_error(
 @contextmanager
 def watching_driver(
     session: Any,
-    doing: str,
+    does: str,
     on_death: Callable[[SparkJobError], None],
     look: Callable[[], object] = lambda: None,
 ) -> Iterator[None]:
@@ -112,7 +112,7 @@ def watching_driver(
 
     Args:
         session: The session.
-        doing: What the body does, for the message.
+        does: What the job does that the body waits for, for the message.
         on_death: Called once, in that thread, with what happened; ends what waits.
         look: Called each time that it looks.
     """
@@ -124,7 +124,7 @@ def watching_driver(
             now = _driver_threads(session)
             dead = [] if now is None else died_since(before, now)
             if dead:
-                on_death(_no_memory_error(doing, dead))
+                on_death(_no_memory_error(does, dead))
             if dead or now is None:
                 return
             # The session may end meanwhile.
@@ -161,10 +161,10 @@ def _driver_threads(session: Any) -> str | None:
     return None
 
 
-def _no_memory_error(doing: str, dead: list[str]) -> SparkJobError:
+def _no_memory_error(does: str, dead: list[str]) -> SparkJobError:
     return lasting(
         SparkJobError(
-            f"while {doing}, Spark's driver ran out of memory: {', '.join(dead)} died, "
+            f"while {_running(does)}, Spark's driver ran out of memory: {', '.join(dead)} died, "
             "and the rows that it had to fetch never come (the driver's log has the "
             f"OutOfMemoryError). {MEMORY_REMEDY}"
         )
@@ -253,11 +253,11 @@ class JobTag:
 
     Args:
         df: A DataFrame of the session.
-        doing: What the jobs do, for messages.
+        does: What the jobs do, for messages.
     """
 
-    def __init__(self, df: Any, doing: str = "reads the DataFrame") -> None:
-        self._doing = doing
+    def __init__(self, df: Any, does: str = "reads the DataFrame") -> None:
+        self._does = does
         self._death: SparkJobError | None = None
         self.name: str = f"aiomailbox-{uuid.uuid4().hex}"
         self._session = df.sparkSession
@@ -269,7 +269,7 @@ class JobTag:
             self._session.addTag(self.name)
         else:
             context = self._session.sparkContext
-            context.setJobGroup(self.name, "aiomailbox reads a DataFrame")
+            context.setJobGroup(self.name, f"aiomailbox {self._does}")
 
     def watching(
         self, look: Callable[[], object] = lambda: None
@@ -279,8 +279,7 @@ class JobTag:
         Args:
             look: Called every few seconds, in another thread.
         """
-        doing = f"a Spark job that {self._doing} ran"
-        return watching_driver(self._session, doing, self._on_death, look)
+        return watching_driver(self._session, self._does, self._on_death, look)
 
     def starved_jobs(self) -> set[int]:
         """Return the jobs that no task runs of, while tasks of those with the mark run."""
@@ -326,29 +325,32 @@ class JobTag:
         """Return an error that says what went wrong; in the thread that got it."""
         if self._death is not None and not isinstance(error, AioMailboxError):
             return self._death
-        return explained(error, self._session, "a DataFrame was read", self._doing)
+        return explained(error, self._session, self._does)
 
     def _on_death(self, death: SparkJobError) -> None:
         self._death = death
         self.cancel_jobs()
 
 
-def explained(error: BaseException, session: Any, doing: str, does: str) -> Exception:
+def explained(error: BaseException, session: Any, does: str) -> Exception:
     """Return an error that says what went wrong; in the thread that got it.
 
     Args:
         error: What came out of pyspark, or of ours.
         session: The session.
-        doing: What was being done, for the message where the connection was lost.
-        does: What the job does, for all other messages.
+        does: What the job does, for the message.
     """
     if isinstance(error, AioMailboxError):
         return error
-    lost = lost_session_error(error, session, doing)
+    lost = lost_session_error(error, session, _running(does))
     return lost or spark_job_error(error, does)
 
 
-def spark_job_error(error: BaseException, doing: str) -> SparkJobError:
+def _running(does: str) -> str:
+    return f"a Spark job that {does} ran"
+
+
+def spark_job_error(error: BaseException, does: str) -> SparkJobError:
     """Return an error that says what went wrong in Spark.
 
     A failure that comes through Java is recognised by its innermost cause that says
@@ -357,7 +359,7 @@ def spark_job_error(error: BaseException, doing: str) -> SparkJobError:
 
     Args:
         error: What came out of pyspark.
-        doing: What the job does, for the message.
+        does: What the job does, for the message.
     """
     said = _said_by_java(error) or [text_of(error)]
     whole = "\n".join(said)
@@ -372,7 +374,7 @@ def spark_job_error(error: BaseException, doing: str) -> SparkJobError:
     else:
         text = _FRAMES.sub("", said[-1]).strip()
         text += _remedy(text)
-    failure = SparkJobError(f"the Spark job that {doing} failed: {text}")
+    failure = SparkJobError(f"the Spark job that {does} failed: {text}")
     return lasting(failure) if _OF_DATA.search(whole) else failure
 
 

@@ -389,7 +389,7 @@ class _Table:
     """The table, as a commit needs it; all calls block."""
 
     def __init__(self, spark: Any, name: str, ledger: str | None) -> None:
-        self._spark = spark
+        self.spark = spark
         self._name = name
         self._ledger = ledger
 
@@ -399,9 +399,9 @@ class _Table:
         Raises:
             SinkError: If it has not.
         """
-        if self._ledger is None or not self._spark.catalog.tableExists(self._name):
+        if self._ledger is None or not self.spark.catalog.tableExists(self._name):
             return
-        kinds = dict(self._spark.table(self._name).dtypes)
+        kinds = dict(self.spark.table(self._name).dtypes)
         if kinds.get(self._ledger) != "string":
             raise SinkError(
                 f"table {self._name!r} has no column {self._ledger!r} of type string for "
@@ -418,7 +418,7 @@ class _Table:
         from pyspark.sql import functions as sf
 
         # All files in one write: Spark's append is one commit of the table.
-        df = self._spark.read.parquet(*map(url_for_spark, files))
+        df = self.spark.read.parquet(*map(url_for_spark, files))
         if self._ledger is not None:
             if self._ledger in df.columns:
                 raise SinkError(
@@ -437,9 +437,9 @@ class _Table:
     def _count(self, commit: str) -> int:
         from pyspark.sql import functions as sf
 
-        if not self._spark.catalog.tableExists(self._name):
+        if not self.spark.catalog.tableExists(self._name):
             return 0
-        table = self._spark.table(self._name)
+        table = self.spark.table(self._name)
         return int(table.where(sf.col(self._ledger) == commit).count())
 
     def _has(self, commit: str, rows: int) -> bool:
@@ -452,10 +452,6 @@ class _Table:
                 f"{self._ledger} = '{commit}' and resume from the checkpoint"
             )
         return bool(there)
-
-    def explained(self, doing: str) -> Any:
-        """Return what says so if Spark is gone meanwhile."""
-        return explaining_loss(self._spark, doing)
 
 
 class _TableCommitter:
@@ -500,7 +496,7 @@ class _TableCommitter:
             await self._turns.run(self._remove)
 
     def _begin(self, restored: bool) -> None:
-        with self._table.explained("a table was looked up"):
+        with explaining_loss(self._table.spark, "a table was looked up"):
             self._table.check()
         if not restored:
             self._remove()
@@ -519,7 +515,7 @@ class _TableCommitter:
         done = folder / f".{checkpoint_id:020d}-{digest}.done"
         # Told by a file of ours where the table has no ledger.
         if not done.exists():
-            with self._table.explained("rows were appended to a table"):
+            with explaining_loss(self._table.spark, "rows were appended to a table"):
                 if all(file.exists() for file in files):
                     self._table.append(files, commit)
                 elif not self._table.has_any(commit):

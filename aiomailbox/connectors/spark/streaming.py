@@ -42,7 +42,7 @@ from aiomailbox.state.serializers import kept_in_state
 
 _LOOK_S: Final = 0.2
 # For messages.
-_DOING: Final = "a streaming DataFrame was read"
+_DOES: Final = "reads the streaming DataFrame"
 
 
 @kept_in_state("StreamSplit")
@@ -196,7 +196,7 @@ class _Query:
         self._query = self._writer.foreachBatch(self._on_batch).start()
         session = self._plan.df.sparkSession
         try:
-            with watching_driver(session, _DOING, self._on_death):
+            with watching_driver(session, _DOES, self._on_death):
                 yield from self._taken(self._query)
         finally:
             self.cancel()
@@ -216,8 +216,7 @@ class _Query:
 
     def explain(self, error: BaseException) -> Exception:
         """Return an error that says what went wrong; in the thread that got it."""
-        session = self._plan.df.sparkSession
-        return explained(error, session, _DOING, "reads the streaming DataFrame")
+        return explained(error, self._plan.df.sparkSession, _DOES)
 
     def _taken(self, query: Any) -> Iterator[_Item]:
         while True:

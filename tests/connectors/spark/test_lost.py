@@ -64,7 +64,8 @@ def test_a_killed_java_process_is_named_with_the_signal() -> None:
     java, *errors = ended.stdout.splitlines()
     how = f"Spark's Java process (process {java}) was ended by signal SIGKILL"
     assert len(errors) == 3, ended.stderr
-    assert errors[0].startswith(f"SparkJobError|while a DataFrame was read, {how}")
+    doing = "a Spark job that reads the DataFrame ran"
+    assert errors[0].startswith(f"SparkJobError|while {doing}, {how}")
     assert "operator 'rows' (uid 'r-1')" in errors[0]
     assert errors[1].startswith(f"SparkJobError|while a DataFrame was examined, {how}")
     assert errors[2].startswith(f"SparkJobError|while a DataFrame was made, {how}")

@@ -534,8 +534,7 @@ class Applied:
             rows.select("edge", "kind", "payload").write.parquet(str(path))
         except Exception as error:
             does = f"runs pipeline {application.name!r}"
-            doing = "a pipeline was applied"
-            raise explained(error, self._session, doing, does) from error
+            raise explained(error, self._session, does) from error
         return Materialized(
             self._session.read.parquet(str(path)),
             {output.number: output.schema for output in outputs},
