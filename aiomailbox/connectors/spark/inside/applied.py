@@ -392,9 +392,8 @@ class Applied:
         self._outputs: dict[int, _Output] = {}
         self._sides: dict[OutputTag, int] = {}
         self._frames: dict[int, Any] = {}
-        self._seed = application.config.seed
-        if self._seed is None:
-            self._seed = random.SystemRandom().getrandbits(32)
+        seed = application.config.seed
+        self._seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         self._job_id = secrets.token_bytes(16)
         result = Transformation("result", _no_operator, [application.origins])
         self._items = reachable([result])[:-1]
@@ -580,7 +579,6 @@ class Applied:
         graph = application.build_graph(sinks)
         if self._is_streaming:
             check_stateless(graph)
-        assert self._seed is not None
         df = application.inputs[0].df
         return graph, ship_job(
             graph,

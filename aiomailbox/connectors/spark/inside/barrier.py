@@ -210,9 +210,8 @@ class _Job:
             encrypt = not is_one_process(df.sparkSession)
         self._credentials = new_credentials() if encrypt else None
         self._secret = secrets.token_bytes(32)
-        self._seed = run.config.seed
-        if self._seed is None:
-            self._seed = random.SystemRandom().getrandbits(32)
+        seed = run.config.seed
+        self._seed = random.SystemRandom().getrandbits(32) if seed is None else seed
         # What cannot be sent is said now.
         self._packed(0)
         if self._first is None:
@@ -305,7 +304,6 @@ class _Job:
             vertex.id: (_SOME_WORKER,) * vertex.parallelism
             for vertex in self._graph.vertices
         }
-        assert self._seed is not None
         shipment = Shipment(
             self._graph,
             replace(
