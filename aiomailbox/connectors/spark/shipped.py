@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -25,7 +25,11 @@ from aiomailbox.connectors.spark.packing import (
 )
 from aiomailbox.errors import HandshakeError, UsageError, WorldError, install_command
 from aiomailbox.exchange.remote.handshake import Security
+from aiomailbox.exchange.remote.wire import FRAME_HEADER
+from aiomailbox.runtime.peers.messages import body_bytes
 from aiomailbox.scratch import ScratchDirectory
+
+MessageT = TypeVar("MessageT")
 
 
 def shipped(
@@ -151,6 +155,23 @@ async def admit(
         return None
     writer.write(proof_of(secret, b"driver", identity + theirs + ours))
     return identity
+
+
+async def read_message(
+    reader: asyncio.StreamReader,
+    decode: Callable[[bytes], tuple[int, MessageT]],
+    bytes_max: int,
+) -> MessageT:
+    """Return the next message between a parent and its workers; see `encode`.
+
+    Raises:
+        EOFError: If none follows.
+        OSError: If the connection broke.
+        CorruptStreamError: If it is no message, or one of more bytes.
+    """
+    header = await reader.readexactly(FRAME_HEADER.size)
+    _, message = decode(await reader.readexactly(body_bytes(header, bytes_max)))
+    return message
 
 
 async def _introduce(

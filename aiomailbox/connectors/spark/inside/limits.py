@@ -12,20 +12,33 @@ import secrets
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from aiomailbox.clock import SystemClock
-from aiomailbox.connectors.spark.shipped import HANDSHAKE_S, admit, connect_as
-from aiomailbox.errors import HandshakeError, UsageError, WorldError
+from aiomailbox.connectors.spark.shipped import (
+    HANDSHAKE_S,
+    admit,
+    connect_as,
+    read_message,
+)
+from aiomailbox.errors import CorruptStreamError, UsageError, WorldError
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
-from aiomailbox.runtime.peers.messages import Granted, Lease, Pause, Used
+from aiomailbox.runtime.peers.messages import (
+    Granted,
+    Lease,
+    Pause,
+    Used,
+    decode_from_parent,
+    decode_from_worker,
+    encode,
+)
 from aiomailbox.threads import LoopThread
 
-_FRAME_BYTES_MAX: Final = 1 << 20
+_MESSAGE_BYTES_MAX: Final = 1 << 20
 _JOBS_MAX: Final = 1024
 _CONNECT_S: Final = 30.0
 
@@ -124,8 +137,12 @@ class RemoteDoor:
         assert self._reader is not None, "connect() comes first"
         try:
             while True:
-                content = await _read_frame(self._reader)
-                self.limits.on_granted(_GRANTED.decode(content))
+                message = await read_message(
+                    self._reader, decode_from_parent, _MESSAGE_BYTES_MAX
+                )
+                if not isinstance(message, Granted):
+                    raise CorruptStreamError(f"{message!r} grants nothing")
+                self.limits.on_granted(message)
         except (OSError, EOFError) as error:
             raise WorldError("the driver with the rate limits is gone") from error
 
@@ -137,7 +154,7 @@ class RemoteDoor:
 
     def _send(self, message: Lease | Used | Pause) -> None:
         assert self._writer is not None, "connect() comes first"
-        self._writer.write(_frame(message))
+        self._writer.write(encode(message))
 
 
 class _Desks:
@@ -185,16 +202,21 @@ class _Desks:
             worker = _Worker(writer)
             try:
                 while True:
-                    message = _ASKED.decode(await _read_frame(reader))
-                    if isinstance(message, Lease):
-                        desk.on_lease(message, worker, worker.on_failed)
-                    elif isinstance(message, Used):
-                        desk.on_used(message, worker)
-                    else:
-                        desk.on_pause(message)
+                    message = await read_message(
+                        reader, decode_from_worker, _MESSAGE_BYTES_MAX
+                    )
+                    match message:
+                        case Lease():
+                            desk.on_lease(message, worker, worker.on_failed)
+                        case Used():
+                            desk.on_used(message, worker)
+                        case Pause():
+                            desk.on_pause(message)
+                        case _:
+                            return
             finally:
                 desk.forget(worker)
-        except (OSError, EOFError, TimeoutError, msgspec.MsgspecError, HandshakeError):
+        except (OSError, EOFError, CorruptStreamError):
             # A worker whose task ended, or a stranger.
             return
         finally:
@@ -208,7 +230,7 @@ class _Worker:
         self._writer = writer
 
     def send(self, message: Granted) -> None:
-        self._writer.write(_frame(message))
+        self._writer.write(encode(message))
 
     def on_failed(self, error: BaseException) -> None:
         # It fails the worker's task: it had the same limit to check the lease by.
@@ -217,18 +239,3 @@ class _Worker:
 
 _LOCK: Final = threading.Lock()
 _DESKS: Final[dict[str, _Desks]] = {}
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_GRANTED: Final = msgspec.msgpack.Decoder(Granted)
-_ASKED: Final[Any] = msgspec.msgpack.Decoder(Lease | Used | Pause)
-
-
-def _frame(message: Any) -> bytes:
-    content = _ENCODER.encode(message)
-    return len(content).to_bytes(4, "big") + content
-
-
-async def _read_frame(reader: asyncio.StreamReader) -> bytes:
-    size_bytes = int.from_bytes(await reader.readexactly(4), "big")
-    if size_bytes > _FRAME_BYTES_MAX:
-        raise HandshakeError(f"a message of {size_bytes} bytes is no lease")
-    return await reader.readexactly(size_bytes)

@@ -38,6 +38,7 @@ from aiomailbox.connectors.spark.shipped import (
     Credentials,
     admit,
     connect_as,
+    read_message,
     security_of,
 )
 from aiomailbox.errors import (
@@ -50,7 +51,6 @@ from aiomailbox.errors import (
 )
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.handshake import PeerAddress
-from aiomailbox.exchange.remote.wire import FRAME_HEADER
 from aiomailbox.logs import library_log
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.declared import state_classes
@@ -67,7 +67,6 @@ from aiomailbox.runtime.peers.messages import (
     Failed,
     FromParent,
     FromWorker,
-    body_bytes,
     decode_from_parent,
     decode_from_worker,
     encode,
@@ -603,11 +602,9 @@ async def _begin(reader: asyncio.StreamReader) -> Begin:
         CorruptStreamError: If it is another one.
     """
     try:
-        header = await reader.readexactly(FRAME_HEADER.size)
-        body = await reader.readexactly(body_bytes(header, PARENT_BYTES_MAX))
+        message = await read_message(reader, decode_from_parent, PARENT_BYTES_MAX)
     except (OSError, EOFError) as error:
         raise WorldError("the first worker ended before the job began") from error
-    _, message = decode_from_parent(body)
     if not isinstance(message, Begin):
         raise CorruptStreamError(f"a worker cannot begin with {message!r}")
     return message
