@@ -123,41 +123,6 @@ def default_parallelism(df: Any) -> int:
     return max(1, int(session.sparkContext.defaultParallelism))
 
 
-def ship_job(
-    graph: JobGraph,
-    config: JobConfig,
-    seed: int,
-    job_id: bytes,
-    df: Any,
-    journal: str | None,
-) -> ShippedJob:
-    """Return a job for Spark's workers.
-
-    Args:
-        graph: The job.
-        config: Its settings.
-        seed: Of its random sources.
-        job_id: 16 bytes that name it.
-        df: A DataFrame of the session that it runs in.
-        journal: The directory of finished calls; None if none are kept.
-
-    Raises:
-        NotShippableError: If an operator cannot be pickled; names it and what of it.
-        UsageError: If a rate limit cannot be kept there.
-    """
-    peers: dict[int, tuple[int, ...]] = {
-        vertex.id: (_WORKER,) * vertex.parallelism for vertex in graph.vertices
-    }
-    _, payload, limits = pack(
-        Shipment(graph, config, Placement(1, peers), seed, job_id, has_arrow=True)
-    )
-    door = None
-    if check_limits(limits, is_connect=is_connect(df)):
-        host = df.sparkSession.conf.get("spark.driver.host", "127.0.0.1")
-        door = open_door(host, secrets.token_bytes(16), limits)
-    return ShippedJob(graph, JobLevels(graph), payload, limits, door, journal)
-
-
 def chained_frames(
     job: ShippedJob, inputs: list[InputFrame], want: int | None, schema: Any
 ) -> Any:
@@ -458,7 +423,7 @@ class Applied:
     def explain(self) -> str:
         """Return the stages, what each runs, and what is to be known of the order."""
         application = self._application
-        _, job = self._shipped([self._outputs[_RESULT]])
+        job = self._shipped([self._outputs[_RESULT]])
         lines = [f"Pipeline {application.name!r} over Spark's shuffle"]
         for level, vertices in enumerate(job.levels.vertices):
             width = "Spark's" if level == 0 else str(job.levels.width(level))
@@ -524,7 +489,7 @@ class Applied:
                 "micro-batch."
             )
         outputs = list(self._outputs.values())
-        graph, job = self._shipped(outputs)
+        job = self._shipped(outputs)
         application = self._application
         clock = SystemClock()
         begun_s = clock.monotonic()
@@ -540,7 +505,7 @@ class Applied:
             dict(self._sides),
             partial(
                 snapshot_after,
-                graph,
+                job.graph,
                 application.config.job_id or application.name,
                 now_ms=clock.now_ms(),
                 duration_s=clock.monotonic() - begun_s,
@@ -568,25 +533,41 @@ class Applied:
         frame = self._frames.get(number)
         if frame is None:
             output = self._outputs[number]
-            _, job = self._shipped([output])
+            job = self._shipped([output])
             frame = chained_frames(job, self._application.inputs, number, output.schema)
             self._frames[number] = frame
         return frame
 
-    def _shipped(self, outputs: list[_Output]) -> tuple[JobGraph, Any]:
+    def _shipped(self, outputs: list[_Output]) -> ShippedJob:
+        """Return the job of some outputs for Spark's workers.
+
+        Raises:
+            NotShippableError: If an operator cannot be pickled; names it and what of it.
+            UsageError: If a rate limit cannot be kept there.
+        """
         application = self._application
         sinks = [sink for output in outputs for sink in output.sinks()]
         graph = application.build_graph(sinks)
         if self._is_streaming:
             check_stateless(graph)
-        df = application.inputs[0].df
-        return graph, ship_job(
+        peers: dict[int, tuple[int, ...]] = {
+            vertex.id: (_WORKER,) * vertex.parallelism for vertex in graph.vertices
+        }
+        shipment = Shipment(
             graph,
             application.config,
+            Placement(1, peers),
             self._seed,
             self._job_id,
-            df,
-            self._journal,
+            has_arrow=True,
+        )
+        _, payload, limits = pack(shipment)
+        door = None
+        if check_limits(limits, is_connect=is_connect(application.inputs[0].df)):
+            host = self._session.conf.get("spark.driver.host", "127.0.0.1")
+            door = open_door(host, secrets.token_bytes(16), limits)
+        return ShippedJob(
+            graph, JobLevels(graph), payload, limits, door, self._journal
         )
 
 

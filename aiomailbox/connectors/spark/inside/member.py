@@ -240,15 +240,11 @@ class BarrierStarter:
     Args:
         place: Where the director is.
         arrivals: Where workers connect.
-        release: Called when none is left.
     """
 
-    def __init__(
-        self, place: PeerPlace, arrivals: Arrivals, release: Callable[[], None]
-    ) -> None:
+    def __init__(self, place: PeerPlace, arrivals: Arrivals) -> None:
         self._place = place
         self._arrivals = arrivals
-        self._release = release
 
     def prepare(self) -> PeerPlace:
         """Return where the director is."""
@@ -259,8 +255,7 @@ class BarrierStarter:
         return BarrierWorker(peer, events, self._arrivals)
 
     def release(self) -> None:
-        """Remove what the director has made."""
-        self._release()
+        """Nothing: what the place has made goes with the task."""
 
 
 # How far a barrier stage is, for the driver: a file of its directory.
@@ -509,8 +504,7 @@ async def _direct(part: BarrierPart, place: PeerPlace, bound: socket.socket) -> 
             if config.needs_state_classes
             else ()
         )
-        # What the place has made goes with the task.
-        starter = BarrierStarter(place, arrivals, lambda: None)
+        starter = BarrierStarter(place, arrivals)
         job = assemble(graph, config, part.workers, starter, {}, classes)
         job.start()
         async with showing(job, Path(part.place) if part.is_watched else None):

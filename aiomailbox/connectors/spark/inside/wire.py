@@ -139,20 +139,14 @@ class Outlet:
 
     Args:
         loop: The loop that offers.
-        batches_max: How many may wait before there is no room.
 
     Attributes:
         room: Available while there is room; belongs to the loop.
-        offered: How many batches were offered.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, *, batches_max: int = _BATCHES_MAX
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.room: Availability = Availability(available=True)
-        self.offered: int = 0
         self._loop = loop
-        self._batches_max = batches_max
         self._batches: deque[pa.RecordBatch] = deque()
         self._changed = threading.Condition()
         self._ended = False
@@ -168,10 +162,9 @@ class Outlet:
         """Let the thread take a batch; on the loop. One without rows is dropped."""
         if self._abandoned or not batch.num_rows:
             return
-        self.offered += 1
         with self._changed:
             self._batches.append(batch)
-            if len(self._batches) >= self._batches_max:
+            if len(self._batches) >= _BATCHES_MAX:
                 self.room.reset()
             self._changed.notify()
 
@@ -196,7 +189,7 @@ class Outlet:
                     raise self._error
                 return None
             batch = self._batches.popleft()
-            if not self._ended and len(self._batches) == self._batches_max // 2:
+            if not self._ended and len(self._batches) == _BATCHES_MAX // 2:
                 self._loop.call_soon_threadsafe(self._make_room)
         return batch
 
@@ -209,7 +202,7 @@ class Outlet:
                 self._loop.call_soon_threadsafe(self._make_room)
 
     def _make_room(self) -> None:
-        if len(self._batches) < self._batches_max and not self.room.available:
+        if len(self._batches) < _BATCHES_MAX and not self.room.available:
             self.room.set_available()
 
 
