@@ -369,5 +369,8 @@ class TestLive:
         assert "staged in" in staged
         assert "(file, row)" in staged
         pushed = SparkSource(df, read="push", stage=tmp_path).explain()
-        assert f"staged instead if Spark's executors do not reach this program, in {str(tmp_path)!r}" in pushed
+        assert (
+            f"staged instead if Spark's executors do not reach this program, in {str(tmp_path)!r}"
+            in pushed
+        )
         assert "a position is (partition, row)" in pushed

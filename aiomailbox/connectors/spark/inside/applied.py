@@ -566,9 +566,7 @@ class Applied:
         if check_limits(limits, is_connect=is_connect(application.inputs[0].df)):
             host = self._session.conf.get("spark.driver.host", "127.0.0.1")
             door = open_door(host, secrets.token_bytes(16), limits)
-        return ShippedJob(
-            graph, JobLevels(graph), payload, limits, door, self._journal
-        )
+        return ShippedJob(graph, JobLevels(graph), payload, limits, door, self._journal)
 
 
 class Materialized:
