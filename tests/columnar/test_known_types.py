@@ -243,3 +243,58 @@ def test_moments_keep_their_zone_whatever_the_class_says() -> None:
         maker = BatchMaker()
         maker.batches(ListRun([Seen(moment)]))
         assert maker.schema == pa.schema([("at", pa.timestamp("us", zone))])
+
+
+def never_null(
+    parts: dict[str, pa.Array], mask: list[bool], **marks: str
+) -> pa.StructArray:
+    """Return structs as Spark gives them: NULL in all fields where one is NULL."""
+    fields = [
+        pa.field(name, part.type, nullable=False, metadata=marks or None)
+        for name, part in parts.items()
+    ]
+    rows = pa.array([None if hidden else row for row, hidden in enumerate(mask)])
+    below = [part.take(rows) for part in parts.values()]
+    return pa.StructArray.from_arrays(below, fields=fields, mask=pa.array(mask))
+
+
+MASK = [False, True, False, True, False]
+PLAIN = never_null({"x": pa.array([*range(5)]), "name": pa.array([*"abcde"])}, MASK)
+OFFSETS = pa.array([0, 2, 2, 3, 5, 5], pa.int32())
+NEVER_NULL = {
+    "flat": PLAIN,
+    "deep": never_null({"at": PLAIN, "on": pa.array([[1]] * 5)}, MASK),
+    "listed": pa.ListArray.from_arrays(OFFSETS, PLAIN, type=pa.list_(PLAIN.type)),
+    "mapped": pa.MapArray.from_arrays(OFFSETS, pa.array([*"abcde"]), PLAIN),
+    "variant": never_null(
+        {"value": pa.array([b"1"] * 5), "metadata": pa.array([b"2"] * 5)},
+        MASK,
+        variant="true",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NEVER_NULL)
+@pytest.mark.parametrize("rows", [slice(0, 5), slice(1, 5), slice(1, 4), slice(2, 4)])
+def test_a_null_struct_whose_fields_are_never_null_can_be_written(
+    name: str, rows: slice
+) -> None:
+    batch = pa.record_batch({"s": NEVER_NULL[name]})
+    batch = batch.slice(rows.start, rows.stop - rows.start)
+    made = BatchMaker().fit(batch)
+    made.validate(full=True)
+    assert made.schema.equals(batch.schema, check_metadata=True)
+    file = pa.BufferOutputStream()
+    with pytest.raises(pa.ArrowInvalid, match="non-nullable but contains nulls"):
+        pq.write_table(pa.Table.from_batches([batch]), pa.BufferOutputStream())
+    pq.write_table(pa.Table.from_batches([made]), file)
+    read = pq.read_table(pa.BufferReader(file.getvalue()))
+    assert read.to_pylist() == batch.to_pylist()
+
+
+def test_a_null_that_can_be_seen_stays_and_is_refused() -> None:
+    field = pa.field("x", pa.int64(), nullable=False)
+    structs = pa.StructArray.from_arrays([pa.array([1, None])], fields=[field])
+    made = BatchMaker().fit(pa.record_batch({"s": structs}))
+    with pytest.raises(pa.ArrowInvalid, match="non-nullable but contains nulls"):
+        pq.write_table(pa.Table.from_batches([made]), pa.BufferOutputStream())
