@@ -534,8 +534,8 @@ def filled_below_nulls(batch: pa.RecordBatch) -> pa.RecordBatch:
         >>> filled.column(0).field(0).null_count
         0
     """
-    kinds = batch.schema.types
-    if not any(map(_has_never_null, kinds)):
+    nested = filter(pa.types.is_nested, batch.schema.types)
+    if not any(map(_has_never_null, nested)):
         return batch
     return pa.RecordBatch.from_arrays(
         [*map(_filled_column, batch.columns)], schema=batch.schema
