@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
 
-from aiomailbox.errors import StateError
+from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.state.accumulators import Convert, conversion
 from aiomailbox.state.descriptors import (
     StateDescriptor,
@@ -218,6 +218,24 @@ def check_same_state(first: StateDescriptor, second: StateDescriptor) -> None:
     _check_fits(
         state_meta(first, namespaced=False), state_meta(second, namespaced=False)
     )
+
+
+def check_kind(descriptor: StateDescriptor, kind: str) -> None:
+    """Raise unless a descriptor describes state of a kind.
+
+    Raises:
+        WrongTypeError: Saying which method, or which descriptor, is meant.
+    """
+    described = getattr(descriptor, "kind", None)
+    if isinstance(descriptor, StateDescriptor):
+        if described == kind:
+            return
+        remedy = f"Write get_{described}(descriptor)."
+        problem = f"{descriptor.name!r} describes {described} state"
+    else:
+        problem = f"{descriptor!r} is not a descriptor"
+        remedy = f"Write am.{kind.capitalize()}StateDescriptor('name')."
+    raise WrongTypeError("descriptor", problem, remedy)
 
 
 def refuse_second(first: StateDescriptor, second: StateDescriptor) -> None:

@@ -55,6 +55,7 @@ from aiomailbox.state.store import (
     StateTable,
     UnmatchedState,
     ValueState,
+    check_kind,
     check_max_parallelism,
     refuse_second,
     refuse_ttl,
@@ -213,7 +214,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         Raises:
             StateError: If the name is in use for another kind of state.
         """
-        cell = self._expiring_cell(descriptor, namespace)
+        cell = self._expiring_cell(descriptor, namespace, "value")
         default = descriptor.default
         if type(default) in IMMUTABLE_TYPES:
             return ValueHandle(cell, default)
@@ -223,7 +224,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         self, descriptor: ListStateDescriptor[ValueT], namespace: Any = VOID
     ) -> ListState[ValueT]:
         """Return a list state; raises as `get_value` does."""
-        cell = self._cell(descriptor, namespace)
+        cell = self._cell(descriptor, namespace, "list")
         expiry = self._expiry(descriptor, namespace)
         lent = self.lent(descriptor)
         if expiry is None:
@@ -234,7 +235,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT], namespace: Any = VOID
     ) -> MapState[MapKeyT, ValueT]:
         """Return a map state; raises as `get_value` does."""
-        cell = self._cell(descriptor, namespace)
+        cell = self._cell(descriptor, namespace, "map")
         expiry = self._expiry(descriptor, namespace)
         return MapHandle(cell) if expiry is None else TtlMapHandle(cell, *expiry)
 
@@ -242,14 +243,14 @@ class KeyedStateStore(ABC, Generic[TableT]):
         self, descriptor: ReducingStateDescriptor[ValueT], namespace: Any = VOID
     ) -> ReducingState[ValueT]:
         """Return a reducing state; raises as `get_value` does."""
-        cell = self._expiring_cell(descriptor, namespace)
+        cell = self._expiring_cell(descriptor, namespace, "reducing")
         return ReducingHandle(cell, descriptor.reduce_function)
 
     def get_aggregating(
         self, descriptor: AggregatingStateDescriptor[InT, OutT], namespace: Any = VOID
     ) -> AggregatingState[InT, OutT]:
         """Return an aggregating state; raises as `get_value` does."""
-        cell = self._expiring_cell(descriptor, namespace)
+        cell = self._expiring_cell(descriptor, namespace, "aggregating")
         return AggregatingHandle(cell, descriptor.aggregate_function)
 
     def merge_namespaces(
@@ -380,7 +381,8 @@ class KeyedStateStore(ABC, Generic[TableT]):
     def _keep_loaded(self, table: TableT) -> None:
         """Be notified that contents of a snapshot were put into a table."""
 
-    def _cell(self, descriptor: StateDescriptor, namespace: Any) -> Cell:
+    def _cell(self, descriptor: StateDescriptor, namespace: Any, kind: str) -> Cell:
+        check_kind(descriptor, kind)
         place = descriptor.name, namespace is not VOID
         known = self._registry.entries.get(place)
         first = None if known is None else known.descriptor
@@ -399,9 +401,9 @@ class KeyedStateStore(ABC, Generic[TableT]):
         return lent
 
     def _expiring_cell(
-        self, descriptor: StateDescriptor, namespace: Any
+        self, descriptor: StateDescriptor, namespace: Any, kind: str
     ) -> ContentCell:
-        cell = self._cell(descriptor, namespace)
+        cell = self._cell(descriptor, namespace, kind)
         expiry = self._expiry(descriptor, namespace)
         return cell if expiry is None else TtlCell(cell, *expiry)
 

@@ -300,7 +300,9 @@ class CountTrigger(Trigger):
         Flink, ``CountTrigger``.
     """
 
-    SEEN: Final = ReducingStateDescriptor("trigger-count", add)
+    SEEN: Final[ReducingStateDescriptor[int]] = ReducingStateDescriptor(
+        "trigger-count", add
+    )
     """How many records have come to a window since it has fired; none for 0."""
 
     def __init__(self, count: int) -> None:

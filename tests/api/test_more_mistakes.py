@@ -1132,3 +1132,56 @@ async def test_the_keys_of_a_join_are_named_by_its_functions() -> None:
     joined = one.join(other).where(abs).equal_to(str.strip)
     with pytest.raises(am.JobFailedError, match=r"where\(abs\).equal_to\(str.strip\)"):
         await joined.window(SECOND).apply(lambda a, b: (a, b)).collect()
+
+
+OF_KINDS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda state: state.get_value("n"), "'n' is not a descriptor.* am.ValueStateDes"),
+    (lambda state: state.get_list(am.ValueStateDescriptor("n")), r"Write get_value\("),
+    (lambda state: state.get_value(am.ListStateDescriptor("n")), r"Write get_list\("),
+    (lambda state: state.get_map(am.MapStateDescriptor), "is not a descriptor"),
+]
+
+
+@pytest.mark.parametrize(("use", "told"), OF_KINDS)
+@pytest.mark.parametrize("is_awaited", [False, True])
+async def test_a_state_is_asked_for_by_a_descriptor_of_its_kind(
+    is_awaited: bool, use: Callable[[Any], Any], told: str
+) -> None:
+    def asks(record: Any, context: Any, out: Any) -> None:
+        use(context.keyed_state)
+
+    async def asks_awaited(record: Any, context: Any, out: Any) -> None:
+        use(context.keyed_state)
+
+    keyed = stream_of(1).key_by(str)
+    stream = keyed.process_async(asks_awaited) if is_awaited else keyed.process(asks)
+    with pytest.raises(am.JobFailedError, match=told):
+        await stream.collect()
+
+
+@dataclass
+class Bid:
+    item: str
+    price: float | None
+    note: str | None = None
+
+
+@pytest.mark.parametrize("records", [Bid, {"price": float | None}])
+async def test_an_empty_cell_is_none_where_its_type_has_none(
+    records: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "bids.csv").write_text("item,price,note\ncup,,\npot,2.5,old\n")
+    source = am.FileSource(tmp_path / "bids.csv", records=records)
+    rows = await Env().from_source(source).collect()
+    found = [one if isinstance(one, dict) else vars(one) for one in rows]
+    assert found == [
+        {"item": "cup", "price": None, "note": ""},
+        {"item": "pot", "price": 2.5, "note": "old"},
+    ]
+
+
+async def test_an_empty_cell_where_a_number_must_be_is_told_how(tmp_path: Path) -> None:
+    (tmp_path / "bids.csv").write_text("item,price\ncup,\n")
+    source = am.FileSource(tmp_path / "bids.csv", records={"price": float})
+    with pytest.raises(am.JobFailedError, match=r"as float \| None"):
+        await Env().from_source(source).collect()

@@ -14,7 +14,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from functools import partial
-from typing import Any, BinaryIO, Final, Protocol, cast
+from types import NoneType
+from typing import (
+    Any,
+    BinaryIO,
+    Final,
+    Protocol,
+    cast,
+    get_args,
+    get_type_hints,
+)
 
 import msgspec
 
@@ -522,14 +531,16 @@ class CsvFormat:
             return self._inferred(name)
         if isinstance(self._records, Mapping):
             _check_columns(name, self._records, columns)
-            return _typed_fields(self._records, strict=False)
+            return _with_empty(
+                self._records, _typed_fields(self._records, strict=False)
+            )
         shape, make = _shape_of(self._records)
 
         def convert(texts: dict[str, str]) -> Any:
             value: Any = msgspec.convert(texts, shape, strict=False)
             return value if make is None else make(value)
 
-        return convert
+        return _with_empty(_hints_of(self._records), convert)
 
     def _inferred(self, name: str) -> Callable[[dict[str, str]], Any]:
         """Return what converts the texts of a file, by types that its beginning has."""
@@ -664,6 +675,32 @@ def _typed_fields(
         return {**fields, **dict(zip(names, values, strict=True))}
 
     return convert
+
+
+def _with_empty(
+    hints: Mapping[str, Any], convert: Callable[[dict[str, Any]], Any]
+) -> Callable[[dict[str, Any]], Any]:
+    """Return a conversion to which a cell without text is None, where a type has None."""
+    optional = [
+        name
+        for name, hint in hints.items()
+        if NoneType in get_args(hint) and str not in get_args(hint)
+    ]
+
+    def convert_row(texts: dict[str, Any]) -> Any:
+        for column in optional:
+            if texts.get(column) == "":
+                texts[column] = None
+        return convert(texts)
+
+    return convert_row if optional else convert
+
+
+def _hints_of(records: Any) -> dict[str, Any]:
+    # Of a class with names that cannot be looked up nothing is known.
+    with suppress(Exception):
+        return get_type_hints(records)
+    return {}
 
 
 def _check_columns(
@@ -845,6 +882,8 @@ def _of_row(error: Exception) -> str:
     # Python's own words would say nothing about rows.
     if text.startswith("zip()"):
         return "the row has another number of columns than the first row"
+    if "got `str`" in text:
+        return f"{text} (a cell may be empty if its type has None, as float | None)"
     return text
 
 

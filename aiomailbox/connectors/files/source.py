@@ -476,7 +476,8 @@ class FileSource(Generic[OutT]):
             ``"infer"``, which makes dicts with the types of each file's first MiB
             (needs pyarrow). Parquet also takes ``"batch"``: each Arrow batch is one
             record. None for dict, for Parquet ``"namedtuple"``. The values of a CSV
-            file are text if no types are given.
+            file are text if no types are given; an empty cell is None where the given
+            type has None and is no text, as ``float | None``.
         columns: For CSV, the names of the columns, if the first row does not have them;
             for Parquet, which columns to read.
         watch: How often to look for new files: a timedelta or seconds. It then never

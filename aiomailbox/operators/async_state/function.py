@@ -53,6 +53,7 @@ from aiomailbox.state.store import (
     MapState,
     ReducingState,
     ValueState,
+    check_kind,
     refuse_second,
 )
 from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT
@@ -74,28 +75,33 @@ class AsyncKeyedState:
 
     def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
         """Return a value state."""
+        check_kind(descriptor, "value")
         return cast("ValueState[ValueT]", self._find(descriptor))
 
     def get_list(self, descriptor: ListStateDescriptor[ValueT]) -> ListState[ValueT]:
         """Return a list state."""
+        check_kind(descriptor, "list")
         return cast("ListState[ValueT]", self._find(descriptor))
 
     def get_map(
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
     ) -> MapState[MapKeyT, ValueT]:
         """Return a map state."""
+        check_kind(descriptor, "map")
         return cast("MapState[MapKeyT, ValueT]", self._find(descriptor))
 
     def get_reducing(
         self, descriptor: ReducingStateDescriptor[ValueT]
     ) -> ReducingState[ValueT]:
         """Return a reducing state."""
+        check_kind(descriptor, "reducing")
         return cast("ReducingState[ValueT]", self._find(descriptor))
 
     def get_aggregating(
         self, descriptor: AggregatingStateDescriptor[InT, OutT]
     ) -> AggregatingState[InT, OutT]:
         """Return an aggregating state; one with a time to live is refused."""
+        check_kind(descriptor, "aggregating")
         return cast("AggregatingState[InT, OutT]", self._find(descriptor))
 
 
