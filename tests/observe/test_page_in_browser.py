@@ -450,6 +450,13 @@ async def test_all_that_changed_in_the_last_minutes_has_a_line(tmp_path: Path) -
         assert await page.evaluate("window.innerWidth") == 1280
         wide = "document.querySelector('#operators').parentNode"
         assert await page.evaluate(f"{wide}.scrollWidth <= {wide}.clientWidth")
+        # In a smaller one each operator is a card, and nothing scrolls sideways either.
+        head = "getComputedStyle(document.querySelector('#operators td:nth-child(3)'),"
+        for width in (1279, 1024, 700):
+            await page.set_viewport_size({"width": width, "height": 800})
+            assert await page.evaluate(f"{wide}.scrollWidth <= {wide}.clientWidth")
+            assert "busy" in await page.evaluate(f"{head} '::before').content")
+        await page.set_viewport_size({"width": 1280, "height": 720})
         # Windows are not in the store, whose size says nothing of them.
         row = page.locator("#operators tr", has=page.get_by_text("sums", exact=True))
         assert await row.first.locator("td[data-head='state']").inner_text() == ""

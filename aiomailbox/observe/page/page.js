@@ -466,6 +466,9 @@ function last(key) {
 
 const isSaid = (value) => value != null && value !== "";
 
+// More columns fit into wide windows only.
+const COLUMNS_MAX = 10;
+
 function operators(job) {
   const now = !ENDED.has(job.state), failed = failedOne(job);
   const all = OPERATORS.toSpliced(1, 0, ["waits for", "long", (one) => withoutName(job, one)]);
@@ -478,6 +481,7 @@ function operators(job) {
   table("operators", shown.map((place) => all[place].slice(0, 2)),
     job.operators.map((_, index) => shown.map((place) => cells[place][index])), "There are none.",
     job.operators.map((one) => one === failed ? "failed" : one.name === holding(job) ? "holds" : ""));
+  $("operators").classList.toggle("many", shown.length > COLUMNS_MAX);
 }
 
 const LINES = [["records in", "in", (n) => `${fine(n)}/s`], ["records out", "out", (n) => `${fine(n)}/s`],
