@@ -20,15 +20,9 @@ from aiomailbox.errors import AioMailboxError, SparkJobError, lasting
 
 
 _LOOK_S: Final = 5.0
-
-
 _FETCHER: Final = "task-result-getter-"
-
-
 # How long a process may take to end after its connections have.
 _ENDING_S: Final = 2.0
-
-
 _REMEDY: Final = "The session cannot be used any more: stop it, and make a new one."
 
 
@@ -45,8 +39,6 @@ _ENDING: Final = re.compile(
     "SparkContext was shut down|stopped SparkContext|does not exist in the JVM|"
     "OutOfMemoryError|does not explain any more"
 )
-
-
 # By Spark's own handler, and by the option ExitOnOutOfMemoryError of Java.
 _MEMORY_CODES: Final = (52, 3)
 
@@ -406,28 +398,18 @@ _DIED: Final = (
 
 # A result is lost where the driver has no room to fetch it.
 _NO_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|TaskResultLost")
-
-
 _SHORT_OF_MEMORY: Final = (
     f"{MEMORY_REMEDY} On a cluster, that of a task is spark.executor.memory."
 )
-
-
 # The classes of SQL for values and for names: a query that is run again meets them again.
 _OF_DATA: Final = re.compile(r"SQLSTATE: (?:22|42)")
-
-
 _LOST_TASK: Final = re.compile(
     r"Lost task ([\d.]+) in stage ([\d.]+) \(TID \d+\) \(([^()]*)\)"
 )
-
-
 # Lines of a Java stack trace.
 _FRAMES: Final = re.compile(
     r"^[ \t]+(at [\w.$]+[./(<].*|\.\.\. \d+ more)\n?", re.MULTILINE
 )
-
-
 # What a Python worker of Spark says that is not the Python of this program.
 _OTHER_PYTHON: Final = re.compile("No module named 'pyarrow'|PYTHON_VERSION_MISMATCH")
 

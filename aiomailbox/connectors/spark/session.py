@@ -41,11 +41,7 @@ if TYPE_CHECKING:
 
 
 JAVA_VERSION_MIN = 17  # Spark 4 runs on Java 17 and newer.
-
-
 _PROBE_TIMEOUT_S = 60
-
-
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 
 
@@ -277,8 +273,6 @@ def _as_text(value: object) -> str:
 
 # What it needs and is written in Python; the rest is compiled, and must be installed.
 _PURE: Final = ("aiomailbox", "anyio", "structlog", "sniffio", "idna")
-
-
 _LAST_MODULE: Final = "typing_extensions"
 
 

@@ -100,8 +100,6 @@ def shipped(
 
 
 IDENTITY_BYTES: Final = 16
-
-
 HANDSHAKE_S: Final = 10.0
 
 

@@ -157,8 +157,6 @@ def _rebuild(
 _TEXTS_OF_A_LENGTH: Final = re.compile(
     r'("(?:type|elementType|keyType|valueType)":)"(?:var)?char\(\d+\)"'
 )
-
-
 # Of decimals in Spark.
 _DIGITS_MAX: Final = 38
 

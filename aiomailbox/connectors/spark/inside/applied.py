@@ -61,8 +61,6 @@ from aiomailbox.runtime.views import TaskView
 
 # Some peer that is not the parent: nothing of the job stays there.
 _WORKER: Final = 1
-
-
 _CONNECT_PARALLELISM_MAX: Final = 8
 
 
@@ -270,14 +268,8 @@ def _refuse(item: Transformation, problem: str) -> None:
 
 
 _RESULT: Final = 0
-
-
 _DEAD_LETTERS: Final = 1
-
-
 _FIRST_SIDE: Final = 2
-
-
 # A dead letter may have been sent to a side output that has a name only.
 BuildGraph = Callable[[list[Transformation]], JobGraph]
 

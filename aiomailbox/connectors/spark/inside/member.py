@@ -266,8 +266,6 @@ class BarrierStarter:
 
 
 _FILE: Final = "snapshot.json"
-
-
 _EVERY_S: Final = 1.0
 
 
@@ -357,22 +355,12 @@ def _write(path: Path, data: bytes) -> None:
 
 # Spark detects a dead worker; a function may block a loop for as long as it likes.
 _DAY_S: Final = 86_400.0
-
-
 _OPTIONS: Final = ConnectionOptions(stall_timeout=_DAY_S, connect_timeout=60.0)
-
-
 _CONNECT_S: Final = 60.0
-
-
 # How long the threads may take to end.
 _END_S: Final = 60.0
-
-
 # How long those that were notified of the end.
 _SELF_END_S: Final = 5.0
-
-
 # The file beside the results that says which attempt of the driver is the present one.
 MARKER: Final = "epoch"
 

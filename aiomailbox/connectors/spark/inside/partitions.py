@@ -37,8 +37,6 @@ from aiomailbox.state.serializers import kept_in_state
 
 # Batches that Spark gave and an input has not yet taken.
 _READ_AHEAD: Final = 2
-
-
 # The column that says of which input a row is, where there are several.
 INPUT: Final = "__aiomailbox_input"
 

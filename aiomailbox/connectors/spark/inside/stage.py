@@ -87,8 +87,6 @@ from aiomailbox.threads import LoopThread
 
 # Batches that Spark gave and the pipeline has not yet taken.
 _READ_AHEAD: Final = 2
-
-
 # How long the loop may take to end once it was asked to.
 _END_S: Final = 60.0
 

@@ -31,20 +31,12 @@ WIRE_SCHEMA: Final = (
     "edge int, part int, wm long, producer long, seq long, kind int, subtask int, "
     "payload binary"
 )
-
-
 _ARROW: Final = {"int": pa.int32(), "long": pa.int64(), "binary": pa.binary()}
-
-
 WIRE_COLUMNS: Final = pa.schema(
     [(name, _ARROW[kind]) for name, kind in map(str.split, WIRE_SCHEMA.split(", "))]
 )
-
-
 # The row that names the producer comes before all that it produced.
 BEGIN_ORDER: Final = MIN_TIMESTAMP
-
-
 DATA_ORDER_MIN: Final = MIN_TIMESTAMP + 1
 
 
