@@ -7,12 +7,13 @@ import inspect
 import re
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from aiomailbox.errors import InvalidArgumentError
 
 CalledT = TypeVar("CalledT", bound=Callable[..., Any])
+OwnerT = TypeVar("OwnerT", bound=type)
 
 
 def accepts(function: Callable[..., Any], arity: int) -> bool:
@@ -109,12 +110,15 @@ def no_such_name(
         call = "(...)" if callable(getattr(kind, snake, None)) else ""
         return f"{text}; write {what}.{snake}{call}"
     if snake in meant:
-        found = meant[snake]
-        return f"{text};{found}" if found[0] == " " else f"{text}; write {what}.{found}"
+        return _with_remedy(text, what, meant[snake])
     close = difflib.get_close_matches(snake, names, n=1)
     if close:
         return f"{text}; is {what}.{close[0]} meant?"
     return f"{text}; write {what}.{instead}" if instead else text
+
+
+def _with_remedy(text: str, what: str, remedy: str) -> str:
+    return f"{text};{remedy}" if remedy[0] == " " else f"{text}; write {what}.{remedy}"
 
 
 def snake_case(name: str) -> str:
@@ -143,6 +147,38 @@ class Misnamed:
             """
             text = no_such_name(self, name, self._called, self._meant)
             raise AttributeError(text, name=name, obj=None)
+
+
+def with_other_names(
+    called: str, meant: Mapping[str, str]
+) -> Callable[[OwnerT], OwnerT]:
+    """Give a class properties that say what to write for names of other libraries.
+
+    It is for classes that are used for each record: CPython 3.11 finds the attributes of
+    a class with ``__getattr__``, such as `Misnamed`, more slowly.
+
+    Args:
+        called: What users call the object.
+        meant: As in `no_such_name`.
+
+    Example:
+        >>> @with_other_names("out", {"append": "collect(value)"})
+        ... class Out: ...
+        >>> Out().append
+        Traceback (most recent call last):
+        AttributeError: 'Out' object has no attribute 'append'; write out.collect(value)
+    """
+
+    def refuse(name: str, self: object) -> NoReturn:
+        text = f"{type(self).__name__!r} object has no attribute {name!r}"
+        raise AttributeError(_with_remedy(text, called, meant[name]), name=name)
+
+    def give(owner: OwnerT) -> OwnerT:
+        for name in meant:
+            setattr(owner, name, property(partial(refuse, name)))
+        return owner
+
+    return give
 
 
 class Suggesting(ABCMeta):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
-from typing import ClassVar, Final
+from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
-from aiomailbox.signatures import Misnamed
+from aiomailbox.signatures import with_other_names
 
 # How observations are spread: in buckets that can be added up, of bounded number.
 #
@@ -110,7 +110,10 @@ class HistogramValue(msgspec.Struct, frozen=True):
         return HistogramValue(count, total, maximum, buckets)
 
 
-class Histogram(Misnamed):
+@with_other_names(
+    "the histogram", dict.fromkeys(("update", "record", "add"), "observe(value)")
+)
+class Histogram:
     """Takes observations of a quantity; what it keeps is bounded.
 
     Example:
@@ -122,10 +125,6 @@ class Histogram(Misnamed):
     """
 
     __slots__ = ("_newer", "_newer_count", "_older", "count", "maximum", "total")
-    _called = "the histogram"
-    _meant: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("update", "record", "add"), "observe(value)"
-    )
 
     def __init__(self) -> None:
         self._newer: dict[int, int] = {}

@@ -16,7 +16,7 @@ from aiomailbox.metrics.catalogue import (
     MetricKind,
     MetricValue,
 )
-from aiomailbox.signatures import Misnamed
+from aiomailbox.signatures import Misnamed, with_other_names
 
 # Which keys have the most records: a sample, counted in a bounded number of places.
 #
@@ -175,19 +175,21 @@ def _total_text(key: Hashable) -> str:
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 
 
-class Counter(Misnamed):
+@with_other_names(
+    "the counter",
+    {
+        **dict.fromkeys(("inc", "incr", "increment"), "add(n)"),
+        **dict.fromkeys(("dec", "decrement"), "add(-n)"),
+        **dict.fromkeys(("get_count", "getCount", "count"), "value"),
+    },
+)
+class Counter:
     """A number that is counted up.
 
     Hot paths may add to ``value`` directly.
     """
 
     __slots__ = ("value",)
-    _called = "the counter"
-    _meant: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("inc", "incr", "increment"), "add(n)"),
-        **dict.fromkeys(("dec", "decrement"), "add(-n)"),
-        **dict.fromkeys(("get_count", "count"), "value"),
-    }
 
     def __init__(self) -> None:
         self.value: int = 0

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
 from aiomailbox.logs import library_log
-from aiomailbox.signatures import no_such_name
+from aiomailbox.signatures import Misnamed
 from aiomailbox.state.accumulators import named_function
 from aiomailbox.state.descriptors import (
     AggregateFunction,
@@ -315,7 +315,7 @@ class OfMap:
         __setitem__ = _BY_BRACKETS
 
 
-class _Handle:
+class _Handle(Misnamed):
     """State of one content of the current key.
 
     Args:
@@ -323,22 +323,11 @@ class _Handle:
     """
 
     __slots__ = ("_cell",)
-    # What to write for a name of another library.
+    _called = "state"
     _meant: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, cell: ContentCell) -> None:
         self._cell = cell
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say what is meant.
-
-            Raises:
-                AttributeError: Always.
-            """
-            text = no_such_name(self, name, "state", self._meant)
-            raise AttributeError(text, name=name, obj=None)
 
     def clear(self) -> None:
         """Forget all there is."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import Any, Generic, NoReturn, Protocol, TypeVar, overload
+from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, overload
 
 from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.state.accumulators import Convert, conversion
@@ -22,6 +22,16 @@ from aiomailbox.typevars import (
     OutT_co,
     ValueT,
 )
+
+# What Flink calls the methods of a store of keyed state.
+STATE_OF_ELSEWHERE: Final = {
+    "get_state": "get_value(descriptor)",
+    "get_list_state": "get_list(descriptor)",
+    "get_map_state": "get_map(descriptor)",
+    "get_reducing_state": "get_reducing(descriptor)",
+    "get_aggregating_state": "get_aggregating(descriptor)",
+}
+
 
 # Which states a store has, and whether a descriptor fits the state of its name.
 

@@ -16,6 +16,7 @@ from typing import Any, Generic
 from aiomailbox.clock import Clock
 from aiomailbox.errors import StateError
 from aiomailbox.keygroups.assignment import KeyGroupRange
+from aiomailbox.signatures import with_other_names
 from aiomailbox.state.descriptors import (
     VOID,
     AggregatingStateDescriptor,
@@ -46,6 +47,7 @@ from aiomailbox.state.handles import (
 )
 from aiomailbox.state.snapshot import IMMUTABLE_TYPES, KeyedStateSnapshot, StateMeta
 from aiomailbox.state.store import (
+    STATE_OF_ELSEWHERE,
     AggregatingState,
     ListState,
     MapState,
@@ -150,6 +152,7 @@ def _check_mergeable(descriptor: StateDescriptor) -> None:
         )
 
 
+@with_other_names("context.keyed_state", STATE_OF_ELSEWHERE)
 class KeyedStateStore(ABC, Generic[TableT]):
     """The keyed state of one operator in one subtask.
 

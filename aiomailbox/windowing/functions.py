@@ -14,7 +14,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import STATE_OF_ELSEWHERE, Context
+from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import (
     TAKEN_APART,
@@ -37,6 +37,7 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.store import (
+    STATE_OF_ELSEWHERE,
     AggregatingState,
     ListState,
     MapState,
@@ -110,7 +111,7 @@ class ProcessWindowContext(Context, Generic[WindowT]):
         "window",
     )
 
-    meant: ClassVar[Mapping[str, str]] = {
+    _meant: ClassVar[Mapping[str, str]] = {
         "state": "global_state",
         "keyed_state": "global_state",
         "timestamp": "window.max_timestamp",

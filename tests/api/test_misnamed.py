@@ -16,8 +16,10 @@ import pytest
 
 import aiomailbox as am
 from aiomailbox.api import misnamed
+from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.signatures import Suggesting
+from aiomailbox.testing.harness import RecordingOutput
 
 
 @pytest.fixture
@@ -284,6 +286,14 @@ def nothing(context: Any) -> None: ...
         (Keyed(nothing, lambda c: c.timerService()), "write context.timer_service"),
         (Keyed(nothing, lambda c: c.timer_service()), "write context.timer_service"),
         (Keyed(nothing, lambda c: c.curent_key), "is context.current_key meant?"),
+        (
+            Keyed(lambda c: c.keyed_state.get_list_state(None), nothing),
+            "write context.keyed_state.get_list(descriptor)",
+        ),
+        (
+            Asynchronous(nothing, lambda c: c.keyed_state.get_state(None)),
+            "write context.keyed_state.get_value(descriptor)",
+        ),
         (Asynchronous(lambda c: c.get_state(None), nothing), "state.get_value"),
         (Keyed(lambda c: c.state, nothing), "write context.keyed_state"),
         (Asynchronous(lambda c: c.state, nothing), "write context.keyed_state"),
@@ -326,6 +336,20 @@ def test_a_context_offers_no_name_that_it_does_not_have_itself() -> None:
     with pytest.raises(AttributeError) as caught:
         Small().get_state  # type: ignore[attr-defined] # noqa: B018
     assert "write" not in str(caught.value)
+    with pytest.raises(AttributeError, match=r"no attribute 'element'$"):
+        Small().element  # type: ignore[attr-defined] # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("append", "write out.collect(value)"),
+        ("side_output", "write context.output(tag, value)"),
+    ],
+)
+def test_a_collector_says_what_emits(name: str, written: str) -> None:
+    with pytest.raises(AttributeError, match=re.escape(written)):
+        getattr(Collector(RecordingOutput()), name)
 
 
 Env = am.StreamExecutionEnvironment

@@ -39,6 +39,7 @@ from aiomailbox.operators.functions.base import (
     inherited_on_timer,
 )
 from aiomailbox.operators.functions.contexts import TimeDomain, TimerNames, timer_ms
+from aiomailbox.signatures import with_other_names
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -48,6 +49,7 @@ from aiomailbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from aiomailbox.state.store import (
+    STATE_OF_ELSEWHERE,
     AggregatingState,
     ListState,
     MapState,
@@ -61,6 +63,7 @@ from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT
 # What a keyed async function may ask, keep and plan.
 
 
+@with_other_names("context.keyed_state", STATE_OF_ELSEWHERE)
 class AsyncKeyedState:
     """Keyed state whose objects belong to a row, whatever other rows do meanwhile.
 

@@ -11,6 +11,7 @@ from aiomailbox.memory.local_pool import DEFAULT_OVERDRAFT_CEILING
 from aiomailbox.operators.core.operator import Output, Pending, in_turn, then
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
+from aiomailbox.signatures import with_other_names
 from aiomailbox.typevars import OutT, ValueT
 
 # The results that may be held until a function returns, which cannot be paused.
@@ -26,6 +27,13 @@ Mark = tuple[int, int, Mapping[OutputTag, int]]
 _NO_SIDES: Final[Mapping[OutputTag, int]] = {}
 
 
+@with_other_names(
+    "out",
+    {
+        **dict.fromkeys(("append", "add", "send", "push", "write"), "collect(value)"),
+        **dict.fromkeys(("output", "side_output"), " write context.output(tag, value)"),
+    },
+)
 class Collector(Generic[OutT]):
     """Takes results one by one and passes them on as runs.
 

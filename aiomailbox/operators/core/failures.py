@@ -31,7 +31,7 @@ from aiomailbox.operators.core.user_code import (
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import ListRun
 from aiomailbox.signatures import no_such_name
-from aiomailbox.state.store import NoKeysStateStore
+from aiomailbox.state.store import STATE_OF_ELSEWHERE, NoKeysStateStore
 from aiomailbox.typevars import ValueT
 
 # What happens to a record whose function raised: fail, skip, or dead letter.
@@ -408,15 +408,6 @@ def report_all(failures: list[RecordFailures]) -> Pending:
 # Says what is meant by a name that an object of the library does not have.
 
 
-STATE_OF_ELSEWHERE: Final = {
-    "get_state": "get_value(descriptor)",
-    "get_list_state": "get_list(descriptor)",
-    "get_map_state": "get_map(descriptor)",
-    "get_reducing_state": "get_reducing(descriptor)",
-    "get_aggregating_state": "get_aggregating(descriptor)",
-}
-
-
 # What Flink and PyFlink call it.
 _MEANT: Final = {
     **{name: f"keyed_state.{method}" for name, method in STATE_OF_ELSEWHERE.items()},
@@ -440,7 +431,7 @@ class Context:
 
     __slots__ = ()
     # The names that are meant here, by what others call them.
-    meant: ClassVar[Mapping[str, str]] = _MEANT
+    _meant: ClassVar[Mapping[str, str]] = _MEANT
 
     # Takes what goes to side outputs.
     _collector: Any
@@ -468,7 +459,7 @@ class Context:
             names = dir(type(self)) if name.startswith("_") else dir(self)
             meant = {
                 other: here
-                for other, here in self.meant.items()
+                for other, here in self._meant.items()
                 if here.partition(".")[0] in names
             }
             text = no_such_name(self, name, "context", meant)
