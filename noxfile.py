@@ -32,19 +32,27 @@ PARALLEL = ["-n", "2", "--dist", "loadfile"]
 # nothing there.
 MEMORY = Path("/dev/shm")
 MEMORY_BYTES_MIN = 8 * 1024**3
+KEPT = ["-o", "tmp_path_retention_policy=failed"]
 FUZZED = ["wire", "server", "client", "element", "value", "event", "records"]
 # What every Python has to pass: all but what starts Spark, programs, databases or
 # browsers, and what is no different on another Python, as columns, which Arrow and numpy
-# compute. Those run on one, with `tests`.
+# compute, and RocksDB. Those run on one, with `tests`; so do more examples of a property
+# than a few.
 ON_ONE_PYTHON = [
-    "api/test_field_names.py", "architecture", "benchmarks", "cli", "columnar",
-    "conformance/test_runner.py", "connectors/exactly_once", "connectors/spark",
-    "connectors/sql", "connectors/test_parquet_commit.py",
-    "connectors/test_parquet_partitions.py", "connectors/test_redis_sink.py", "crash", "docs",
-    "examples", "fuzz", "observe/test_dashboard.py", "packaging",
-    "runtime/processes", "runtime/test_finished_calls.py", "simulation",
-    "test_scenarios.py", "typing",
+    "api/test_field_names.py", "api/test_logging.py", "architecture", "benchmarks", "cli",
+    "columnar", "conformance/test_runner.py", "connectors/exactly_once",
+    "connectors/spark", "connectors/sql", "connectors/test_parquet.py",
+    "connectors/test_parquet_commit.py", "connectors/test_parquet_partitions.py",
+    "connectors/test_redis_sink.py", "crash", "docs", "examples", "fuzz",
+    "observe/test_dashboard.py", "packaging", "runtime/processes",
+    "runtime/test_finished_calls.py", "simulation", "test_scenarios.py", "typing",
 ]  # fmt: skip
+STARTED_OR_COMPILED = ["columnar", "rocksdb", "from_disk", "processes", "its_process"]
+ON_OTHER_PYTHONS = [
+    *("-k", f"not ({' or '.join(STARTED_OR_COMPILED)})"),
+    *("--hypothesis-profile", "few"),
+    *KEPT,
+]
 LOOK_FOR_ATHERIS = (
     "import importlib.util as u; print(u.find_spec('atheris') is not None)"
 )
@@ -90,19 +98,12 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Do the types hold, here and for a user under either checker?"""
     extras = "spark,storage,dashboard,prometheus"
+    take_built_spark(session)
     session.install("-e", f".[{extras}]", "--group", "types", "--group", "examples")
     session.run("mypy")
-    strictly = ("mypy", "--strict", "--explicit-package-bases")
-    session.run(*strictly, "tests/typing/idioms")
-    # What pyarrow and pyspark return is Any here; a program imports what is beside it.
-    session.run(
-        *strictly,
-        "--no-warn-return-any",
-        "--no-warn-unused-ignores",
-        "--disable-error-code=import-not-found",
-        "--exclude=notebook.py",
-        "examples",
-    )
+    # By what it has found out about the library.
+    theirs = ("--exclude=notebook.py", "tests/typing/idioms", "examples")
+    session.run("mypy", "--explicit-package-bases", *theirs)
     # It comes as a wheel with all it needs, and asks nobody anything. What it checks, and
     # how strictly, is in pyproject.toml: idioms and examples.
     # It would look into `.venv`, where only nox is.
@@ -125,24 +126,20 @@ def layers(session: nox.Session) -> None:
 @nox.session
 def tests(session: nox.Session) -> None:
     """Does it work? Laws, and each real part once. (What follows -- goes to pytest.)"""
-    run_suite(session, "tests")
+    prepare(session, "test")
+    which = session.posargs or ["--suite", "tests"]
+    env = short_lived(session, are_many="system" in which)
+    with files_in_memory() as place:
+        session.run("pytest", *PARALLEL, *KEPT, *which, env={**env, **place})
 
 
-@nox.session
+@nox.session(venv_backend="none")
 def system(session: nox.Session) -> None:
     """Does it hold? Kills, simulations, all of Spark, every example. (-- as `tests`)"""
-    run_suite(session, "system")
-
-
-def run_suite(session: nox.Session, suite: str) -> None:
-    """Run the tests of a suite, or those that the user names."""
-    prepare(session, "test")
-    which = () if session.posargs else ("--suite", suite)
-    keep = ("-o", "tmp_path_retention_policy=failed")
-    env = short_lived(session)
-    with files_in_memory() as place:
-        options = (*PARALLEL, *keep, *which, *session.posargs)
-        session.run("pytest", *options, env={**env, **place})
+    # In the environment of that session: to install one takes a minute.
+    which = session.posargs or ["--suite", "system", "tests"]
+    tests = (sys.executable, "-m", "nox", "-s", "tests", "--")
+    session.run(*tests, *which, external=True)
 
 
 def other_pythons() -> dict[str, str]:
@@ -169,10 +166,12 @@ def pythons(session: nox.Session) -> None:
         session.skip("There is no other Python of 3.11 to 3.14 here.")
     left_out = [f"--ignore=tests/{name}" for name in ON_ONE_PYTHON]
     options = [*PARALLEL, "-p", "no:cacheprovider", "--suite", "tests", *left_out]
+    options += ON_OTHER_PYTHONS
     for name, path in found.items():
         place = f"{session.virtualenv.location}/{name}"
         python = f"{place}/bin/python"
         session.run("uv", "venv", "-q", "--allow-existing", "--python", path, place)
+        take_built_spark(session, "--python", python)
         wanted = ("-e", ".[spark]", "--group", "test")
         install = ("uv", "pip", "install", "-q", "--python", python, *wanted)
         session.run(*install, success_codes=[0, 1, 2])
@@ -186,7 +185,9 @@ def pythons(session: nox.Session) -> None:
             )
             continue
         tests = (python, "-m", "pytest", *options, *session.posargs)
-        session.run(*tests, env=ENV, external=True)
+        with files_in_memory() as memory:
+            env = {**ENV, **memory, "AIOMAILBOX_PIPELINES": "few"}
+            session.run(*tests, env=env, external=True)
 
 
 @nox.session
@@ -344,6 +345,24 @@ def release(session: nox.Session) -> None:
     session.run("python", "-m", "tests.packaging.release", "dist")
 
 
+def take_built_spark(session: nox.Session, *into: str) -> None:
+    """Install the Spark that `tests` has built, if it did: each build takes 20 seconds.
+
+    Where an index says of nothing how long it holds, uv builds it anew.
+    """
+    if session.venv_backend == "uv":
+        built = (
+            "uv",
+            "pip",
+            "install",
+            "-q",
+            "--offline",
+            *into,
+            "pyspark >= 4.1, < 5",
+        )
+        session.run(*built, silent=True, success_codes=[0, 1, 2])
+
+
 def prepare(session: nox.Session, group: str) -> None:
     """Install the package, Spark, a dependency group and, if there is none, a Java."""
     session.install("-e", ".[spark]", "--group", group)
@@ -370,14 +389,17 @@ def files_in_memory() -> Iterator[dict[str, str]]:
     shutil.rmtree(place, ignore_errors=True)
 
 
-def short_lived(session: nox.Session) -> dict[str, str | None]:
+def short_lived(
+    session: nox.Session, *, are_many: bool = True
+) -> dict[str, str | None]:
     """Return the environment of tests: their Sparks share what the first has loaded.
 
     Some 30 are started one after another. Reading and checking 20,000 classes from jars
-    is half of what a start costs (10 s of processor time; 5 s with the archive).
+    is half of what a start costs (10 s of processor time; 5 s with the archive, which
+    takes half a minute: for a few it is used if it is there).
     """
     archive = Path(session.virtualenv.location).absolute() / "spark.jsa"
-    if not archive.exists():
+    if are_many and not archive.exists():
         options = f"{SHORT_LIVED} -XX:ArchiveClassesAtExit={archive}"
         dump = {**ENV, "SPARK_SUBMIT_OPTS": options}
         load = ("python", "-c", LOAD_CLASSES)
@@ -385,8 +407,9 @@ def short_lived(session: nox.Session) -> dict[str, str | None]:
         ends = range(-64, 256)
         session.run(*load, env=dump, silent=True, log=False, success_codes=ends)
     # Another Java, or other jars, pass an archive over; they would say so on stdout.
-    shared = f"-XX:SharedArchiveFile={archive} -Xlog:disable"
-    return {**ENV, "SPARK_SUBMIT_OPTS": f"{SHORT_LIVED} {shared}"}
+    shared = f" -XX:SharedArchiveFile={archive} -Xlog:disable"
+    found = shared if archive.exists() else ""
+    return {**ENV, "SPARK_SUBMIT_OPTS": SHORT_LIVED + found}
 
 
 def has_java(session: nox.Session) -> bool:

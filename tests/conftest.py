@@ -26,11 +26,14 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 SPARK_TIMEOUT_S = 300
 
-# Where tests start programs, databases or Sparks, or work for seconds.
+# Where tests start programs, databases or Sparks, or work for seconds: those with the
+# longest files come first.
 LONG = (
-    "spark", "tests/checkpoint/", "tests/cli/", "tests/connectors/", "tests/crash/",
-    "tests/docs/", "tests/examples/", "tests/observe/", "tests/packaging/",
-    "tests/runtime/", "tests/saved/", "tests/simulation/", "tests/state/", "tests/typing/",
+    "spark", "tests/simulation/", "tests/columnar/", "tests/runtime/", "tests/operators/",
+    "tests/conformance/", "tests/state/", "tests/windowing/", "tests/eventtime/",
+    "tests/typing/", "tests/crash/", "tests/examples/", "tests/connectors/",
+    "tests/saved/", "tests/checkpoint/", "tests/api/", "tests/docs/", "tests/observe/",
+    "tests/cli/", "tests/packaging/",
 )  # fmt: skip
 
 # What `nox -s system` runs and `nox -s tests` leaves out: kills, long simulations, all
@@ -72,6 +75,8 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("aiomailbox")
+# Where most is proved elsewhere: `nox -s pythons`.
+settings.register_profile("few", settings.get_profile("aiomailbox"), max_examples=20)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -125,11 +130,23 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _assign_work_unit(self, node: Any) -> None:
             # The last files are short ones: nobody waits for a worker that has begun
             # a long one when there was nothing left for the other.
-            longest = min(self.workqueue, key=lambda scope: not _is_long(scope))
+            longest = min(self.workqueue, key=_rank)
             self.workqueue.move_to_end(longest, last=False)
             super()._assign_work_unit(node)
 
     return ByFile(config, log)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Read no file of which all tests are in the other suite: that takes seconds."""
+    suite = config.getoption("suite")
+    if suite is None or collection_path.suffix != ".py":
+        return None
+    place = collection_path.relative_to(config.rootpath).as_posix()
+    is_other = suite != ("system" if place.startswith(SYSTEM) else "tests")
+    if is_other and f'suite("{suite}")' not in collection_path.read_text("utf-8"):
+        return True
+    return None
 
 
 def pytest_collection_modifyitems(
@@ -324,8 +341,9 @@ def _suite(item: pytest.Item) -> str:
     return str(marker.args[0])
 
 
-def _is_long(scope: str) -> bool:
-    return scope.startswith(LONG)
+def _rank(scope: str) -> int:
+    ranks = (rank for rank, place in enumerate(LONG) if scope.startswith(place))
+    return next(ranks, len(LONG))
 
 
 @functools.cache
