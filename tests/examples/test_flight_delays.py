@@ -91,10 +91,10 @@ class SparkRow(tuple):
 async def test_partitions_that_each_span_all_the_time_give_the_same_rows(
     load_example: Load, spark: Any, tmp_path: Path
 ) -> None:
-    """Two months of it: each partition has a watermark of its own here."""
+    """A month of it: each partition has a watermark of its own here."""
     demo = load_example("flight_delays")
     flights = demo.read_flights(spark, tmp_path / "unpacked").where(
-        "scheduled < timestamp'2013-03-01 00:00:00'"
+        "scheduled < timestamp'2013-02-01 00:00:00'"
     )
     spread = flights.repartition(4).sortWithinPartitions(
         "actual", "carrier", "flight", "scheduled"
@@ -106,7 +106,7 @@ async def test_partitions_that_each_span_all_the_time_give_the_same_rows(
         .through(demo.daily_delays)
         .collect()
     )
-    assert len(rows) > 170
+    assert len(rows) > 80
     assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
 
 
@@ -123,7 +123,7 @@ def test_inside_spark_it_gives_what_spark_sql_gives(
     assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
 
 
-def test_an_interrupt_half_way_ends_it_soon_with_130_and_nothing_left(
+def test_an_interrupt_on_its_way_ends_it_soon_with_130_and_nothing_left(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "out"
@@ -140,7 +140,7 @@ def test_an_interrupt_half_way_ends_it_soon_with_130_and_nothing_left(
     )
     os.close(inner)
     try:
-        shown = _read_until(terminal, r"[4-8]\d%")
+        shown = _read_until(terminal, r"[1-8]\d%")
         family = psutil.Process(demo.pid).children(recursive=True)
         assert any("java" in process.name() for process in family)
         assert list(out.glob(".flight_delays.*"))

@@ -1,6 +1,7 @@
-"""Run by test_restart.py, which kills it: reads rows, and stops behind a checkpoint.
+"""Run by test_restart.py, which kills it: jobs read rows, and stop behind a checkpoint.
 
-Arguments: the place, and "iterate", "push" or "staged". The test itself goes on with the same job.
+Arguments: the place, and a way for each job: "iterate", "push" or "staged". The test itself
+goes on with them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any
 import aiomailbox as am
 from aiomailbox.connectors.spark.session import local_session
 
-ROWS = 600
+ROWS = 300
 # The row at which a checkpoint is asked for.
-CHECKPOINTED = 400
+CHECKPOINTED = 200
 # A checkpoint passes between two runs: so each row is one.
 BATCH_ROWS = 1
 # Rows behind it come slowly until it has completed: all of them in 40 s.
-_PACE_S = 0.2
+_PACE_S = 0.4
 
 
 class Paced:
@@ -52,15 +53,16 @@ class Paced:
 
 
 class Stops(Paced):
-    """Waits for ever at the first row behind the checkpoint, and says so by a file."""
+    """Waits for ever at the first row behind the checkpoint; where all do, a file says so."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, jobs: asyncio.Barrier) -> None:
         super().__init__()
-        self._place = place
+        self._place, self._jobs = place, jobs
 
     async def __call__(self, row: Any) -> Any:
         record = await super().__call__(row)
         if self.completed.is_set():
+            await self._jobs.wait()
             (self._place / "reached").touch()
             await asyncio.Event().wait()
         return record
@@ -78,18 +80,25 @@ def build(
     return env
 
 
-async def main(place: Path, way: Any) -> None:
+async def read(place: Path, way: Any, function: Stops) -> None:
     """Take a checkpoint on the way, and wait behind it to be killed."""
     if way == "staged":
         source = am.SparkSource.from_stage(place / "stage", batch_rows=BATCH_ROWS)
     else:
-        df = local_session("live").range(0, ROWS, 1, 3)
+        # The tasks of a job that waits hold their cores.
+        df = local_session("live", cores=4).range(0, ROWS, 1, 3)
         source = am.SparkSource(df, read=way, batch_rows=BATCH_ROWS)
-    function = Stops(place)
     async with build(source, place, function).start(way) as job:
         await function.checkpoint(job)
         await job.result()
 
 
+async def main(place: Path, ways: list[str]) -> None:
+    jobs = asyncio.Barrier(len(ways))
+    async with asyncio.TaskGroup() as group:
+        for way in ways:
+            group.create_task(read(place / way, way, Stops(place, jobs)))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    asyncio.run(main(Path(sys.argv[1]), sys.argv[2:]))

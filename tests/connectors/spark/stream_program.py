@@ -1,6 +1,7 @@
 """Run by test_stream_crashes.py: streams a query's rows to files, and dies where it is told.
 
-Arguments: the place, and the moment: "in_batch", "before_done", "before_commit" or "never".
+Arguments: the place, and the moment: "in_batch", "before_done" or "before_commit". The test
+itself goes on to the end.
 """
 
 from __future__ import annotations
@@ -42,7 +43,6 @@ MOMENTS = {
     ),
     # The checkpoint is complete, and its files are not to be seen yet.
     "before_commit": lambda: die_at(GrowingDirectory, "commit", 3),
-    "never": lambda: None,
 }
 
 
@@ -52,9 +52,8 @@ async def slowly(row: Any) -> Any:
     return row
 
 
-async def main(place: Path, moment: str) -> None:
+async def stream(spark: Any, place: Path) -> None:
     """Stream all that has arrived."""
-    spark = local_session("stream", **{"spark.sql.shuffle.partitions": 2})
     arrivals = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1)
     source = SparkStreamSource(
         arrivals.parquet(str(place / "arrivals")),
@@ -67,9 +66,13 @@ async def main(place: Path, moment: str) -> None:
     rows = env.from_source(source).uid("rows").map_async(slowly, concurrency=2)
     records = rows.uid("slowly").map(lambda row: {"id": row.id})
     records.sink_to(am.ParquetSink(place / "results")).uid("results")
-    MOMENTS[moment]()
     await env.execute("stream", restore_from="latest")
 
 
+def main(place: Path, moment: str) -> None:
+    MOMENTS[moment]()
+    asyncio.run(stream(local_session("stream"), place))
+
+
 if __name__ == "__main__":
-    asyncio.run(main(Path(sys.argv[1]), sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2])

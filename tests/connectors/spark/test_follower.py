@@ -297,7 +297,7 @@ async def test_each_row_comes_once_whichever_side_is_killed(
     """The writer is killed at random commits, and goes on."""
     random_ = random.Random(seed)
     program = Path(__file__).with_name("follower_program.py")
-    count, lives = 600, 4
+    count, lives = 240, 3
     halted = tmp_path / "halted"
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
 

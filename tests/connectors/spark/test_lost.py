@@ -13,13 +13,31 @@ from aiomailbox.connectors.spark.jobs import died_since, lost_session_error
 
 pytestmark = pytest.mark.spark
 
+# Its Java process has little memory, and would not end when that runs out, but hang.
 PROGRAM = """
 import asyncio, os, signal, sys
 import aiomailbox as am
 from aiomailbox.connectors import dataframe_from_records
 from aiomailbox.connectors.spark.session import local_session
 
-spark = local_session(cores=1)
+memory = {"spark.driver.memory": "512m", "spark.driver.maxResultSize": "1g"}
+spark = local_session(cores=1, **memory, **{"spark.driver.extraJavaOptions": "-Da=b"})
+longs = spark.range(10_000_000, numPartitions=1)
+wide = spark.range(100, numPartitions=1).selectExpr("repeat('x', 1000000) AS x")
+
+async def count(frame, read):
+    stream = am.StreamExecutionEnvironment().from_source(
+        am.SparkSource(frame, records="batch", read=read)
+    )
+    return sum([batch.num_rows async for batch in stream])
+
+for large in (longs, wide):
+    try:
+        print(am.run(count(large, "iterate")), "rows")
+    except am.JobFailedError as error:
+        print(type(error.__cause__).__name__, error.__cause__)
+    print(am.run(count(large, "push")), "rows", flush=True)
+
 frame, other = spark.range(100_000, numPartitions=10), spark.range(3)
 java = spark.sparkContext._gateway.proc.pid
 
@@ -53,17 +71,25 @@ os._exit(0)
 """
 
 
-def test_a_killed_java_process_is_named_with_the_signal() -> None:
+@pytest.fixture(scope="module")
+def said() -> list[str]:
+    """Return the lines of the program: a Spark takes longer to start than all of it."""
     ended = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         capture_output=True,
         text=True,
         check=False,
-        timeout=150,
+        timeout=230,
     )
-    java, *errors = ended.stdout.splitlines()
+    lines = ended.stdout.splitlines()
+    assert len(lines) == 8, ended.stdout + ended.stderr[-2_000:]
+    return lines
+
+
+@pytest.mark.timeout(240)
+def test_a_killed_java_process_is_named_with_the_signal(said: list[str]) -> None:
+    java, *errors = said[4:]
     how = f"Spark's Java process (process {java}) was ended by signal SIGKILL"
-    assert len(errors) == 3, ended.stderr
     doing = "a Spark job that reads the DataFrame ran"
     assert errors[0].startswith(f"SparkJobError|while {doing}, {how}")
     assert "operator 'rows' (uid 'r-1')" in errors[0]
@@ -116,48 +142,11 @@ def test_threads_that_fetch_results_and_died_are_known_by_their_numbers(
     assert died_since(*lists) == [f"task-result-getter-{each}" for each in dead]
 
 
-SMALL = """
-import os, sys, threading
-import aiomailbox as am
-from aiomailbox.connectors.spark.session import local_session
-
-options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
-memory = {"spark.driver.memory": "512m", "spark.driver.maxResultSize": "1g"}
-spark = local_session(cores=1, **memory, **options)
-longs = spark.range(10_000_000, numPartitions=1)
-wide = spark.range(100, numPartitions=1).selectExpr("repeat('x', 1000000) AS x")
-
-async def count(frame, read):
-    stream = am.StreamExecutionEnvironment().from_source(
-        am.SparkSource(frame, records="batch", read=read)
-    )
-    return sum([batch.num_rows async for batch in stream])
-
-for frame in (longs, wide):
-    try:
-        print(am.run(count(frame, "iterate")), "rows")
-    except am.JobFailedError as error:
-        print(type(error.__cause__).__name__, error.__cause__)
-    print(am.run(count(frame, "push")), "rows")
-os._exit(0)
-"""
-
-
-@pytest.mark.real_time
 @pytest.mark.timeout(240)
-def test_a_partition_too_large_for_the_driver_is_said_before_the_driver_dies() -> None:
-    # A Java process that would not end when memory runs out, but hang.
-    options = ("spark.driver.extraJavaOptions", "-Da=b")
-    ended = subprocess.run(
-        [sys.executable, "-c", SMALL, *options],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=230,
-    )
-    said = ended.stdout.splitlines()
-    assert len(said) == 4, ended.stdout + ended.stderr[-2_000:]
-    for refused in said[::2]:
+def test_a_partition_too_large_for_the_driver_is_said_before_the_driver_dies(
+    said: list[str],
+) -> None:
+    for refused in said[:4:2]:
         # How much fits depends on Java's collector, which takes a part of the heap.
         size = re.match(r"SparkJobError partition 0 has (\d+) MiB or more", refused)
         assert size, refused
@@ -165,4 +154,4 @@ def test_a_partition_too_large_for_the_driver_is_said_before_the_driver_dies() -
         assert 'SparkSource(df, read="push")' in refused
         assert "SparkSource(df, stage=directory)" in refused
     # Nothing has died: it goes on, and takes the same partitions by another way.
-    assert said[1::2] == ["10000000 rows", "100 rows"]
+    assert said[1:4:2] == ["10000000 rows", "100 rows"]

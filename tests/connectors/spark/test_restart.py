@@ -76,9 +76,8 @@ async def test_each_row_counts_once_after_a_failure(
     assert sorted(row.id for row in rows) == list(range(ROWS))
 
 
-async def killed_behind_a_checkpoint(place: Path, way: str) -> list[int]:
-    """Return what a program has shown that was killed behind its checkpoint."""
-    await run_until_killed("live_program.py", place, way)
+def shown_behind_a_checkpoint(place: Path) -> list[int]:
+    """Return what a job has shown that was killed behind its checkpoint."""
     held = shown(place)
     # What the checkpoint held, and nothing of what came behind it.
     assert CHECKPOINTED <= len(held) < ROWS
@@ -99,27 +98,32 @@ async def test_a_program_that_was_killed_goes_on_from_its_stage_without_spark(
 ) -> None:
     env = am.StreamExecutionEnvironment()
     df = spark.range(0, ROWS, 1, 3)
-    staged = SparkSource(df, stage=tmp_path / "stage", order_by="id")
+    place = tmp_path / "staged"
+    staged = SparkSource(df, stage=place / "stage", order_by="id")
     assert len(await env.from_source(staged).collect()) == ROWS
-    held = await killed_behind_a_checkpoint(tmp_path, "staged")
-    source = SparkSource.from_stage(tmp_path / "stage", batch_rows=BATCH_ROWS)
-    function = await go_on(tmp_path, source, "staged")
-    assert shown(tmp_path) == list(range(ROWS))
+    await run_until_killed("live_program.py", tmp_path, "staged")
+    held = shown_behind_a_checkpoint(place)
+    source = SparkSource.from_stage(place / "stage", batch_rows=BATCH_ROWS)
+    function = await go_on(place, source, "staged")
+    assert shown(place) == list(range(ROWS))
     assert function.seen <= ROWS - len(held)
 
 
-@pytest.mark.parametrize("way", ["iterate", "push"])
 async def test_a_program_that_was_killed_goes_on_with_the_same_dataframe(
-    spark: Any, tmp_path: Path, way: Any
+    spark: Any, tmp_path: Path
 ) -> None:
     """Python and Java die in mid-partition; another Spark computes the rows again."""
-    held = await killed_behind_a_checkpoint(tmp_path, way)
-    other = SparkSource(spark.range(0, ROWS + 1, 1, 3), batch_rows=BATCH_ROWS)
-    with pytest.raises(am.JobFailedError) as failure:
-        await go_on(tmp_path, other, way)
-    assert isinstance(failure.value.__cause__, SourceChangedError)
-    assert shown(tmp_path) == held
-    same = SparkSource(spark.range(0, ROWS, 1, 3), read=way, batch_rows=BATCH_ROWS)
-    function = await go_on(tmp_path, same, way)
-    assert shown(tmp_path) == list(range(ROWS))
-    assert function.seen <= ROWS - len(held)
+    ways: list[Any] = ["iterate", "push"]
+    await run_until_killed("live_program.py", tmp_path, *ways)
+    for way in ways:
+        place = tmp_path / way
+        held = shown_behind_a_checkpoint(place)
+        other = SparkSource(spark.range(0, ROWS + 1, 1, 3), batch_rows=BATCH_ROWS)
+        with pytest.raises(am.JobFailedError) as failure:
+            await go_on(place, other, way)
+        assert isinstance(failure.value.__cause__, SourceChangedError), way
+        assert shown(place) == held, way
+        same = SparkSource(spark.range(0, ROWS, 1, 3), read=way, batch_rows=BATCH_ROWS)
+        function = await go_on(place, same, way)
+        assert shown(place) == list(range(ROWS)), way
+        assert function.seen <= ROWS - len(held), way

@@ -6,14 +6,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from aiomailbox.connectors.spark.session import ensure_java
-from tests.connectors.spark.stream_program import DIED
+from tests.connectors.spark.stream_program import DIED, MOMENTS, stream
 
 pytestmark = pytest.mark.spark
 
@@ -23,7 +23,7 @@ PROGRAM = Path(__file__).with_name("stream_program.py")
 FILES, ROWS = 9, 100
 
 
-def run(place: Path, moment: str) -> int:
+def run(place: Path, moment: str) -> None:
     done = subprocess.run(
         [sys.executable, str(PROGRAM), str(place), moment],
         env={**os.environ, "PYTHONPATH": str(Path.cwd()), "PYTHONWARNINGS": "ignore"},
@@ -32,21 +32,19 @@ def run(place: Path, moment: str) -> int:
         timeout=200,
         check=False,
     )
-    assert done.returncode in {0, DIED}, done.stderr[-4000:]
-    return done.returncode
+    assert done.returncode == DIED, done.stderr[-4000:]
 
 
-def test_each_row_comes_once_after_deaths_at_the_worst_moments(tmp_path: Path) -> None:
-    ensure_java()
+async def test_each_row_comes_once_after_deaths_at_the_worst_moments(
+    spark: Any, tmp_path: Path
+) -> None:
     arrivals = tmp_path / "arrivals"
     arrivals.mkdir()
     for file in range(FILES):
         ids = list(range(file * ROWS, (file + 1) * ROWS))
         pq.write_table(pa.table({"id": ids}), arrivals / f"{file:03d}.parquet")
-    died = [
-        run(tmp_path, each) for each in ("in_batch", "before_done", "before_commit")
-    ]
-    assert died == [DIED] * 3
-    assert run(tmp_path, "never") == 0
+    for moment in MOMENTS:
+        run(tmp_path, moment)
+    await stream(spark, tmp_path)
     found = ds.dataset(tmp_path / "results").to_table().column("id").to_pylist()
     assert sorted(found) == list(range(FILES * ROWS))

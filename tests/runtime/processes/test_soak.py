@@ -302,7 +302,7 @@ async def soak(env: Any, traces: Any, notes: Path, minutes: float) -> None:
 async def test_records_of_all_sizes_in_both_directions_for_a_while(
     env: Any, traces: Any, tmp_path: Path
 ) -> None:
-    await soak(env, traces, tmp_path, 20 / 60)
+    await soak(env, traces, tmp_path, 8 / 60)
 
 
 @pytest.mark.soak

@@ -91,7 +91,7 @@ STEPS: dict[str, Callable[[Any], Any]] = pipelines.STEPS
 
 
 @settings(
-    max_examples=5,
+    max_examples=3,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(steps=st.lists(st.sampled_from(sorted(STEPS)), min_size=1, max_size=5))
