@@ -48,8 +48,9 @@ class FileSink:
 
     Args:
         path: The directory. It must not exist yet; missing parents are created.
-        format: ``"jsonl"`` for records of any kind; ``"csv"`` for records with fields,
-            whose names are each file's first line; ``"text"`` for str without line ends.
+        format: ``"jsonl"`` for records of any kind (JSON has no NaN and no infinity: both
+            become null); ``"csv"`` for records with fields, whose names are each file's
+            first line; ``"text"`` for str without line ends.
         columns: For CSV, which fields to write; None for those of the first record.
         mode: As for `ParquetSink`.
 
