@@ -178,7 +178,16 @@ class Collector(Generic[OutT]):
                 del self._sides[tag]
 
     def emit(self) -> Pending:
-        """Pass on what was taken since the last time, side outputs first; then rest.
+        """Pass on what was taken, as `flush`, and take nothing before the next call."""
+        is_held = self._pending is not None
+        pending = self.flush()
+        # What is held goes first, and takes the rest along.
+        if not is_held:
+            self._rest()
+        return pending
+
+    def flush(self) -> Pending:
+        """Pass on what was taken since the last time, side outputs first.
 
         Raises:
             BaseException: The error of `collect`, if the function caught it.
@@ -193,11 +202,8 @@ class Collector(Generic[OutT]):
         if self._sides:
             pending = self._emit_sides()
         if not self._values:
-            self._rest()
             return pending
-        run = self._take()
-        self._rest()
-        return then(pending, self._output.emit_run, run)
+        return then(pending, self._output.emit_run, self._take())
 
     def discard(self) -> None:
         """Forget what could not be passed on; nothing follows."""

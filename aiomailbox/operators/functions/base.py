@@ -158,11 +158,14 @@ class ElementCalls:
 
     def emit(self) -> Pending:
         """Emit what was collected, and what failed; no key is current meanwhile."""
+        return self._emit_by(self._collector.emit)
+
+    def _emit_by(self, emit: Callable[[], Pending]) -> Pending:
         if self._enter is not None:
             self._enter(None)
         if self._failures.waiting:
-            return then(self._failures.report(), self._collector.emit)
-        return self._collector.emit()
+            return then(self._failures.report(), emit)
+        return emit()
 
     def _advance(
         self, run: Run, keys: Sequence[Any], start: int
@@ -195,7 +198,7 @@ class ElementCalls:
             await self._context.own(collected(self._function, pending))
         except USER_ERRORS as error:
             self._failures.take(value, self._collector.timestamp, error)
-        emitted = self.emit()
+        emitted = self._emit_by(self._collector.flush)
         if emitted is not None:
             await emitted
 
