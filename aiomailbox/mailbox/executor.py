@@ -100,6 +100,10 @@ class MailYielder:
         """Count the mail that runs now as one that changes nothing."""
         self._metrics.mails_disregarded += 1
 
+    def count_change(self) -> None:
+        """Count a change beside mail as a step."""
+        self._metrics.changes += 1
+
     def is_slice_over(self) -> bool:
         """Spend a turn of the slice and say whether it is used up."""
         return self._budget.is_over()
@@ -511,6 +515,10 @@ class MailboxExecutor:
     def disregard(self) -> None:
         """Say that the mail that runs now changes nothing that a snapshot holds."""
         self._yielder.disregard()
+
+    def count_change(self) -> None:
+        """Say that what a snapshot holds changes without mail, on the mailbox's loop."""
+        self._yielder.count_change()
 
     def has_deferrable_mail(self) -> bool:
         """Whether deferrable mail of this priority, or a higher one, waits.

@@ -267,6 +267,7 @@ class MailboxMetrics:
         mails_processed: Mails run, those run inside yields included.
         mails_disregarded: Those of them that changed nothing that a snapshot holds.
         resumed: How often something went on behind mail that it had yielded to.
+        changes: How often something changed beside mail what a snapshot holds.
         idle: Time without input, for the task's suspensions to use as their timer.
         backpressured: Time without room in the outputs, likewise.
         hard_backpressured: Time without room in the middle of a step of work.
@@ -284,6 +285,7 @@ class MailboxMetrics:
         self.mails_processed: int = 0
         self.mails_disregarded: int = 0
         self.resumed: int = 0
+        self.changes: int = 0
         self.idle: PeriodMeter = PeriodMeter(clock)
         self.backpressured: PeriodMeter = PeriodMeter(clock)
         self.hard_backpressured: PeriodMeter = PeriodMeter(clock)
@@ -294,7 +296,8 @@ class MailboxMetrics:
     @property
     def steps(self) -> int:
         """How often mail has begun, or gone on with, what may change a state."""
-        return self.mails_processed + self.resumed - self.mails_disregarded
+        mails = self.mails_processed + self.resumed - self.mails_disregarded
+        return mails + self.changes
 
     def start(self) -> None:
         """Let the time of the loop count from now on; again is a no-op."""

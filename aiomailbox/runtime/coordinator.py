@@ -851,6 +851,9 @@ class CheckpointCoordinator:
         newest = self._newest
         if newest is None or newest.checkpoint_id != self._committed_id:
             return True
+        if newest.prepared:
+            # It is committed: without one more, each restart would do so again.
+            return True
         running = newest.handles.keys()
         is_quiet = (
             self._worker is None

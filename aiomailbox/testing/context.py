@@ -251,6 +251,12 @@ class HarnessMailbox:
         """Whether there is no mail."""
         return not self._mail
 
+    def disregard(self) -> None:
+        """Nothing: a harness counts no steps."""
+
+    def count_change(self) -> None:
+        """Nothing: a harness counts no steps."""
+
     def should_interrupt(self, *, any_mail: bool = False) -> bool:
         """Whether long work should pause: never, in a harness."""
         return False

@@ -253,6 +253,79 @@ async def test_a_call_that_ends_is(tmp_path: Path) -> None:
     assert world.results == [1, 1001, 1003]
 
 
+async def test_an_attempt_that_fails_is(tmp_path: Path) -> None:
+    """It sends no mail; a restart makes only the attempts that are left."""
+    world, called = World(7), list[int]()
+
+    async def fail(value: int) -> int:
+        called.append(value)
+        raise ValueError(value)
+
+    def retrying() -> am.StreamExecutionEnvironment:
+        env = environment(tmp_path)
+        read = env.from_async_iterable(world.read, offset=lambda pair: pair[0])
+        numbers = read.uid("log").map(lambda pair: pair[1])
+        retry = am.Retry(attempts=6, initial=100, maximum=100, jitter=0)
+        tried = numbers.map_async(fail, retry=retry, on_error=am.skip).uid("slow")
+        tried.sink_to(world.results.append)
+        return env
+
+    async with retrying().start() as running:
+        await until(lambda: len(called) == 4)
+        await quiet(running)
+        await running.cancel()
+    async with retrying().start() as running:
+        await until(lambda: len(called) == 6)
+        await asyncio.sleep(1000)
+        await running.cancel()
+    assert len(called) == 6
+
+
+async def test_what_is_committed_is_not_committed_again_by_each_restart(
+    tmp_path: Path,
+) -> None:
+    world, committed = World(1, 2), list[Any]()
+
+    class Writing:
+        acts_on_records_only = True
+
+        def create_writer(self, context: Any) -> Any:
+            self.rows: list[Any] = []
+            return self
+
+        def create_committer(self, context: Any) -> Any:
+            return self
+
+        def write_run(self, run: Any) -> None:
+            self.rows += run.values
+
+        def flush(self, *, end_of_input: bool) -> None: ...
+
+        def prepare_commit(self) -> list[Any]:
+            rows, self.rows = self.rows, []
+            return rows
+
+        def snapshot(self) -> list[Any]:
+            return []
+
+        def restore(self, elements: list[Any]) -> None: ...
+
+        def close(self) -> None: ...
+
+        async def begin(self, *, restored: bool) -> None: ...
+
+        async def commit(self, committables: list[Any], **facts: Any) -> None:
+            committed.extend(committables)
+
+        async def end(self, *, succeeded: bool) -> None: ...
+
+    for _ in range(3):
+        async with job(world, tmp_path, sink=Writing()).start() as running:
+            await quiet(running)
+            await running.cancel()
+    assert committed == [1, 3]
+
+
 @pytest.mark.parametrize("what", ["checkpoint", "savepoint"])
 async def test_what_somebody_asks_for_is_whole_and_it_is_quiet_again(
     tmp_path: Path, what: str

@@ -567,6 +567,8 @@ class Caller:
             return
         for entry in call.entries:
             entry.attempts = call.attempts
+        # A snapshot holds how many there were, and a retry may be hours away.
+        self._context.mailbox.count_change()
         if self._spans is not None:
             self._spans.retry(call, reason, delay_s)
         self._retrying[call] = None
