@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+import aiomailbox as am
 from aiomailbox.errors import IllegalStateError, StateError
 from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.functions.process import KeyedProcessOperator
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import MapOperator, stateless
 from aiomailbox.records.events import (
@@ -104,3 +106,23 @@ def test_an_operator_is_restored_before_it_is_opened():
         pytest.raises(IllegalStateError, match="before open"),
     ):
         harness.restore(None)
+
+
+def test_time_may_go_on_after_a_snapshot_of_keyed_state():
+    class Total(am.KeyedProcessFunction):
+        def open(self, context):
+            descriptor = ValueStateDescriptor("total", default=0)
+            self.total = context.keyed_state.get_value(descriptor)
+
+        def process_element(self, value, context, out):
+            self.total.update(self.total.value() + value)
+            out.collect(self.total.value())
+
+    operator = KeyedProcessOperator(lambda value: 0, Total())
+    with OneInputHarness(operator, keyed=True) as harness:
+        harness.process_run([1, 2])
+        harness.snapshot()
+        harness.process_run([3])
+        # The operator looks whether the snapshot has been read.
+        harness.set_processing_time(100_000)
+        assert harness.values == [1, 3, 6]
