@@ -175,7 +175,8 @@ def with_other_names(
 
     def give(owner: OwnerT) -> OwnerT:
         for name in meant:
-            setattr(owner, name, property(partial(refuse, name)))
+            # Without a docstring, so that the reference does not list them.
+            setattr(owner, name, property(partial(refuse, name), doc=""))
         return owner
 
     return give

@@ -350,6 +350,7 @@ def test_a_context_offers_no_name_that_it_does_not_have_itself() -> None:
 def test_a_collector_says_what_emits(name: str, written: str) -> None:
     with pytest.raises(AttributeError, match=re.escape(written)):
         getattr(Collector(RecordingOutput()), name)
+    assert not getattr(Collector, name).__doc__, "the reference does not list it"
 
 
 Env = am.StreamExecutionEnvironment
