@@ -88,22 +88,26 @@ class CurrentKey:
         """
         if self.key is not NO_KEY:
             return self.key
+        if self._awaited is not NO_KEY:
+            call = _CALL.get()
+            # A callback from elsewhere, and a thread, belong to no call: they are trusted.
+            if call is self._call or call is None:
+                return self._awaited
+            problem = (
+                "by a task that the call for another record has started: the current key "
+                "is not its own."
+            )
+        else:
+            problem = (
+                "while no key is current. That is possible while a record or a timer of a "
+                "keyed stream is processed: not in open() or close(), and not in a task or "
+                "callback that goes on when the function has returned."
+            )
         place = f"{self.place}: " if self.place else ""
-        remedy = "Await in the function what it starts, or use process_async."
-        if self._awaited is NO_KEY:
-            raise StateError(
-                f"{place}{use} while no key is current. That is possible while a record "
-                "or a timer of a keyed stream is processed: not in open() or close(), and "
-                "not in a task or callback that goes on when the function has returned. "
-                f"{remedy}"
-            )
-        # A callback from elsewhere, and a thread, belong to no call: they are trusted.
-        if _CALL.get() not in (None, self._call):
-            raise StateError(
-                f"{place}{use} by a task that the call for another record has started: "
-                f"the current key is not its own. {remedy}"
-            )
-        return self._awaited
+        raise StateError(
+            f"{place}{use} {problem} Await in the function what it starts, or use "
+            "process_async."
+        )
 
 
 class ContentTable(Protocol):
