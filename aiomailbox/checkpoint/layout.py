@@ -288,11 +288,11 @@ def open_place(place: str | os.PathLike[str]) -> tuple[Storage, str]:
         ('/data/jobs/delays', 'chk-7')
     """
     text = os.fspath(place).rstrip("/").removesuffix(f"/{METADATA_NAME}")
-    above, separator, name = text.rpartition("/")
+    above, _, name = text.rpartition("/")
     # Nothing is above: "/" and "s3://" have no directory that both could be in.
-    if not separator or above.endswith(("/", ":")):
+    if not above or above.endswith(("/", ":")):
         # At the top: what is shared with others cannot be beside it.
-        return open_storage(text), ""
+        return open_storage(text or "/"), ""
     return open_storage(above), name
 
 

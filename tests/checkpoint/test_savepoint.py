@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import aiomailbox as am
+from aiomailbox.checkpoint.layout import open_place
 from aiomailbox.checkpoint.writer import CheckpointWriter
 from aiomailbox.errors import DamagedFileError, NoCheckpointError, StateError
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
@@ -231,3 +232,28 @@ def test_damage_is_found_before_anything_is_read(
     file.write_bytes(data)
     with pytest.raises(DamagedFileError, match=r"1\.1-1"):
         am.Savepoint(place).operators()
+
+
+@pytest.mark.parametrize(
+    ("place", "where", "name"),
+    [
+        ("/sp", "/sp", ""),
+        ("/sp/", "/sp", ""),
+        ("/sp/_metadata", "/sp", ""),
+        ("/", "/", ""),
+        ("/data/sp", "/data", "sp"),
+    ],
+)
+def test_a_directory_at_the_root_is_not_looked_for_where_the_program_is(
+    place: str, where: str, name: str
+) -> None:
+    storage, found = open_place(place)
+    assert (storage.place, found) == (where, name)
+
+
+def test_a_relative_directory_is_where_the_program_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage, found = open_place("sp")
+    assert (storage.place, found) == (str(tmp_path / "sp"), "")
