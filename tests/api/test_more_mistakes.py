@@ -1079,11 +1079,17 @@ async def test_an_expression_may_compare_with_text_about_null() -> None:
     assert await stream_of(*rows).filter(field == rows[0]["price"]).collect() == rows
 
 
+NAN = float("nan")
+
 # One line each, as above.
 OF_CALLS_OF_A_SERVICE: list[tuple[Callable[[Any], Any], str]] = [
     (
         lambda s: s.map_async(call, limit=am.RateLimit(9), weight=lambda r: None),
         "number",
+    ),
+    (
+        lambda s: s.map_async(call, limit=am.RateLimit(9), weight=lambda r: NAN),
+        "nan as the weight",
     ),
     (lambda s: s.map_async(call, ordered="key", key=lambda r: [r]), "without a hash"),
     (lambda s: s.lookup_join({}.get, key=str), "Give an async def function"),

@@ -15,6 +15,7 @@ import aiomailbox
 import aiomailbox as am
 from aiomailbox.connectors.async_iterable import AsyncIterableSource, AsyncSplit
 from aiomailbox.operators.core.operator import Operator
+from tests.runtime.rows_writer import RowsWriter
 
 _HOOKS = {
     "fill_state",
@@ -286,31 +287,14 @@ async def test_what_is_committed_is_not_committed_again_by_each_restart(
 ) -> None:
     world, committed = World(1, 2), list[Any]()
 
-    class Writing:
+    class Writing(RowsWriter):
         acts_on_records_only = True
 
         def create_writer(self, context: Any) -> Any:
-            self.rows: list[Any] = []
             return self
 
         def create_committer(self, context: Any) -> Any:
             return self
-
-        def write_run(self, run: Any) -> None:
-            self.rows += run.values
-
-        def flush(self, *, end_of_input: bool) -> None: ...
-
-        def prepare_commit(self) -> list[Any]:
-            rows, self.rows = self.rows, []
-            return rows
-
-        def snapshot(self) -> list[Any]:
-            return []
-
-        def restore(self, elements: list[Any]) -> None: ...
-
-        def close(self) -> None: ...
 
         async def begin(self, *, restored: bool) -> None: ...
 

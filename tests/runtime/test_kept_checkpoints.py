@@ -21,6 +21,7 @@ from aiomailbox.errors import (
     NoCheckpointError,
 )
 from tests.connectors.databases import SqliteFile, sqlite
+from tests.runtime.rows_writer import RowsWriter
 
 __all__ = ["sqlite"]
 
@@ -38,31 +39,10 @@ class Rows:
         self.gate.set()
 
     def create_writer(self, context: Any) -> Any:
-        return _Writer()
+        return RowsWriter()
 
     def create_committer(self, context: Any) -> Any:
         return _Committer(self)
-
-
-class _Writer:
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-
-    def write_run(self, run: Any) -> None:
-        self.rows += run.values
-
-    def flush(self, *, end_of_input: bool) -> None: ...
-
-    def prepare_commit(self) -> list[int]:
-        rows, self.rows = self.rows, []
-        return rows
-
-    def snapshot(self) -> list[Any]:
-        return []
-
-    def restore(self, elements: list[Any]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class _Committer:

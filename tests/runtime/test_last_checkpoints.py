@@ -13,6 +13,7 @@ import aiomailbox as am
 from aiomailbox.errors import CheckpointFailedError, UsageError
 from aiomailbox.operators.core.operator import Operator
 from aiomailbox.threads import run_in_thread
+from tests.runtime.rows_writer import RowsWriter
 
 
 class Kept:
@@ -22,7 +23,7 @@ class Kept:
         self.commits: list[tuple[int, list[int]]] = []
 
     def create_writer(self, context: Any) -> Any:
-        return Writer()
+        return RowsWriter()
 
     def create_committer(self, context: Any) -> Any:
         return Committer(self.commits)
@@ -30,27 +31,6 @@ class Kept:
     @property
     def rows(self) -> list[int]:
         return sorted(row for _, rows in self.commits for row in rows)
-
-
-class Writer:
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-
-    def write_run(self, run: Any) -> None:
-        self.rows += run.values
-
-    def flush(self, *, end_of_input: bool) -> None: ...
-
-    def prepare_commit(self) -> list[int]:
-        rows, self.rows = self.rows, []
-        return rows
-
-    def snapshot(self) -> list[Any]:
-        return []
-
-    def restore(self, elements: list[Any]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Committer:

@@ -21,6 +21,7 @@ from aiomailbox.errors import (
     StateError,
     UsageError,
 )
+from tests.runtime.rows_writer import RowsWriter
 
 AT_LEAST_ONCE = am.CheckpointingMode.AT_LEAST_ONCE
 KEYS = 7
@@ -228,26 +229,6 @@ async def test_what_a_sink_prepared_is_committed_once_with_its_checkpoint() -> N
     visible: Counter[int] = Counter()
     commits: list[int] = []
 
-    class Writer:
-        def __init__(self) -> None:
-            self.rows: list[int] = []
-
-        def write_run(self, run: Any) -> None:
-            self.rows += run.values
-
-        def flush(self, *, end_of_input: bool) -> None: ...
-
-        def prepare_commit(self) -> list[Any]:
-            rows, self.rows = self.rows, []
-            return rows
-
-        def snapshot(self) -> list[Any]:
-            return []
-
-        def restore(self, elements: list[Any]) -> None: ...
-
-        def close(self) -> None: ...
-
     class Committer:
         done = 0
 
@@ -265,8 +246,8 @@ async def test_what_a_sink_prepared_is_committed_once_with_its_checkpoint() -> N
         def end(self, *, succeeded: bool) -> None: ...
 
     class Sink:
-        def create_writer(self, context: Any) -> Writer:
-            return Writer()
+        def create_writer(self, context: Any) -> RowsWriter:
+            return RowsWriter()
 
         def create_committer(self, context: Any) -> Committer:
             return Committer()

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
+from tests.runtime.rows_writer import RowsWriter
 
 
 class World:
@@ -39,31 +40,10 @@ class World:
     # A sink that commits.
 
     def create_writer(self, context: Any) -> Any:
-        return Writer()
+        return RowsWriter()
 
     def create_committer(self, context: Any) -> Any:
         return Committer(self.commits)
-
-
-class Writer:
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-
-    def write_run(self, run: Any) -> None:
-        self.rows += run.values
-
-    def flush(self, *, end_of_input: bool) -> None: ...
-
-    def prepare_commit(self) -> list[int]:
-        rows, self.rows = self.rows, []
-        return rows
-
-    def snapshot(self) -> list[Any]:
-        return []
-
-    def restore(self, elements: list[Any]) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class Committer:

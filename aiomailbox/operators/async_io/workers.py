@@ -467,7 +467,8 @@ class Caller:
         if callable(weight):
             used = [weight(entry.value) for entry in call.entries]
             for one in used:
-                if not isinstance(one, int | float) or one < 0:
+                # NaN is not 0 or more.
+                if not (isinstance(one, int | float) and one >= 0):
                     raise BadResultError(
                         describe(weight),
                         f"{shortened(one)} as the weight of a record",
