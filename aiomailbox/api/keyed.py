@@ -1,4 +1,4 @@
-"""Streams with keys: what is computed for each key, with its state and timers."""
+"""Streams with keys: their verbs compute for each key, with its state and timers."""
 
 from __future__ import annotations
 

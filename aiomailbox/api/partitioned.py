@@ -1,4 +1,4 @@
-"""Streams with whole partitions: what is computed once, when the input has ended."""
+"""Streams with whole partitions: their verbs compute once, when the input has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams of records: what users call methods on.
+"""Streams of records, and the methods that users call on them.
 
 A stream is a description. Nothing runs, and no event loop is touched, until one of
 the three verbs is used: ``await stream.collect()`` (or ``await env.execute()``),

@@ -1,4 +1,4 @@
-"""Savepoints and checkpoints as data: what state they hold, read without a job."""
+"""Savepoints and checkpoints as data: the state in them, read without a job."""
 
 from __future__ import annotations
 

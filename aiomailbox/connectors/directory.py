@@ -1,4 +1,4 @@
-"""Directories as targets: what is prepared, and how it becomes visible at once."""
+"""Directories as targets: prepared files, which become visible at once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the tasks of an attempt: what it is, how many buffers it needs, how it is wired."""
+"""Makes the tasks of an attempt: their operators, their buffers, their channels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that looks at an event loop: what holds it, and what its tasks wait for.
+"""A thread that looks at an event loop: who holds it, and why its tasks wait.
 
 Theory of operation: ten times a second the thread looks at the frames of the loop's
 thread. The loop calls each of its handles through one Python frame; the same frame object

@@ -1,4 +1,4 @@
-"""A running job: what outlives the attempts to run its tasks, and its end.
+"""A running job, which outlives the attempts to run its tasks, and its end.
 
 Theory of operation: the master makes ready what tasks need, runs an attempt, and when all
 of its tasks have finished commits what the sinks prepared. Where a part of its tasks fails

@@ -1,4 +1,4 @@
-"""The contract of keyed state: what an operator may ask of any store."""
+"""The contract of keyed state: the questions that an operator may ask any store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of two streams that come on an input each: what a join of fields runs on."""
+"""Windows of two streams that come on an input each: joins of fields run on them."""
 
 from __future__ import annotations
 

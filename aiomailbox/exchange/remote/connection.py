@@ -1,4 +1,4 @@
-"""One connection between two workers: what both of its ends do alike.
+"""One connection between two workers: the part that both of its ends share.
 
 Theory of operation: bytes come in through the decoder, straight into segments where a
 body is large. What goes out is collected in turns: first messages, of which there is at

@@ -1,4 +1,4 @@
-"""How much a producer may send: what the reader has room for, and what was granted.
+"""How much a producer may send: the reader's room, and the credit that it granted.
 
 Theory of operation: a channel keeps a few buffers for itself, exclusively, and borrows
 floating ones from its gate's pool while the producer's backlog asks for them. Each

@@ -1,4 +1,4 @@
-"""How a connection begins: what its ends ask of each other, who they are, who may connect.
+"""How a connection begins: its ends say who they are, and check who may connect.
 
 Theory of operation: the connecting peer greets first, and is answered only if it belongs
 to the job. With a secret it also proves first: a stranger never sees a proof of ours
