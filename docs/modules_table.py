@@ -25,7 +25,9 @@ def packages() -> list[str]:
     named = []
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| ") and line[2:4].strip().isdigit():
-            named += [name for name in line.split("|")[2].split("`") if name.isidentifier()]
+            named += [
+                name for name in line.split("|")[2].split("`") if name.isidentifier()
+            ]
     return named
 
 
