@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import dis
 import inspect
 import operator
 import os
@@ -27,7 +28,12 @@ from aiomailbox.graph.transformation import (
     Transformation,
     known_fields,
 )
-from aiomailbox.operators.aggregates.functions import fields_read, with_expressions
+from aiomailbox.logs import library_log
+from aiomailbox.operators.aggregates.functions import (
+    fields_read,
+    warn_of_ranks,
+    with_expressions,
+)
 from aiomailbox.operators.core.failures import OnError, check_on_error
 from aiomailbox.operators.core.fields import (
     FieldSelector,
@@ -42,6 +48,8 @@ from aiomailbox.operators.core.user_code import (
     check_function,
     describe,
     is_async_callable,
+    is_resultless,
+    is_users,
     refuse_called,
     refuse_generator,
     shortened,
@@ -508,7 +516,13 @@ class _Extreme:
 
     def __call__(self, kept: Any, record: Any) -> Any:
         read = self._read
-        return record if self._takes(read(record), read(kept)) else kept
+        value, held = read(record), read(kept)
+        # Only NaN is not equal to itself: it never wins.
+        return record if self._takes(value, held) or held != held else kept
+
+    def look(self, warn: Callable[..., Any], record: Any) -> None:
+        """Warn if the first value is text that may be meant as a number."""
+        warn_of_ranks(warn, repr(self), self._read(record))
 
 
 # Whether a record takes the place of the one that is kept, by their values.
@@ -549,6 +563,70 @@ def extreme(
     else:
         check_function(read, "field", arity=1)
     return _Extreme(name, read, first=first)
+
+
+def warn_if_resultless(function: Any, verb: str) -> None:
+    """Warn of a function that makes each record None: its return was forgotten.
+
+    A lambda gives what it is written for.
+
+    Args:
+        function: The user's.
+        verb: Where it was given.
+    """
+    name = getattr(function, "__name__", "")
+    if name != "<lambda>" and is_resultless(function):
+        library_log().warning(
+            f"the function of {verb} never returns a value: each of its results is None",
+            function=describe(function),
+            line=caller_location(),
+            remedy="write return before its result; one that is called for its effect "
+            "alone may return the record",
+        )
+
+
+def warn_of_own_counts(function: Any, *methods: str) -> None:
+    """Warn of what a keyed function counts on itself, as in ``self.count += 1``.
+
+    One that keeps such things itself (`CheckpointedFunction`) knows what it does.
+
+    Args:
+        function: The user's, an object.
+        methods: Those that are called for records and timers.
+    """
+    if hasattr(function, "snapshot_state"):
+        return
+    for name in methods:
+        method = getattr(type(function), name, None)
+        code = getattr(method, "__code__", None)
+        if not isinstance(code, CodeType) or not is_users(code.co_filename):
+            continue
+        if counted := sorted(_counted_on_self(code)):
+            library_log().warning(
+                "a function with keys counts on itself: all keys of a subtask share that, "
+                "and no checkpoint has it",
+                attributes=[f"self.{attribute}" for attribute in counted],
+                function=describe(cast("Callable[..., Any]", method)),
+                remedy="use state, context.keyed_state.get_value(am.ValueStateDescriptor("
+                "'count', int, default=0)); for a number that people look at, "
+                "context.metrics.counter('count')",
+            )
+
+
+def _counted_on_self(code: CodeType) -> set[str]:
+    """Return the attributes of the first argument that a function adds to."""
+    steps = list(dis.get_instructions(code))
+    own = code.co_varnames[:1]
+    # That an object is copied, and then asked for an attribute, is an assignment such as
+    # `+=` alone.
+    return {
+        third.argval
+        for first, second, third in zip(steps, steps[1:], steps[2:], strict=False)
+        if first.opname.startswith("LOAD_FAST")
+        and (first.argval,) == own
+        and second.opname == "COPY"
+        and third.opname == "LOAD_ATTR"
+    }
 
 
 def described_key(key: str | Callable[[Any], Any]) -> str:
@@ -628,6 +706,14 @@ def check_strategy(
             "only a source can wait for others, so watermark alignment would have no "
             "effect here",
             "Give the strategy to from_source(...) instead.",
+        )
+    if dropped := strategy.use():
+        library_log().warning(
+            "a setting of a watermark strategy was dropped: strategies do not change",
+            dropped=f"{dropped}(...)",
+            line=caller_location(),
+            remedy=f"{dropped} returns another strategy: write `strategy = "
+            f"strategy.{dropped}(...)`",
         )
     return strategy
 

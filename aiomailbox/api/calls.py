@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overloa
 
 from aiomailbox import connectors
 from aiomailbox.api.adapted import itself
-from aiomailbox.api.build import check_name, function_info, own_copy
+from aiomailbox.api.build import (
+    check_name,
+    function_info,
+    own_copy,
+    warn_if_resultless,
+)
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
@@ -227,6 +232,7 @@ class Calls(Generic[T]):
         )
         # Wrong arguments fail here, where they are written.
         sample = factory()
+        warn_if_resultless(function, "map_async")
         return self._derive(
             "map_async",
             factory,
@@ -380,6 +386,7 @@ class Calls(Generic[T]):
         )
         # Wrong arguments fail here, where they are written.
         sample = factory()
+        warn_if_resultless(lookup, "lookup_join")
         return self._derive(
             "lookup join",
             factory,

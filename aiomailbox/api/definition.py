@@ -15,6 +15,7 @@ import msgspec
 
 from aiomailbox.checkpoint.settings import CheckpointingMode
 from aiomailbox.clock import Clock
+from aiomailbox.connectors.inbox import Inbox
 from aiomailbox.errors import (
     InvalidArgumentError,
     MissingExtraError,
@@ -255,6 +256,7 @@ class JobDefinition:
             raise
         # Workers get the settings, and start no others.
         config = replace(traced(config), deployment=None)
+        _check_inboxes(graph)
         _check_replayable(graph, config)
         _check_blocking(graph, config)
         _check_ends(graph, config)
@@ -350,6 +352,26 @@ def traced(config: JobConfig) -> JobConfig:
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return replace(config, trace_carrier=carrier)
+
+
+def _check_inboxes(graph: JobGraph) -> None:
+    """Refuse an inbox of which two sources of a job would each get some records.
+
+    Raises:
+        UsageError: If there is one; names both lines.
+    """
+    readers: dict[int, Transformation] = {}
+    for item in (node.transformation for each in graph.vertices for node in each.nodes):
+        if not isinstance(item.source, Inbox):
+            continue
+        other = readers.setdefault(id(item.source), item)
+        if other is not item:
+            raise UsageError(
+                f"one inbox is the source of two streams of the job ({other.line} and "
+                f"{item.line}): each record would go to one of them only. Write `stream = "
+                "env.from_source(inbox)` once, and begin both with `stream`; or give "
+                "each its own inbox"
+            )
 
 
 def _check_blocking(graph: JobGraph, config: JobConfig) -> None:

@@ -709,6 +709,9 @@ def _checked(config: JobConfig, **settings: Unpack[JobSettings]) -> JobConfig:
         raise WrongTypeError(
             "config", f"{config!r} is not a JobConfig", "Write am.JobConfig(...)."
         )
+    earlier, given = config.checkpoints, settings.get("checkpoints")
+    if earlier is not None and isinstance(given, CheckpointConfig):
+        _warn_of_lost_checkpoint_settings(earlier, given)
     try:
         return replaced(config, **settings)
     except UsageError:
@@ -728,13 +731,8 @@ def _warn_of_left_out(
     own: JobConfig, given: JobConfig, settings: Mapping[str, Any]
 ) -> None:
     """Warn of settings of the environment that a job with a config of its own has not."""
-    usual = JobConfig()
     left_out = [
-        one.name
-        for one in fields(own)
-        if one.name not in settings
-        and getattr(own, one.name) != getattr(usual, one.name)
-        and getattr(given, one.name) == getattr(usual, one.name)
+        name for name in _left_out(own, given, JobConfig()) if name not in settings
     ]
     if left_out:
         library_log().warning(
@@ -743,6 +741,32 @@ def _warn_of_left_out(
             line=caller_location(),
             remedy="pass settings by name, as in execute(seed=1), to keep the others",
         )
+
+
+def _warn_of_lost_checkpoint_settings(
+    earlier: CheckpointConfig, given: CheckpointConfig
+) -> None:
+    """Warn of settings of checkpoints that were given before, and not again."""
+    left_out = _left_out(earlier, given, CheckpointConfig(None))
+    if left_out:
+        library_log().warning(
+            "checkpoints are configured twice: the last call takes the place of all "
+            "settings of the first",
+            left_out=left_out,
+            line=caller_location(),
+            remedy="write all of them in one call: env.enable_checkpointing(interval, "
+            "directory=...)",
+        )
+
+
+def _left_out(earlier: Any, given: Any, usual: Any) -> list[str]:
+    """Return the settings that were set before, and are now as if never set."""
+    return [
+        one.name
+        for one in fields(earlier)
+        if getattr(earlier, one.name) != getattr(usual, one.name)
+        and getattr(given, one.name) == getattr(usual, one.name)
+    ]
 
 
 def _refuse_twice(name: str, job_id: str | None) -> None:

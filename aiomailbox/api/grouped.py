@@ -85,7 +85,8 @@ class Grouped(Generic[K, T]):
         when the input has ended.
 
         Args:
-            field: A field's name, or a function of a record; no value may be None.
+            field: A field's name, or a function of a record; no value may be None. NaN
+                never wins over a number.
             first: Whether the first of several such records is emitted, not the last.
             on_error: How to handle a record whose value cannot be compared.
 
@@ -107,7 +108,8 @@ class Grouped(Generic[K, T]):
         when the input has ended.
 
         Args:
-            field: A field's name, or a function of a record; no value may be None.
+            field: A field's name, or a function of a record; no value may be None. NaN
+                never wins over a number.
             first: Whether the first of several such records is emitted, not the last.
             on_error: How to handle a record whose value cannot be compared.
 

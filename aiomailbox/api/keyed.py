@@ -8,7 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from aiomailbox.api.adapted import OnlyKeyedProcess, as_object
-from aiomailbox.api.build import GROWS_WITH_KEYS, formed, function_info, own_copy
+from aiomailbox.api.build import (
+    GROWS_WITH_KEYS,
+    formed,
+    function_info,
+    own_copy,
+    warn_of_own_counts,
+)
 from aiomailbox.api.calls import OLD_NAMES
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.grouped import Grouped
@@ -121,6 +127,7 @@ class Keyed(Grouped[K, T]):
         policy = check_on_error(on_error)
         make = partial(own_copy, KeyedProcessOperator, self.key, function)
         make()
+        warn_of_own_counts(function, "process_element", "on_timer")
         infos = (function_info(function.process_element),)
         held = held_back(function)
         return self._keyed("process", partial(make, on_error=policy), infos, held=held)
@@ -193,6 +200,7 @@ class Keyed(Grouped[K, T]):
         )
         # Wrong arguments fail here, where they are written.
         sample = factory()
+        warn_of_own_counts(function, "process_element", "on_timer")
         process: Any = getattr(function, "process_element", function)
         return self._keyed(
             "process_async",

@@ -11,7 +11,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    NoReturn,
+    Self,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from aiomailbox import connectors
 from aiomailbox.api.adapted import OnlyProcess, as_object, of_pair
@@ -32,6 +41,7 @@ from aiomailbox.api.build import (
     selected_pairs,
     sink_transformation,
     told_strategy,
+    warn_if_resultless,
 )
 from aiomailbox.api.calls import Calls
 from aiomailbox.api.connected import (
@@ -55,7 +65,7 @@ from aiomailbox.api.windowed import (
     waits_for_watermarks,
 )
 from aiomailbox.connectors.inbox import Publication
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.exchange.writer import (
     BroadcastPartitioner,
@@ -186,6 +196,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
             [10, 20]
         """
         stream = self._stateless(StageKind.MAP, function, on_error, run_in)
+        warn_if_resultless(function, "map")
         return stream.checked(output_type)
 
     @overload
@@ -944,6 +955,12 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
 
 
 # A function that has a key needs one.
+# Settings that an operator is given once: each is None before.
+_OF_ONE_OPERATOR: Final = frozenset(
+    {"uid", "parallelism", "max_parallelism", "slot_sharing_group"}
+)
+
+
 class KeyedStream(Keyed[K, T], DataStream[T]):  # type: ignore[misc]
     """A stream whose records are partitioned by key.
 
@@ -968,6 +985,25 @@ class KeyedStream(Keyed[K, T], DataStream[T]):  # type: ignore[misc]
     def key(self) -> Callable[[T], K]:
         """The function that gives the key of a record."""
         return cast("Callable[[T], K]", self._key)
+
+    def _changed(self, call: str, **settings: Any) -> Self:
+        """Return the stream of a copy of the operator before ``key_by``.
+
+        Raises:
+            UsageError: If that has been given such a setting before: the new one is
+                meant for the operator behind ``key_by``, which is still to come.
+        """
+        item = self._operator
+        for name in _OF_ONE_OPERATOR & settings.keys():
+            earlier = getattr(item, name)
+            if earlier is not None and earlier != settings[name]:
+                raise UsageError(
+                    f"{call} behind key_by would replace {name}={earlier!r} of operator "
+                    f"{item.name!r} ({item.line}): key_by is no operator. Write {call} "
+                    "behind the operator that it is for, such as "
+                    f"`stream.key_by(...).aggregate(...){call}`"
+                )
+        return super()._changed(call, **settings)
 
     def blocking(self) -> KeyedStream[K, T]:
         """Keep the records in files; see `DataStream.blocking`."""

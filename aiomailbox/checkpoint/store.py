@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
+from urllib.parse import unquote
 
 import msgspec
 
@@ -444,6 +445,19 @@ class CheckpointStore:
             return _named(restored, origin)
         except FileNotFoundError as error:
             raise NoCheckpointError(files.place, files.absence) from error
+
+    def other_jobs(self) -> list[str]:
+        """Return the jobs beside this one that have checkpoints; blocks.
+
+        None of them if this job has taken some itself: it is known by its name.
+        """
+        found = set()
+        for name in [] if self._newest else self._storage.names(""):
+            job, _, rest = name.partition("/")
+            checkpoint, _, file = rest.partition("/")
+            if file == METADATA_NAME and checkpoint_id_of(checkpoint) is not None:
+                found.add(unquote(job))
+        return sorted(found)
 
     def close(self) -> None:
         """Give the claim back. Idempotent."""

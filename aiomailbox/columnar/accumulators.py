@@ -545,7 +545,7 @@ class _Extreme(_Folded):
             return
         if np.isnan(numbers).any():
             raise RowsNeededError(
-                "the minimum or maximum of NaN depends on the order of records"
+                "NaN has no place in a minimum or maximum, and columns count it"
             )
         if (np.signbit(numbers) & (numbers == 0)).any():
             raise RowsNeededError(

@@ -440,6 +440,11 @@ class Questions(Inbox[Question[Any]]):
         """How many questions have no answer yet."""
         return len(self._asked)
 
+    @property
+    def oldest_question(self) -> Question[Any] | None:
+        """The question that has waited for the longest, None if none has no answer."""
+        return next((question for _, question in self._asked.values()), None)
+
     async def ask(self, value: Any) -> Any:
         """Put a question in and return its answer; cancelling forgets the question.
 

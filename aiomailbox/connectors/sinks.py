@@ -7,7 +7,6 @@ import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter, itemgetter, length_hint
-from types import CoroutineType
 from typing import Any, ClassVar, Final, TypeVar
 
 from aiomailbox.errors import (
@@ -21,10 +20,11 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, is_closing
 from aiomailbox.operators.core.operator import Pending, RunInterruption
 from aiomailbox.operators.core.user_code import (
+    UNMADE,
     check_function,
     check_run_in,
     is_async_callable,
-    refuse_coroutine,
+    refuse_unmade,
 )
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
 from aiomailbox.policies.retry import Retry
@@ -121,6 +121,16 @@ class FunctionSink:
         return
 
 
+def _check_done(result: object, function: Callable[..., Any]) -> None:
+    """Refuse what was not called; a task or a future goes on by itself.
+
+    Raises:
+        RecordTypeError: If the function has done nothing.
+    """
+    if type(result) in UNMADE and not hasattr(result, "add_done_callback"):
+        refuse_unmade(result, function)
+
+
 class _FunctionWriter(ImmediateWriter):
     def __init__(self, function: Callable[[Any], object], *, is_async: bool) -> None:
         self.interruption: RunInterruption | None = None
@@ -137,9 +147,9 @@ class _FunctionWriter(ImmediateWriter):
         try:
             for value in values:
                 result = function(value)
-                # One test per record; a call that is never awaited would be lost.
-                if type(result) is CoroutineType:
-                    refuse_coroutine(result, function)
+                # One test per record; a call that is never made would be lost.
+                if result is not None:
+                    _check_done(result, function)
         except USER_ERRORS as error:
             raise _refused(run, values, error) from error
         return None
@@ -153,8 +163,8 @@ class _FunctionWriter(ImmediateWriter):
         try:
             for value in values:
                 result: object = await function(value)
-                if type(result) is CoroutineType:
-                    refuse_coroutine(result, self._named)
+                if result is not None:
+                    _check_done(result, self._named)
                 if interruption is not None and interruption.watch.has_waited:
                     following = len(run) - length_hint(values)
                     if await interruption.look_around(run, following):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -358,7 +359,7 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
             WrongTypeError: If it is neither, or is an ``async def`` function.
         """
         TimestampAssigner(assigner)  # fails here, where it is written
-        return replace(self, assigner=assigner)
+        return self._with("with_timestamp_assigner", assigner=assigner)
 
     def with_idleness(self, timeout: timedelta) -> WatermarkStrategy[InT_contra]:
         """Let a stream without records not hold event time back.
@@ -376,7 +377,7 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
                 "it is 0, so that every input would be idle at once",
                 "Use more than zero.",
             )
-        return replace(self, idleness_ms=idleness_ms)
+        return self._with("with_idleness", idleness_ms=idleness_ms)
 
     def with_watermark_alignment(
         self,
@@ -398,7 +399,8 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
         if interval_ms == 0:
             raise InvalidArgumentError("update_interval", "it is 0", "Use e.g. 1.0.")
         drift_ms = pipeline_ms(max_drift, "max_drift")
-        return replace(self, alignment=AlignmentConfig(group, drift_ms, interval_ms))
+        alignment = AlignmentConfig(group, drift_ms, interval_ms)
+        return self._with("with_watermark_alignment", alignment=alignment)
 
     def with_watermarks_on_bounded_input(self) -> WatermarkStrategy[InT_contra]:
         """Let event time move while a DataFrame is read inside Spark, too.
@@ -408,7 +410,32 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
         them. This strategy then applies to them, too: a row that comes later than it
         allows is late.
         """
-        return replace(self, moves_on_bounded_input=True)
+        return self._with(
+            "with_watermarks_on_bounded_input", moves_on_bounded_input=True
+        )
+
+    def _with(self, call: str, **setting: Any) -> WatermarkStrategy[InT_contra]:
+        """Return a copy with another setting, and remember whether it is ever used."""
+        self.use()
+        copy, uses = replace(self, **setting), set[str]()
+        # No fields: strategies are equal without it.
+        object.__setattr__(copy, "_uses", uses)
+        object.__setattr__(self, "_copied", (call, weakref.ref(copy), uses))
+        return copy
+
+    def use(self) -> str:
+        """Be notified that a stream, or another strategy, is made with it.
+
+        Returns:
+            The call whose result was dropped, if the last one was; else "".
+        """
+        self.__dict__.get("_uses", set[str]()).add("used")
+        call, copy, uses = self.__dict__.get("_copied", ("", None, ()))
+        return call if call and not uses and copy() is None else ""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the fields alone, for pickles."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     def create_assigner(self) -> TimestampAssigner | None:
         """Return the assigner, or None when the records' own event times count."""

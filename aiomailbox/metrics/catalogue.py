@@ -355,6 +355,13 @@ _OPERATOR_METRICS: Final = (
     Metric("retries", _COUNTER, "calls", _SUM, "Attempts that were not the first."),
     Metric("timeouts", _COUNTER, "calls", _SUM, "Calls that took longer than allowed."),
     Metric(
+        "unwanted_results",
+        _COUNTER,
+        "records",
+        _SUM,
+        "Results that retry_if wants again after the last attempt: they are used.",
+    ),
+    Metric(
         "calls_found",
         _COUNTER,
         "calls",
@@ -425,6 +432,13 @@ _OPERATOR_METRICS: Final = (
         "records",
         _SUM,
         "Records that came before there was anything to combine them with.",
+    ),
+    Metric(
+        "records_without_partner",
+        _COUNTER,
+        "records",
+        _SUM,
+        "Records for which a lookup or as-of join has found nothing, and which it drops.",
     ),
     Metric(
         "answers_dropped",

@@ -12,7 +12,12 @@ from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
 from aiomailbox.durations import duration_s
-from aiomailbox.errors import RetryLater, StopTask, WrongTypeError
+from aiomailbox.errors import (
+    InvalidArgumentError,
+    RetryLater,
+    StopTask,
+    WrongTypeError,
+)
 from aiomailbox.policies.arguments import check_count, check_number
 from aiomailbox.signatures import accepts
 
@@ -21,6 +26,9 @@ RetryOn = (
     | tuple[type[BaseException], ...]
     | Callable[[BaseException], bool]
 )
+
+
+_INITIAL_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,8 @@ class Retry:
             The result of the last attempt is used in any case.
 
     Raises:
-        InvalidArgumentError: If a number is out of its range.
+        InvalidArgumentError: If a number is out of its range, or the first delay is
+            longer than any may be.
         WrongTypeError: If an argument has the wrong type.
 
     Concept:
@@ -57,7 +66,7 @@ class Retry:
     """
 
     attempts: int = 4
-    initial: timedelta | float = 0.1
+    initial: timedelta | float = _INITIAL_S
     multiplier: float = 2.0
     maximum: timedelta | float = 60.0
     jitter: float = 0.1
@@ -66,9 +75,17 @@ class Retry:
 
     def __post_init__(self) -> None:
         check_count(self.attempts, "attempts")
-        duration_s(self.initial, "initial")
+        initial_s = duration_s(self.initial, "initial")
         check_number(self.multiplier, "multiplier", minimum=1.0)
-        duration_s(self.maximum, "maximum")
+        maximum_s = duration_s(self.maximum, "maximum")
+        # A maximum alone may be shorter than the first delay that nobody gave.
+        if initial_s > max(maximum_s, _INITIAL_S):
+            raise InvalidArgumentError(
+                "initial",
+                f"{initial_s:g} s is more than maximum={maximum_s:g}, which no delay of "
+                "the backoff exceeds",
+                "Give a longer maximum= too, in seconds, or a shorter initial=.",
+            )
         check_number(self.jitter, "jitter", minimum=0.0, maximum=1.0)
         _check_retry_on(self.retry_on)
         if self.retry_if is not None and not callable(self.retry_if):

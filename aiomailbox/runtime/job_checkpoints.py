@@ -376,6 +376,8 @@ class JobCheckpoints:
                 return
         if which is not None:
             self._restored = await self._load(which)
+            if self._restored is None and store is not None:
+                await self._warn_of_others(store)
             if self._restored is not None and self._restored.unused_names:
                 # A service that is started again has written the new names meanwhile.
                 is_own = which == LATEST or (
@@ -392,6 +394,20 @@ class JobCheckpoints:
             totals = self._restored.metadata.services.get(_LIMITS)
             if totals is not None:
                 self._limiters.restore(totals)
+
+    async def _warn_of_others(self, store: CheckpointStore) -> None:
+        """Warn if "latest" finds nothing, and would as a job of another name."""
+        others = await run_in_thread(store.other_jobs)
+        if others:
+            self._services.log.warning(
+                "the job starts without state: its directory has checkpoints of other "
+                "jobs only",
+                job_id=self._services.job_id,
+                others=others,
+                place=store.place,
+                remedy="a job that had another name goes on with job_id= that name; a "
+                "new job has nothing to go on from",
+            )
 
     async def _finished(self, store: CheckpointStore) -> datetime | None:
         """Return when the job has finished, if there is nothing to run for that.

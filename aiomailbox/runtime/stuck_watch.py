@@ -17,6 +17,7 @@ from aiomailbox.graph.regions import watermark_makers
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.operator import OpenCalls
+from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.views import PendingCheckpoint, TaskView
 from aiomailbox.task.stream_task import TaskState
@@ -269,6 +270,46 @@ class StandingTimes:
         return list(found.values())
 
 
+# Questions that nobody answers (pure).
+
+
+class OpenQuestions:
+    """Remembers since when the oldest question of each source of questions is open.
+
+    Args:
+        graph: The job.
+        after_s: Told is one that has been open for so long, seconds; the first of a source.
+    """
+
+    def __init__(self, graph: JobGraph, after_s: float) -> None:
+        self._after_s = after_s
+        nodes = (node for vertex in graph.vertices for node in vertex.nodes)
+        # By what such a source has: this floor does not know its class.
+        self._sources: list[Any] = [
+            node.transformation.source
+            for node in nodes
+            if hasattr(node.transformation.source, "oldest_question")
+        ]
+        self._since: dict[int, tuple[int, float]] = {}
+
+    def look(self, now_s: float) -> Iterable[Any]:
+        """Yield the values of questions that have been open for too long.
+
+        Args:
+            now_s: The time, seconds.
+        """
+        for source in list(self._sources):
+            question = source.oldest_question
+            if question is None:
+                continue
+            number, since_s = self._since.get(id(source), (-1, now_s))
+            if number != question.number:
+                self._since[id(source)] = question.number, now_s
+            elif now_s - since_s >= self._after_s:
+                self._sources.remove(source)
+                yield question.value
+
+
 _LOOKS: Final = 6
 
 
@@ -327,6 +368,7 @@ class StuckWatch:
         self._log = log
         self._tasks = None if after_s is None else StuckTasks(after_s)
         self._times = None if after_s is None else StandingTimes(graph, after_s)
+        self._questions = None if after_s is None else OpenQuestions(graph, after_s)
         # The newest one that was reported, and all before it.
         self._late_id = -1
         self._timer: asyncio.TimerHandle | None = None
@@ -355,7 +397,12 @@ class StuckWatch:
         Args:
             now_s: The time, seconds.
         """
-        if self._tasks is None or self._times is None or self._after_s is None:
+        if (
+            self._tasks is None
+            or self._times is None
+            or self._questions is None
+            or self._after_s is None
+        ):
             return
         views = self._job.views()
         stuck = [
@@ -380,6 +427,15 @@ class StuckWatch:
                 held_back_by=standing.held_back_by,
                 remedy="if a source may be silent for so long, give its watermark "
                 "strategy .with_idleness(am.seconds(30))",
+            )
+        for value in self._questions.look(now_s):
+            self._log.warning(
+                "a question has no answer yet",
+                question=shortened(value),
+                for_s=self._after_s,
+                remedy="each question needs its question.answer(...) in the sink "
+                "am.Answers(), and job.ask(value, timeout=5) waits no longer than that: "
+                "look for a filter, or an error that is skipped, between the two",
             )
         names = {
             SubtaskId(VertexId(view.vertex), view.subtask_index): view.name

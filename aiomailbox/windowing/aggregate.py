@@ -301,7 +301,7 @@ class AggregateWindowsOperator(StatefulOperator):
         self._failures = WindowFailures(
             self._spec.on_error, self._given.add, context, self.output
         )
-        watch_reduce(self._given, context.mutations)
+        watch_reduce(self._given, context.mutations, context.log)
         warn_of_text(self._given, context.log)
         self._aggregate: Any = self._given
         self._log: UndoLog | None = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Awaitable, Callable
-from types import CoroutineType
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
@@ -22,11 +21,12 @@ from aiomailbox.operators.core.fields import (
 )
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import (
+    UNMADE,
     CallableKind,
     callable_kind,
     check_function,
     describe,
-    refuse_coroutine,
+    refuse_unmade,
 )
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.windowing.functions import ApplyFunction, ProcessWindowFunction
@@ -201,8 +201,8 @@ class JoinFunction(ProcessWindowFunction):
         for pair in pairs:
             try:
                 result = self.function(*pair)
-                if type(result) is CoroutineType:
-                    refuse_coroutine(result, self.function)
+                if type(result) in UNMADE:
+                    refuse_unmade(result, self.function)
             except USER_ERRORS as error:
                 self.failures.take(pair, stamp, error)
             else:

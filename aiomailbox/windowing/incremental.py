@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
 from aiomailbox.operators.aggregates.functions import (
@@ -13,7 +12,12 @@ from aiomailbox.operators.aggregates.functions import (
     is_commutative,
 )
 from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.operators.core.user_code import refuse_coroutines, refuse_none
+from aiomailbox.operators.core.user_code import (
+    UNMADE,
+    refuse_all_unmade,
+    refuse_none,
+)
+from aiomailbox.operators.keyed.operators import first_reduced
 from aiomailbox.state.descriptors import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime
 
@@ -89,10 +93,19 @@ class AsyncReduce(ReduceAggregate):
         return reduced
 
 
-def watch_reduce(aggregate: Any, check: MutationCheck | None) -> None:
-    """Let a reduce function raise if it changes what it is given."""
-    if check is not None and isinstance(aggregate, ReduceAggregate):
-        aggregate.reduce_function = check.watched_call(aggregate.reduce_function)
+def watch_reduce(aggregate: Any, check: MutationCheck | None, log: Any) -> None:
+    """Let a reduce function raise if it changes what it is given; or look at one call."""
+    if not isinstance(aggregate, ReduceAggregate):
+        return
+    function = aggregate.reduce_function
+    if check is not None:
+        aggregate.reduce_function = check.watched_call(function)
+    elif not isinstance(aggregate, AsyncReduce):
+
+        def put_in_place() -> None:
+            aggregate.reduce_function = function
+
+        aggregate.reduce_function = first_reduced(function, log, put_in_place)
 
 
 def window_result(
@@ -160,21 +173,21 @@ def _paired(result: WindowResult) -> WindowResult:
 
 
 def _own(get_result: Callable[[Any], Any]) -> WindowResult:
-    """Return results of functions of the user's, which may be coroutines by mistake."""
+    """Return results of functions of the user's, which may be none by mistake."""
 
     def refuse(results: list[Any]) -> None:
         owner = getattr(get_result, "__self__", None)
-        refuse_coroutines(results, getattr(owner, "reduce_function", get_result))
+        refuse_all_unmade(results, getattr(owner, "reduce_function", get_result))
 
     def of_one(key: Any, window: Window, accumulator: Any) -> Any:
         result = get_result(accumulator)
-        if type(result) is CoroutineType:
+        if type(result) in UNMADE:
             refuse([result])
         return result
 
     def of_all(window: Window, accumulators: dict[Any, Any]) -> list[Any]:
         results = [get_result(found) for found in accumulators.values()]
-        if CoroutineType in map(type, results):
+        if not UNMADE.isdisjoint(map(type, results)):
             refuse(results)
         return results
 

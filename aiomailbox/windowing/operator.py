@@ -384,7 +384,7 @@ class WindowOperator(StatefulOperator):
         )
         self._process_context.current_watermark = self.watermark_ms
         self._emitter.bind(self._collector, self._process_context, context.mutations)
-        watch_reduce(self._emitter.aggregate, context.mutations)
+        watch_reduce(self._emitter.aggregate, context.mutations, context.log)
         warn_of_text(self._emitter.aggregate, context.log)
         if isinstance(self._function, JoinFunction):
             self._function.failures = self._failures

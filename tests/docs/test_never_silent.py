@@ -102,6 +102,8 @@ OF_REAL_TIME = {
     "a silent source holds event time back",
     "a function blocks the event loop",
     "a function of a job in several processes changes a global",
+    "a question without a timeout waits for an answer",
+    "`am.Processes` has work for one process only",
     "a sink waits for a locked SQLite file",
     "a sink cannot reach its server",
 }
@@ -214,6 +216,10 @@ async def test_what_goes_wrong_in_spark_is_told_as_the_page_says(
 
 
 # Parts of the programs.
+
+
+def is_good(word: str) -> bool:
+    return bool(word)
 
 
 def new_env(**options: Any) -> am.StreamExecutionEnvironment:
@@ -1587,3 +1593,242 @@ async def _divided(told: Told) -> None:
 
     applied = called.apply_to(local_session().range(1), schema="n int")
     told.explained.append(applied.explain())
+
+
+# Mistakes in what functions return.
+
+
+@line("the function of a `map`, `map_async` or `lookup_join` returns nothing")
+async def _no_return(told: Told) -> None:
+    def shout(word: str) -> Any:
+        word.upper()
+
+    async def ask(word: str) -> Any:
+        await asyncio.sleep(0)
+
+    words = new_env().from_collection(["tea"])
+    assert await words.map(shout).collect() == [None]
+    assert await words.map_async(ask).collect() == [None]
+    assert await words.lookup_join(ask, key=str).collect() == []
+    assert told.log().count("never returns a value") == 3
+
+
+@line("a function returns a method, and does not call it")
+async def _uncalled(told: Told) -> None:
+    env = new_env()
+    env.from_collection(["tea"]).map(lambda word: word.upper).sink_to(drop)
+    await told.run(env)
+
+
+@line("the function of a filter returns another function")
+async def _undecided(told: Told) -> None:
+    env = new_env()
+    env.from_collection(["tea"]).filter(lambda word: is_good).sink_to(drop)
+    await told.run(env)
+
+
+@line("a function returns a generator, or a `map` object")
+async def _generator(told: Told) -> None:
+    env = new_env()
+    env.from_collection(["tea"]).map(lambda word: map(ord, word)).sink_to(drop)
+    await told.run(env)
+
+
+@line("a function returns a task, or a future")
+async def _task(told: Told) -> None:
+    env = new_env()
+    env.from_collection([0]).map(
+        lambda number: asyncio.ensure_future(asyncio.sleep(number))
+    ).sink_to(drop)
+    await told.run(env)
+
+
+@line("a function of `map_async` returns an exception")
+async def _returned_error(told: Told) -> None:
+    async def call(number: int) -> Any:
+        return ValueError(number)
+
+    env = new_env()
+    env.from_collection([1, 2]).map_async(call).sink_to(drop)
+    await told.run(env)
+    assert told.log().count("a call returned an exception") == 1
+
+
+@line("a result goes on that `retry_if` wants again")
+async def _unwanted(told: Told) -> None:
+    async def call(number: int) -> Any:
+        return None if number < 10 else number
+
+    retry = am.Retry(2, initial=0.01, retry_if=lambda result: result is None)
+    env = new_env()
+    env.from_collection([1, 2]).map_async(call, retry=retry).sink_to(drop)
+    await told.run(env)
+    assert told.log().count("a result goes on that retry_if wants again") == 1
+
+
+@line("the first call of a reduce function returns another kind of value")
+async def _other_kind(told: Told) -> None:
+    rows: Any = new_env().from_collection([{"n": 1}, {"n": 2}])
+
+    def add(one: Any, other: Any) -> Any:
+        return one["n"] + other["n"]
+
+    assert await rows.key_by(len).reduce(add).collect() == [{"n": 1}, 3]
+    assert await rows.key_by(len).full_window_partition().reduce(add).collect() == [3]
+    assert told.log().count("returns something else than a record") == 2
+
+
+@line("the first call of a reduce function joins texts that are written like numbers")
+async def _joined(told: Told) -> None:
+    rows = new_env().from_collection([{"n": "9"}, {"n": "10"}])
+
+    def add(one: Any, other: Any) -> Any:
+        return {"n": one["n"] + other["n"]}
+
+    await rows.key_by(len).reduce(add).collect()
+
+
+@line("`max_by` compares text that is written like a number")
+async def _text_in_max_by(told: Told) -> None:
+    rows = new_env().from_collection([{"n": "9", "at": 1}, {"n": "10", "at": 2}])
+    await rows.key_by(len).max_by("n").collect()
+
+
+@line("`top_n`, `first` or `last` compares text that is written like a number")
+async def _text_in_top(told: Told) -> None:
+    rows = new_env().from_collection([{"n": "9", "at": 1}, {"n": "10", "at": 2}])
+    for one in (am.top_n(1, by="n"), am.last("at", by="n")):
+        await rows.key_by(len).aggregate(one).collect()
+    both = am.aggregates(most=am.top_n(1, by="n"), count=am.count())
+    await rows.key_by(len).full_window_partition().aggregate(both).collect()
+    assert told.log().count("text is compared letter by letter") == 3
+
+
+@line("`lookup_join` or `as_of_join` finds nothing for a record, and drops it")
+async def _no_partner(told: Told) -> None:
+    async def find(word: str) -> str | None:
+        return None if word == "tea" else word
+
+    env = new_env()
+    env.from_collection(["tea", "jam"]).lookup_join(find, key=str).sink_to(drop)
+    job = await told.run(env)
+    metrics = [one.metrics for one in job.snapshot().operators]
+    counts = [one.get("records_without_partner") for one in metrics]
+    assert [one for one in counts if one is not None] == [1]
+
+
+# Mistakes with times, settings and names.
+
+
+@line("a function with keys counts on itself, as `self.count += 1` does")
+async def _own_count(told: Told) -> None:
+    class Count(am.KeyedProcessFunction[str, str, int]):
+        def __init__(self) -> None:
+            self.count = 0
+
+        def process_element(self, value: str, context: Any, out: Any) -> None:
+            self.count += 1
+            out.collect(self.count)
+
+    await new_env().from_collection(["a", "b"]).key_by(str).process(Count()).collect()
+    assert told.log().count("counts on itself") == 1
+
+
+class AtATime(am.KeyedProcessFunction[str, int, int]):
+    """Registers a timer for each time that comes."""
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.timer_service.register_processing_time_timer(value)
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        """React."""
+
+
+class AtATimeLater(am.KeyedAsyncProcessFunction[str, int, int]):
+    async def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.timer_service.register_processing_time_timer(value)
+
+    async def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        """React."""
+
+
+@line("the time of a timer looks like seconds")
+async def _timer_in_seconds(told: Told) -> None:
+    times = new_env().from_collection([1_700_000_000]).key_by(str)
+    await times.process(AtATime()).collect()
+    await times.process_async(AtATimeLater()).collect()
+    assert told.log().count("a timer looks like seconds") == 2
+
+
+@line("the time of a timer looks like a number of seconds from now")
+async def _timer_from_now(told: Told) -> None:
+    times = new_env().from_collection([3_600]).key_by(str)
+    await times.process(AtATime()).collect()
+
+
+@line("a setting of a watermark strategy is dropped")
+async def _dropped_idleness(told: Told) -> None:
+    strategy = MONOTONOUS.with_timestamp_assigner(lambda number: number)
+    strategy.with_idleness(am.seconds(1))
+    assert await new_env().from_collection([1], strategy).collect() == [1]
+    assert "dropped='with_idleness(...)'" in told.log()
+
+
+@line("an inbox is given to two sources of a job")
+async def _inbox_twice(told: Told) -> None:
+    inbox: am.Inbox[int] = am.Inbox()
+    env = new_env()
+    for _ in range(2):
+        env.from_source(inbox).sink_to(drop)
+    await env.execute()
+
+
+@line("a question without a timeout waits for an answer")
+async def _no_answer_yet(told: Told) -> None:
+    env = new_env(config=am.JobConfig(stuck_after=am.seconds(0.3)))
+    questions = env.from_questions().filter(lambda question: False)
+    questions.map(lambda question: question.answer(1)).sink_to(am.Answers())
+    async with env.start("job") as job:
+        asked = asyncio.ensure_future(job.ask("tea"))
+        await told.until_logged("a question has no answer yet")
+        asked.cancel()
+        await job.cancel()
+    assert "'tea'" in told.log()
+
+
+@line("a setting behind `key_by` replaces that of the operator before it")
+async def _uid_behind_key_by(told: Told) -> None:
+    numbers = new_env().from_collection([1]).map(str).uid("texts")
+    numbers.key_by(str).uid("counts").aggregate(am.count())
+
+
+@line("`am.Processes` has work for one process only")
+async def _one_process(told: Told) -> None:
+    env = new_env(config=am.JobConfig(deployment=am.Processes(2)))
+    assert await env.from_collection([1]).map(str).collect() == ["1"]
+
+
+@line("the first delay of a `Retry` is longer than its maximum")
+async def _long_delay(told: Told) -> None:
+    am.Retry(initial=100)
+
+
+@line("a deadline is shorter than the timeout of one attempt")
+async def _short_deadline(told: Told) -> None:
+    numbers = new_env().from_collection([1])
+    numbers.map_async(asyncio.sleep, timeout=5, deadline=1)
+
+
+@line("checkpoints are configured a second time, without a setting of the first")
+async def _configured_twice(told: Told) -> None:
+    env = new_env().enable_checkpointing(am.seconds(1), directory=told.state)
+    env.enable_checkpointing(am.seconds(2))
+    assert "left_out=['directory']" in told.log()
+
+
+@line("a job that is to resume finds only checkpoints of other jobs")
+async def _renamed_job(told: Told) -> None:
+    await leave_checkpoint(told)
+    async with endless(told).start("renamed", restore_from="latest") as job:
+        await job.cancel()
+    assert "others=['job']" in told.log()

@@ -49,10 +49,16 @@ def test_a_wait_is_never_longer_than_the_maximum_nor_shorter_than_asked_for(
     maximum: float,
     after: float | None,
 ) -> None:
-    retry = Retry(initial=initial, maximum=maximum, jitter=jitter)
+    retry = Retry(initial=min(initial, maximum), maximum=maximum, jitter=jitter)
     delay_s = retry.delay_s(attempt, random.Random(seed), after)
     assert delay_s >= (after or 0)
     assert delay_s <= max(maximum, after or 0)
+
+
+def test_a_first_delay_beyond_the_maximum_is_refused_where_it_is_written() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"initial: 100 s .* maximum=60"):
+        Retry(initial=100)
+    assert Retry(maximum=0.01, jitter=0).delay_s(1, random.Random(0)) == 0.01
 
 
 @given(seed=st.integers(), jitter=st.floats(0, 1))

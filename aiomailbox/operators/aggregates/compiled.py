@@ -69,7 +69,12 @@ def _extreme(comparison: str) -> Template:
         ("None",),
         (
             "{n} = {a}[{i}]",
-            f"if {{v}} is not None and ({{n}} is None or {{v}} {comparison} {{n}}):",
+            # A NaN counts as little as None: only it is not equal to itself, and beside
+            # another value each comparison with it is false.
+            (
+                "if {v} is not None and "
+                f"({{v}} == {{v}} if {{n}} is None else {{v}} {comparison} {{n}}):"
+            ),
             "    {n} = {v}",
         ),
         ("{a}[{i}] = {n}",),

@@ -161,6 +161,64 @@ class UndoableList(Undoable):
         return accumulator
 
 
+# Text that may be meant as numbers.
+
+
+_BY_LETTER: Final = (
+    "text is compared letter by letter: '9' is larger than '10'. If these are numbers, "
+    "declare their type where they are read, am.FileSource(..., records=a class), or "
+    "convert them"
+)
+
+
+def is_number_text(value: object) -> bool:
+    """Say whether a value is text that is written like a number.
+
+    Example:
+        >>> is_number_text("9.5"), is_number_text("nan"), is_number_text(9.5)
+        (True, False, False)
+    """
+    if type(value) is not str or not any(map(str.isdigit, value)):
+        return False
+    with contextlib.suppress(ValueError):
+        float(value)
+        return True
+    return False
+
+
+def warn_of_ranks(warn: Callable[..., Any], ranks_by: str, rank: object) -> None:
+    """Warn if records are ranked by text that is written like a number.
+
+    Args:
+        warn: Logs a warning.
+        ranks_by: The aggregate, as text.
+        rank: That of the first record.
+    """
+    if is_number_text(rank):
+        warn(_BY_LETTER, aggregate=ranks_by, value=shortened(rank))
+
+
+class Ranking(UndoableList):
+    """The base of those that keep records by their rank.
+
+    Attributes:
+        warn: Logs a warning; None once the first record has been looked at, and before
+            an operator has it.
+    """
+
+    warn: Callable[..., Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the log, for pickles."""
+        return {**self.__dict__, "warn": None}
+
+    def look(self, rank: Any) -> None:
+        """Look at the rank of the first record."""
+        warn, self.warn = self.warn, None
+        if warn is not None:
+            warn_of_ranks(warn, repr(self), rank)
+
+
 _TEMPLATES: Final[dict[str, Template]] = {
     "count": COUNT,
     "count_where": COUNT_WHERE,
@@ -615,9 +673,7 @@ class Aggregate(Generic[InT, OutT]):
             value = field(record)
             if value is not None:
                 self.warn(
-                    "text is compared letter by letter: '9' is larger than '10'. If "
-                    "these are numbers, declare their type where they are read, "
-                    "am.FileSource(..., records=a class), or convert them, "
+                    f"{_BY_LETTER}, "
                     f"am.{kind}(lambda record: float(record[{field.field!r}]))",
                     aggregate=f"{kind}({field.field!r})",
                     place=field.place,
@@ -736,7 +792,7 @@ def min_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: 
 
 
 def min_(field: Selector, *, where: Condition | None = None) -> Aggregate:
-    """Find the smallest value of a field; None if no record has one.
+    """Find the smallest value of a field; None if no record has one. NaN is no value.
 
     ``where`` as for `sum_`. Text is compared letter by letter; a warning says so for
     text of a CSV file that was read without a class.
@@ -761,7 +817,7 @@ def max_(field: str, *, where: Condition | None = None) -> Aggregate[Any, Any]: 
 
 
 def max_(field: Selector, *, where: Condition | None = None) -> Aggregate:
-    """Find the largest value of a field; None if no record has one.
+    """Find the largest value of a field; None if no record has one. NaN is no value.
 
     ``where`` as for `sum_`, and of text as for `min_`.
     """
@@ -864,8 +920,9 @@ def _field_expression(selector: Any, record: Any) -> str | None:
 
 def warn_of_text(aggregate: object, log: Any) -> None:
     """Let an aggregate function log what of its first record may be meant as numbers."""
-    if isinstance(aggregate, Aggregate):
-        aggregate.warn = log.warning
+    for part in (aggregate, *getattr(aggregate, "custom", ())):
+        if isinstance(part, Aggregate | Ranking):
+            part.warn = log.warning
 
 
 def _itself(record: Any) -> Any:

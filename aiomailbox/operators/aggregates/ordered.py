@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, overload
 
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, RecordTypeError
-from aiomailbox.operators.aggregates.functions import Undoable, UndoableList
+from aiomailbox.operators.aggregates.functions import Ranking, Undoable
 from aiomailbox.operators.core.fields import (
     Condition,
     Selector,
@@ -26,7 +26,7 @@ from aiomailbox.typevars import InT, OutT, ValueT
 Accumulator = list[Any]
 
 
-class FirstLast(UndoableList, Generic[InT, OutT]):
+class FirstLast(Ranking, Generic[InT, OutT]):
     """Keeps a value of the record with the smallest or largest rank; see `first`.
 
     Args:
@@ -75,7 +75,10 @@ class FirstLast(UndoableList, Generic[InT, OutT]):
     def add(self, value: InT, accumulator: Accumulator) -> Accumulator:
         """Take a record if it comes before, or after; without a rank it is ignored."""
         rank = self.by(value)
-        if rank is None or not self._wins(rank, accumulator):
+        if self.warn is not None:
+            self.look(rank)
+        # Only NaN is not equal to itself.
+        if rank is None or rank != rank or not self._wins(rank, accumulator):
             return accumulator
         kept = value if self.field is None else self.field(value)
         accumulator[:] = (True, rank, kept)
@@ -129,7 +132,7 @@ def first(
         field: The value to emit: a field's name or a function of the record; None for
             the record itself.
         by: The order, earliest first: a field's name or a function of the record.
-            Records for which it gives None are ignored.
+            Records for which it gives None or NaN are ignored.
         where: Records for which it gives something false do not count.
 
     Concept:
@@ -194,7 +197,7 @@ def last(
 # The largest records, as an aggregate.
 
 
-class TopN(UndoableList, Generic[InT]):
+class TopN(Ranking, Generic[InT]):
     """Keeps the ``n`` records that are largest by something; see `top_n`.
 
     The accumulator is a list of records, the smallest first.
@@ -229,7 +232,10 @@ class TopN(UndoableList, Generic[InT]):
         """Add a record, unless ``n`` are as large; one without a value is ignored."""
         by = self.by
         rank = by(value)
-        if rank is None:
+        if self.warn is not None:
+            self.look(rank)
+        # Only NaN is not equal to itself.
+        if rank is None or rank != rank:
             return accumulator
         if len(accumulator) < self.n:
             accumulator.insert(bisect_left(accumulator, rank, key=by), value)
@@ -251,7 +257,7 @@ def top_n(n: int, *, by: Selector, where: Condition | None = None) -> TopN[InT]:
     """Find the ``n`` records that are largest by something.
 
     The result is a list, the largest first; of equally large records the earlier ones
-    count. Records for which ``by`` gives None are ignored.
+    count. Records for which ``by`` gives None or NaN are ignored.
 
     Args:
         n: How many, 1 or more.
@@ -472,7 +478,8 @@ class Quantile(Undoable):
 
     def _place(self, value: Any) -> _Place | None:
         number = self.field(value)
-        if number is None:
+        # Only NaN is not equal to itself.
+        if number is None or number != number:
             return None
         smallest = self._mapping.min_possible
         if number > smallest:
@@ -512,7 +519,8 @@ def quantile(
 
     Args:
         q: From 0 to 1.
-        field: A field's name or a function of a record; finite numbers, or None.
+        field: A field's name or a function of a record: finite numbers, or None or NaN
+            for no value.
         accuracy: The relative error, between 0 and 1.
         where: A field's name or a function of a record: records for which it gives
             something false do not count.

@@ -7,15 +7,21 @@ import heapq
 import reprlib
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
-from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.async_io.segment import RowSegment
 from aiomailbox.operators.async_io.settings import CallSettings, Identity
+from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter
 from aiomailbox.operators.core.operator import OpenCall, OpenCalls
-from aiomailbox.operators.core.user_code import describe, users_line_of
+from aiomailbox.operators.core.user_code import (
+    UNMADE,
+    describe,
+    refuse_unmade,
+    shortened,
+    users_line_of,
+)
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run import Run
 from aiomailbox.supervision import frames_of
@@ -169,22 +175,43 @@ class CallResults:
         function: The function, for messages.
         settings: Whether there are batches, and which results are to be asked again.
         outcomes: Notified of the outcome of each row.
+        context: The operator's context.
     """
 
-    __slots__ = ("_batched", "_function", "_outcomes", "_plain", "_retry")
+    __slots__ = (
+        "_batched",
+        "_function",
+        "_has_told",
+        "_log",
+        "_outcomes",
+        "_plain",
+        "_retry",
+        "_unwanted",
+    )
 
     def __init__(
-        self, function: Callable[..., Any], settings: CallSettings, outcomes: Outcomes
+        self,
+        function: Callable[..., Any],
+        settings: CallSettings,
+        outcomes: Outcomes,
+        context: RuntimeContext,
     ) -> None:
         self._function = function
         self._retry = retry = settings.retry
         self._batched = settings.batch is not None
         self._outcomes = outcomes
         self._plain = not self._batched and (retry is None or retry.retry_if is None)
+        self._log = context.log
+        self._has_told = False
+        self._unwanted = context.metrics.counter("unwanted_results")
 
     def is_final(self, result: Any) -> bool:
         """Whether a result is its row's, and there is nothing more to ask."""
-        return self._plain and type(result) is not CoroutineType
+        return (
+            self._plain
+            and type(result) not in UNMADE
+            and not isinstance(result, Exception)
+        )
 
     def sort_out(self, call: Call, result: Any) -> tuple[list[CallEntry], Any]:
         """Tell the outcome of rows that are done.
@@ -208,9 +235,12 @@ class CallResults:
             if is_wanted:
                 reason = one if not again else reason
                 again.append(entry)
-            elif self._batched and isinstance(one, Exception):
+            elif not isinstance(one, Exception):
+                self._outcomes.on_result(entry, one)
+            elif self._batched:
                 self._outcomes.on_failure(entry, one, call.attempts)
             else:
+                self._warn_of_error(one)
                 self._outcomes.on_result(entry, one)
         return again, reason
 
@@ -228,21 +258,46 @@ class CallResults:
         )
 
     def _check(self, result: Any) -> None:
-        if type(result) is CoroutineType:
-            result.close()
-            raise WrongTypeError(
-                "function",
-                f"{describe(self._function)} returned a coroutine instead of a value",
-                "Await it inside the function.",
-            )
+        if type(result) in UNMADE:
+            refuse_unmade(result, self._function)
 
     def _wants_again(self, call: Call, result: Any) -> bool:
         retry = self._retry
-        if retry is None or call.attempts >= retry.attempts:
+        if retry is None:
             return False
+        is_last = call.attempts >= retry.attempts
         if self._batched and isinstance(result, Exception):
-            return retry.wants_error(result)
-        return retry.wants_result(result)
+            return not is_last and retry.wants_error(result)
+        if not retry.wants_result(result):
+            return False
+        if is_last:
+            self._count_unwanted(call, result)
+        return not is_last
+
+    def _count_unwanted(self, call: Call, result: Any) -> None:
+        """Count a result that goes on although ``retry_if`` wants another one."""
+        self._unwanted.value += 1
+        # The counter says how many there are.
+        if self._unwanted.value == 1:
+            self._log.warning(
+                "a result goes on that retry_if wants again: its last attempt is over",
+                function=describe(self._function),
+                attempts=call.attempts,
+                result=shortened(result),
+                remedy="raise an error in the function for such a result: on_error= "
+                "then says what becomes of the record",
+            )
+
+    def _warn_of_error(self, error: Exception) -> None:
+        """Say, once, that an exception is a record and no failure."""
+        if not self._has_told:
+            self._has_told = True
+            self._log.warning(
+                "a call returned an exception: it is a result like any other",
+                function=describe(self._function),
+                result=shortened(error),
+                remedy="raise it: retry= and on_error= are for what a function raises",
+            )
 
 
 # Describes calls that have not ended; nothing is prepared for it while they run.

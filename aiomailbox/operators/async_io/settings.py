@@ -67,6 +67,13 @@ class CallSettings:
     def __post_init__(self) -> None:
         _check_wait(self.timeout, "timeout")
         _check_wait(self.deadline, "deadline")
+        if self.timeout_s and self.deadline_s and self.deadline_s < self.timeout_s:
+            raise InvalidArgumentError(
+                "deadline",
+                f"{self.deadline_s:g} s for all attempts is less than the timeout of "
+                f"{self.timeout_s:g} s for one, which no attempt reaches",
+                "Give a deadline= that is longer than timeout=, or leave one out.",
+            )
         _check_type(self.retry, Retry, "retry", "am.Retry(attempts=4)")
         _check_type(self.limit, RateLimit, "limit", "am.RateLimit(100, per=1.0)")
         _check_type(self.batch, Batch, "batch", "am.Batch(size=50, within=0.02)")

@@ -291,7 +291,7 @@ class Caller:
         self._retries = metrics.counter("retries")
         self._timeouts = metrics.counter("timeouts")
         self._spans = spans_of(context)
-        self._answers = CallResults(function, settings, outcomes)
+        self._answers = CallResults(function, settings, outcomes, context)
         self._pool = WorkerPool(context, slots, self._attempt)
 
     @property

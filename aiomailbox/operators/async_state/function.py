@@ -21,6 +21,7 @@ from aiomailbox.operators.async_state.row_state import (
 )
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.event_progress import warn_of_timer
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.resources import FunctionLife
@@ -185,6 +186,8 @@ class AsyncTimerService(TimerNames):
     ) -> int:
         """Call ``on_timer`` when the watermark reaches a time; see `TimerService`."""
         time = timer_ms(at, after, self._timestamp)
+        if isinstance(at, int):
+            warn_of_timer(self._context, time, self._timestamp)
         return self._change(TimeDomain.EVENT_TIME, time, registers=True)
 
     def delete_event_time_timer(self, at: int | datetime) -> None:
@@ -197,6 +200,8 @@ class AsyncTimerService(TimerNames):
         """Call ``on_timer`` when wall-clock time has passed a time; see `TimerService`."""
         now = None if after is None else self.current_processing_time()
         time = timer_ms(at, after, now)
+        if isinstance(at, int):
+            warn_of_timer(self._context, time, self.current_processing_time())
         return self._change(TimeDomain.PROCESSING_TIME, time, registers=True)
 
     def delete_processing_time_timer(self, at: int | datetime) -> None:

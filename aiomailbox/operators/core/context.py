@@ -125,6 +125,18 @@ class RepeatedWarnings:
         }
         self._count(_UNFIRED, found, count)
 
+    def timer(self, event: str, at_ms: int, remedy: str) -> None:
+        """Say what is wrong with the time of a timer: at most once a minute.
+
+        Args:
+            event: The event; one of few texts.
+            at_ms: The time.
+            remedy: What is right.
+        """
+        found = self._found(event, _LATE_INTERVAL_S)
+        found.fields = {"at": at_ms, "remedy": remedy}
+        self._count(event, found, 1)
+
     def flush(self) -> None:
         """Say what was not yet said; at the end of the task."""
         for (event, _), found in self._events.items():

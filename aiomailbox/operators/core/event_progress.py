@@ -19,22 +19,16 @@ from aiomailbox.records.run import Run
 # Flink's default of pipeline.auto-watermark-interval.
 WATERMARK_INTERVAL_MS: Final = 200
 _LOOKS_PER_TIMEOUT: Final = 20
-# Event times from September 2001 to May 2033 in other units, and how to convert them. As
+# Times from September 2001 to May 2033 in other units, and how to convert them. As
 # milliseconds, the first are two weeks of January 1970, the others after year 33,000.
 _OTHER_UNITS: Final = {
-    "event times look like seconds since the epoch; milliseconds are expected": (
-        range(10**9, 2 * 10**9),
-        "multiply them by 1000, or return an aware datetime",
-    ),
-    "event times look like microseconds since the epoch; milliseconds are expected": (
-        range(10**15, 2 * 10**15),
-        "divide them by 1000 with //, or return an aware datetime",
-    ),
-    "event times look like nanoseconds since the epoch; milliseconds are expected": (
-        range(10**18, 2 * 10**18),
-        "divide them by 1_000_000 with //, or return an aware datetime",
-    ),
+    "seconds": (range(10**9, 2 * 10**9), "multiply by 1000"),
+    "microseconds": (range(10**15, 2 * 10**15), "divide by 1000 with //"),
+    "nanoseconds": (range(10**18, 2 * 10**18), "divide by 1_000_000 with //"),
 }
+_EXPECTED: Final = "milliseconds are expected"
+# March 1973: what comes before it is no time of today, but may be a number of seconds.
+_LONG_AGO_MS: Final = 10**11
 
 
 def rows_for_times(strategy: WatermarkStrategy) -> str:
@@ -89,9 +83,40 @@ def warn_of_units(context: RuntimeContext, run: Run) -> None:
     if not times:
         return
     earliest, latest = min(times), max(times)
-    for event, (plausible, remedy) in _OTHER_UNITS.items():
+    for unit, (plausible, remedy) in _OTHER_UNITS.items():
         if earliest in plausible and latest in plausible:
-            context.log.warning(event, event_time_ms=times[0], remedy=remedy)
+            event = f"event times look like {unit} since the epoch; {_EXPECTED}"
+            context.log.warning(
+                event,
+                event_time_ms=times[0],
+                remedy=f"{remedy}, or return an aware datetime",
+            )
+
+
+def warn_of_timer(context: RuntimeContext, at_ms: int, now_ms: int | None) -> None:
+    """Warn if the time of a timer looks like another unit, or like a while from now.
+
+    Args:
+        context: The operator's context.
+        at_ms: The time that the user gave.
+        now_ms: The time of its domain; None if it is not known.
+    """
+    for unit, (plausible, remedy) in _OTHER_UNITS.items():
+        if at_ms in plausible:
+            context.repeated.timer(
+                f"a timer looks like {unit} since the epoch; {_EXPECTED}",
+                at_ms,
+                f"{remedy}, or give an aware datetime, or after=am.seconds(5)",
+            )
+            return
+    # At 0 it may be meant to fire at once.
+    if now_ms is not None and now_ms >= _LONG_AGO_MS and 0 < at_ms < _LONG_AGO_MS:
+        context.repeated.timer(
+            "a timer is set for a time before 1974: it fires at once",
+            at_ms,
+            "the time counts from the epoch; for a while from now, write "
+            "after=am.seconds(5)",
+        )
 
 
 class IdleTicks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import dis
 import functools
 import hashlib
@@ -19,7 +20,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from types import CodeType, CoroutineType, FrameType
+from types import (
+    AsyncGeneratorType,
+    BuiltinMethodType,
+    CodeType,
+    CoroutineType,
+    FrameType,
+    FunctionType,
+    GeneratorType,
+    MethodType,
+)
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -228,13 +238,27 @@ def refuse_resultless(function: Callable[..., Any], parameter: str) -> None:
     Raises:
         WrongTypeError: If it never returns a value.
     """
-    code = getattr(inspect.unwrap(_without_partials(function)), "__code__", None)
-    if isinstance(code, CodeType) and _returns_only_none(code):
+    if is_resultless(function):
         raise WrongTypeError(
             parameter,
             f"{describe(function)} never returns a value",
             "Write return before its result.",
         )
+
+
+def is_resultless(function: Callable[..., Any]) -> bool:
+    """Say whether a function of the user's is known to return None in any case.
+
+    Example:
+        >>> def shout(text):
+        ...     text.upper()
+        >>> is_resultless(shout), is_resultless(lambda text: text.upper())
+        (True, False)
+    """
+    target: Any = inspect.unwrap(_without_partials(function))
+    call = getattr(type(target), "__call__", None)  # noqa: B004 -- for its code
+    code = getattr(target, "__code__", getattr(call, "__code__", None))
+    return isinstance(code, CodeType) and _returns_only_none(code)
 
 
 def _returns_only_none(code: CodeType) -> bool:
@@ -345,39 +369,100 @@ def check_sync_function(
     return checked
 
 
-def refuse_coroutine(
-    coroutine: CoroutineType[Any, Any, Any], function: Callable[..., Any]
-) -> NoReturn:
-    """Close a coroutine that came where a value is expected, and say whose it is.
+# What stands for a value that is still to be made: the function was not called, or its
+# result not awaited, or not taken out. A look at the type of a result finds it.
+UNMADE: Final[frozenset[type]] = frozenset(
+    {
+        AsyncGeneratorType,
+        BuiltinMethodType,
+        CoroutineType,
+        GeneratorType,
+        MethodType,
+        asyncio.Future,
+        asyncio.Task,
+        concurrent.futures.Future,
+        filter,
+        map,
+        zip,
+    }
+)
+
+
+# All of it is true, and so is a function. That can be a record, but no verdict.
+UNDECIDED: Final[frozenset[type]] = UNMADE | {FunctionType}
+
+
+_CALL_IT: Final = "Call it, with parentheses"
+
+
+def unmade(result: object) -> tuple[str, str]:
+    """Say what a function returned in the place of a value, and what is right.
 
     Args:
-        coroutine: What ``function`` returned although it is no ``async def`` function.
+        result: Of one of the types `UNDECIDED`. A coroutine is closed: else Python would
+            warn that it was never awaited.
+
+    Returns:
+        What it is, and the remedy.
+
+    Example:
+        >>> unmade("tea".upper)
+        ('the method upper', "Call it, with parentheses. A method that is a record goes into a tuple.")
+    """
+    if isinstance(result, CoroutineType):
+        result.close()
+        return "a coroutine", (
+            "An async def function: pass the function itself instead of calling it in a "
+            "lambda, or use map_async before."
+        )
+    if isinstance(result, asyncio.Future | concurrent.futures.Future):
+        return f"a {type(result).__name__}, which is to be awaited", (
+            "Use map_async, with an async def function that awaits it."
+        )
+    if isinstance(result, MethodType | BuiltinMethodType):
+        return f"the method {result.__name__}", (
+            f"{_CALL_IT}. A method that is a record goes into a tuple."
+        )
+    if isinstance(result, FunctionType):
+        return f"the function {_name(result)}", f"{_CALL_IT}."
+    kind = type(result).__name__.replace("_", " ")
+    return f"a {kind}, whose items can be taken only once", (
+        "Return list(...) of it, or use flat_map for a record for each item; all(...) or "
+        "any(...) of it is a verdict."
+    )
+
+
+def refuse_unmade(result: object, function: Callable[..., Any]) -> NoReturn:
+    """Say whose result is none, and what is right.
+
+    Args:
+        result: What ``function`` returned, of one of the types `UNDECIDED`.
         function: The user's function.
 
     Raises:
         RecordTypeError: Always.
     """
-    coroutine.close()
+    what, remedy = unmade(result)
     raise RecordTypeError(
         "function",
-        f"{describe(function)} returned a coroutine where a value is expected",
-        "An async def function: pass the function itself instead of calling it in a "
-        "lambda, or use map_async before.",
+        f"{describe(function)} returned {what} where a value is expected",
+        remedy,
     )
 
 
-def refuse_coroutines(
+def refuse_all_unmade(
     results: Iterable[object], function: Callable[..., Any]
 ) -> NoReturn:
-    """Close the coroutines among what ``function`` returned, and raise.
+    """Say of the first of the results that are none whose it is; close coroutines.
 
     Raises:
-        RecordTypeError: As `refuse_coroutine`.
+        RecordTypeError: As `refuse_unmade`.
     """
-    coroutines = [one for one in results if type(one) is CoroutineType]
-    for coroutine in coroutines[1:]:
-        coroutine.close()
-    refuse_coroutine(coroutines[0], function)
+    first, *others = [one for one in results if type(one) in UNMADE]
+    for other in others:
+        if isinstance(other, CoroutineType):
+            other.close()
+    refuse_unmade(first, function)
 
 
 def describe(function: Callable[..., Any]) -> str:

@@ -18,6 +18,7 @@ from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.event_progress import warn_of_timer
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.user_code import check_sync_function
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
@@ -141,13 +142,15 @@ class TimerService(TimerNames):
         Flink, ``TimerService``.
     """
 
-    __slots__ = ("_context", "_current", "_timers")
+    __slots__ = ("_context", "_current", "_has_looked", "_timers")
 
     def __init__(
         self, timers: InternalTimerService, context: KeyedProcessContext
     ) -> None:
         self._timers = timers
         self._context = context
+        # Whether the unit of a time has been looked at: the first one is enough.
+        self._has_looked = False
         self._current: CurrentKey = context.keyed_state.current
 
     if not TYPE_CHECKING:
@@ -196,6 +199,8 @@ class TimerService(TimerNames):
             self._current.required("a timer was registered")
         if self._context.timestamp is None:
             self._context.warn_of_no_times(time)
+        if at is not None and not self._has_looked:
+            self._look_at(at, time, self._context.timestamp)
         self._timers.register_event_time_timer(key, VOID, time)
         return time
 
@@ -226,6 +231,8 @@ class TimerService(TimerNames):
         key = self._context.current_key
         if self._current.key is NO_KEY:
             self._current.required("a timer was registered")
+        if at is not None and not self._has_looked:
+            self._look_at(at, time, self.current_processing_time())
         self._timers.register_processing_time_timer(key, VOID, time)
         return time
 
@@ -233,6 +240,11 @@ class TimerService(TimerNames):
         """Forget that timer; a no-op if there is none."""
         key, time = self._context.current_key, event_time_ms(at)
         self._timers.delete_processing_time_timer(key, VOID, time)
+
+    def _look_at(self, at: int | datetime, time_ms: int, now_ms: int | None) -> None:
+        self._has_looked = True
+        if isinstance(at, int):
+            self._context.warn_of_unit(time_ms, now_ms)
 
 
 def timer_ms(
@@ -378,6 +390,10 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
             remedy="give the source a watermark strategy with "
             ".with_timestamp_assigner(...), or register a timer of processing time",
         )
+
+    def warn_of_unit(self, time_ms: int, now_ms: int | None) -> None:
+        """Warn of a timer whose time is in another unit than milliseconds."""
+        warn_of_timer(self._context, time_ms, now_ms)
 
     def own(self, pending: Awaitable[None]) -> Awaitable[None]:
         """Return what awaits a call, whose tasks alone may use the key."""

@@ -7,7 +7,6 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from types import CoroutineType
 from typing import Any, Generic
 
 from aiomailbox.errors import TimestampError, WrongTypeError
@@ -23,13 +22,14 @@ from aiomailbox.operators.core.operator import (
     go_through,
 )
 from aiomailbox.operators.core.user_code import (
+    UNMADE,
     CallableKind,
     callable_kind,
     check_function,
     collected,
     describe,
-    refuse_coroutine,
     refuse_undefined,
+    refuse_unmade,
 )
 from aiomailbox.operators.functions.base import FunctionOperator
 from aiomailbox.operators.functions.contexts import ProcessContext
@@ -139,8 +139,8 @@ class PairFunction(ProcessJoinFunction):
         result = self.function(left, right)
         if self._is_async:
             return self._collect(result, out)
-        if type(result) is CoroutineType:
-            refuse_coroutine(result, self.function)
+        if type(result) in UNMADE:
+            refuse_unmade(result, self.function)
         out.collect(result)
         return None
 

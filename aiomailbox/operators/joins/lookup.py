@@ -6,7 +6,7 @@ import dataclasses
 import functools
 from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
@@ -22,6 +22,9 @@ from aiomailbox.operators.joins.keyed import JoinSide, KeyedJoinOperator, Pair, 
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.policies.cache import Cache
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
+
+# Counts the records that a join drops, as there is nothing to join them with.
+_ALONE: Final = "records_without_partner"
 
 
 class LookupJoinOperator(AsyncMapOperator):
@@ -112,11 +115,13 @@ class _JoiningRowFlow(RowFlow):
         super().__init__(*parts)
         self._join = join
         self._keep_unmatched = keep_unmatched
+        self._alone = self._context.metrics.counter(_ALONE)
 
     def _done(self, entry: CallEntry) -> None:
         if not entry.dropped:
             if entry.result is None and not self._keep_unmatched:
                 entry.dropped = True
+                self._alone.value += 1
             else:
                 try:
                     entry.result = self._join(entry.value, entry.result)
@@ -203,6 +208,7 @@ class AsOfJoinOperator(KeyedJoinOperator):
     def open(self) -> Pending:
         self._stamps_of: tuple[Any, ...] = ()
         self._kept_stamps: list[int] = []
+        self._alone = self.context.metrics.counter(_ALONE)
         return super().open()
 
     def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:
@@ -264,6 +270,7 @@ class AsOfJoinOperator(KeyedJoinOperator):
         version = self._version_at(stamp)
         if version == MIN_TIMESTAMP:
             if not self.keep_unmatched:
+                self._alone.value += len(lefts)
                 return []
             return [(left, stamp, None, MIN_TIMESTAMP) for left in lefts]
         rights = self._right.buffer.get(version, ())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from numbers import Number
 from operator import length_hint
 from types import CoroutineType
 from typing import Any, Final, NoReturn, Protocol
@@ -24,6 +26,7 @@ from aiomailbox.operators.aggregates.functions import (
     Reduced,
     check_aggregate,
     is_async_aggregate,
+    is_number_text,
     warn_of_text,
 )
 from aiomailbox.operators.aggregates.undoing import UndoableAggregate, undoable
@@ -54,13 +57,14 @@ from aiomailbox.operators.core.operator import (
 )
 from aiomailbox.operators.core.slices import Slices
 from aiomailbox.operators.core.user_code import (
+    UNMADE,
     check_function,
     describe,
     is_async_callable,
-    refuse_coroutine,
-    refuse_coroutines,
+    refuse_all_unmade,
     refuse_generator,
     refuse_none,
+    refuse_unmade,
     shortened,
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
@@ -109,7 +113,7 @@ class KeyCheck:
         """
         key = self.key(record)
         if type(key) is CoroutineType:
-            refuse_coroutine(key, self.key)
+            refuse_unmade(key, self.key)
         self._assigner.key_group_of(key)
         return True
 
@@ -537,7 +541,7 @@ class RollingOperator(StatefulOperator):
         self._key = field_or_function(key, "key")
         self._function = function
         self._is_async = is_async
-        self._may_give_coroutines = True
+        self._may_give_unmade = True
         self.on_error: OnError = check_on_error(on_error)
 
     def open(self) -> Pending:
@@ -580,8 +584,8 @@ class RollingOperator(StatefulOperator):
         except USER_ERRORS as error:
             return self._process_rest(run, remaining_keys, remaining, results, error)
         # A lambda that calls an async function shows it only by what it returns.
-        if self._may_give_coroutines and CoroutineType in map(
-            type, self._given(results)
+        if self._may_give_unmade and not UNMADE.isdisjoint(
+            map(type, self._given(results))
         ):
             return self._refuse(results)
         return self.output.emit_run(ListRun(results, run.timestamps))
@@ -593,7 +597,7 @@ class RollingOperator(StatefulOperator):
     def _refuse(self, results: list[Any]) -> NoReturn:
         """Say that the function only looks as if it gave values."""
         try:
-            refuse_coroutines(self._given(results), self._function)
+            refuse_all_unmade(self._given(results), self._function)
         except RecordTypeError as error:
             raise_as(self._failures.user_error(error), error)
 
@@ -656,6 +660,93 @@ class RollingOperator(StatefulOperator):
             await pending
 
 
+def first_reduced(
+    function: Callable[[Any, Any], Any], log: Any, done: Callable[[], None]
+) -> Callable[[Any, Any], Any]:
+    """Return a reduce function whose first call is looked at, and the others not.
+
+    Args:
+        function: The user's ``(reduced, record) -> reduced``.
+        log: Where warnings go.
+        done: Called with the first call: the function itself may take its place.
+    """
+    is_new = True
+
+    @functools.wraps(function)
+    def reduce(reduced: Any, record: Any) -> Any:
+        nonlocal is_new
+        if not is_new:
+            # The run began with this one.
+            return function(reduced, record)
+        is_new = False
+        done()
+        # Copies cost too much for every record.
+        before = structure(reduced)
+        result = function(reduced, record)
+        if (after := structure(reduced)) != before:
+            log.warning(
+                "a reduce function changed a record that had been emitted: who still has "
+                "it sees the change",
+                function=describe(function),
+                change=difference(before, after),
+                remedy="return a new record, e.g. {**reduced, 'n': 1}; "
+                "JobConfig(check_mutations=True) finds each such function",
+            )
+        elif not _is_alike(record, result):
+            log.warning(
+                "a reduce function returns something else than a record: it gets it again, "
+                "with the next record of the key",
+                function=describe(function),
+                record=shortened(record),
+                returned=shortened(result),
+                remedy="return a record like those that it gets, or use aggregate(...), "
+                "e.g. with am.sum_('price')",
+            )
+        elif joined := _joined(reduced, record, result):
+            log.warning(
+                "a reduce function joins texts that are written like numbers",
+                function=describe(function),
+                joined=joined,
+                remedy="convert them before, with float(...), or declare their type "
+                "where they are read, am.FileSource(..., records=a class)",
+            )
+        look: Any = getattr(function, "look", None)
+        if look is not None:
+            look(log.warning, record)
+        return result
+
+    return reduce
+
+
+def _is_alike(record: Any, result: Any) -> bool:
+    """Say whether a reduce function may get its result in the place of a record."""
+    kinds = type(record), type(result)
+    return (
+        result is None
+        or isinstance(result, kinds[0])
+        or isinstance(record, kinds[1])
+        or all(issubclass(kind, Number) for kind in kinds)
+    )
+
+
+def _joined(reduced: Any, record: Any, result: Any) -> str:
+    """Return which texts of two records, written like numbers, were joined; "" if none."""
+    before, added, after = map(_parts, (reduced, record, result))
+    for name, text in after.items():
+        texts = before.get(name), added.get(name)
+        if all(map(is_number_text, texts)) and text == "".join(map(str, texts)):
+            return f"{texts[0]!r} + {texts[1]!r} = {text!r}"
+    return ""
+
+
+def _parts(record: Any) -> dict[Any, Any]:
+    if isinstance(record, dict):
+        return record
+    if isinstance(record, tuple):
+        return dict(enumerate(record))
+    return getattr(record, "__dict__", None) or {"": record}
+
+
 class KeyedReduceOperator(RollingOperator):
     """Folds the records of each key into one, and emits it after every record.
 
@@ -702,30 +793,12 @@ class KeyedReduceOperator(RollingOperator):
         if self.context.mutations is not None:
             self._reduce = self.context.mutations.watched_call(self._reduce)
         elif not self._is_async:
-            self._reduce = self._reduce_first
+            log = self.context.log
+            self._reduce = first_reduced(self._reduce, log, self._put_in_place)
         return super().open()
 
-    def _reduce_first(self, reduced: Any, value: Any) -> Any:
-        """Call the function, and warn if that changes what was emitted before.
-
-        Only for the first time: copies cost too much for every record.
-        """
-        if self._reduce == self._function:
-            # The run began with this method.
-            return self._function(reduced, value)
+    def _put_in_place(self) -> None:
         self._reduce = self._function
-        before = structure(reduced)
-        result = self._function(reduced, value)
-        if (after := structure(reduced)) != before:
-            self.context.log.warning(
-                "a reduce function changed a record that had been emitted: who still has "
-                "it sees the change",
-                function=describe(self._function),
-                change=difference(before, after),
-                remedy="return a new record, e.g. {**reduced, 'n': 1}; "
-                "JobConfig(check_mutations=True) finds each such function",
-            )
-        return result
 
     def _update(
         self, keys: Iterator[Any], values: Iterator[Any], results: list[Any]
@@ -799,7 +872,7 @@ class KeyedAggregateOperator(RollingOperator):
             on_error=on_error,
             aggregate=self._aggregate,
         )
-        self._may_give_coroutines = not isinstance(aggregate, Aggregate)
+        self._may_give_unmade = not isinstance(aggregate, Aggregate)
         self._undoable: UndoableAggregate | None = None
         self._rolls = isinstance(aggregate, Aggregate)
         if self.on_error.action is not ErrorAction.FAIL:

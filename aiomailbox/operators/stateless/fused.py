@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import types
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -23,9 +22,12 @@ from aiomailbox.operators.core.failures import (
 from aiomailbox.operators.core.operator import Output, Pending, then
 from aiomailbox.operators.core.user_code import (
     TAKEN_APART,
+    UNDECIDED,
+    UNMADE,
     compiled,
     describe,
     taken_apart,
+    unmade,
 )
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
@@ -114,7 +116,7 @@ LoopFactory = Callable[..., Callable[..., Any]]
 
 
 def loop_source(shape: LoopShape) -> str:
-    """Return the source of ``make(failed, wrong, iterable, coroutine, length, counts, f0, …)``.
+    """Return the source of ``make(failed, wrong, iterable, unmade, undecided, length, counts, f0, …)``.
 
     ``make`` returns ``loop(values, timestamps)``. Without a flat_map that returns the
     new values and timestamps; with one it is a generator of these and of whether more
@@ -122,7 +124,7 @@ def loop_source(shape: LoopShape) -> str:
 
     Example:
         >>> print(loop_source(LoopShape((StageKind.MAP,), False, False)))
-        def make(failed, wrong, iterable, coroutine, length, counts, f0):
+        def make(failed, wrong, iterable, unmade, undecided, length, counts, f0):
             def loop(values, timestamps):
                 v1 = None
                 out = []
@@ -133,7 +135,7 @@ def loop_source(shape: LoopShape) -> str:
                         failed(0, v0, None, error)
                         continue
                     out.append(v1)
-                if type(v1) is coroutine:
+                if type(v1) in unmade:
                     wrong(0, v1, out)
                 return out, timestamps
             return loop
@@ -160,9 +162,7 @@ def _make(
     counts: list[int],
     functions: list[Callable[..., Any]],
 ) -> Callable[..., Any]:
-    return make(
-        failed, wrong, iterable, types.CoroutineType, length, counts, *functions
-    )
+    return make(failed, wrong, iterable, UNMADE, UNDECIDED, length, counts, *functions)
 
 
 class _Writer:
@@ -172,11 +172,13 @@ class _Writer:
         self._shape = shape
         self._lines: list[str] = []
         self._depth = 0
-        self._results: list[tuple[int, str]] = []
+        # The stage, the name of its result, and the types of which that may not be.
+        self._results: list[tuple[int, str, str]] = []
 
     def source(self) -> str:
         kinds = self._shape.kinds
-        parameters = ["failed", "wrong", "iterable", "coroutine", "length", "counts"]
+        parameters = ["failed", "wrong", "iterable", "unmade", "undecided"]
+        parameters += ["length", "counts"]
         parameters += [f"f{stage}" for stage in range(len(kinds))]
         self._write(f"def make({', '.join(parameters)}):")
         self._depth = 1
@@ -187,7 +189,7 @@ class _Writer:
         self._record_loop()
         self._depth = 2
         self._ending()
-        names = " = ".join(name for _, name in self._results)
+        names = " = ".join(name for _, name, _ in self._results)
         # Unbound otherwise, if the run is empty or nothing gets so far.
         self._lines.insert(body_start, f"{_INDENT * 2}{names} = None")
         self._depth = 1
@@ -240,7 +242,7 @@ class _Writer:
             self._write(f"{_INDENT * 2}counts[{stage}] += 1")
         self._write(f"{_INDENT * 2}continue")
         self._failure(stage, value)
-        self._check(stage, verdict)
+        self._check(stage, verdict, "undecided")
         self._stage(stage + 1, value)
 
     def _flat_map(self, stage: int, value: str) -> None:
@@ -272,10 +274,10 @@ class _Writer:
         self._write(f"{_INDENT}failed({stage}, {value}, {time}, error)")
         self._write(f"{_INDENT}continue")
 
-    def _check(self, stage: int, result: str) -> None:
-        self._results.append((stage, result))
+    def _check(self, stage: int, result: str, refused: str = "unmade") -> None:
+        self._results.append((stage, result, refused))
         if self._shape.checked:
-            self._write(f"if type({result}) is coroutine:")
+            self._write(f"if type({result}) in {refused}:")
             self._write(f"{_INDENT}wrong({stage}, {result}, out)")
 
     def _append(self, value: str) -> None:
@@ -293,8 +295,8 @@ class _Writer:
     def _ending(self) -> None:
         # Of each run the last record is checked: a lambda that gives a coroutine always
         # does.
-        for stage, result in self._results:
-            self._write(f"if type({result}) is coroutine:")
+        for stage, result, refused in self._results:
+            self._write(f"if type({result}) in {refused}:")
             self._write(f"{_INDENT}wrong({stage}, {result}, out)")
         if self._shape.expands:
             self._write(f"yield {self._produced()}, False")
@@ -335,12 +337,6 @@ def next_piece_length(length: int, emitted: int, *, fitted: bool) -> int:
 
 # About a millisecond of emitting: then the event loop gets its turn.
 _RECORDS_PER_TURN: Final = 4 * RUN_LENGTH_MAX
-
-
-_ASYNC_REMEDY: Final = (
-    "An async def function: pass the function itself instead of calling it in a "
-    "lambda, or use map_async."
-)
 
 
 # Values, timestamps, and whether another piece follows.
@@ -551,14 +547,15 @@ class FusedLoop:
         self._waiting = True
 
     def _wrong(self, stage: int, value: Any, out: list[Any]) -> None:
-        for coroutine in (value, *out):
+        what, remedy = unmade(value)
+        for coroutine in out:
             if type(coroutine) is CoroutineType:
                 coroutine.close()
         problem = "a record is a coroutine, which can be awaited only once"
         if stage >= 0:
             function = describe(self.stages[stage].function)
-            problem = f"{function} returned a coroutine where a value is expected"
-        self._raise_record_type(max(stage, 0), problem, _ASYNC_REMEDY)
+            problem = f"{function} returned {what} where a value is expected"
+        self._raise_record_type(max(stage, 0), problem, remedy)
 
     def _iterable(self, stage: int, results: Any) -> Any:
         if type(results) is CoroutineType:

@@ -44,6 +44,8 @@ from aiomailbox.operators.core.operator import (
     then,
 )
 from aiomailbox.operators.core.user_code import (
+    UNDECIDED,
+    UNMADE,
     CallableKind,
     callable_kind,
     check_function,
@@ -55,6 +57,7 @@ from aiomailbox.operators.core.user_code import (
     items_of,
     refuse_generator,
     refuse_resultless,
+    refuse_unmade,
 )
 from aiomailbox.operators.core.watched import noted, watched_function
 from aiomailbox.operators.stateless.fused import (
@@ -161,6 +164,8 @@ class AsyncStatelessOperator(Operator):
         try:
             result = await self.function(value)
             is_flat = self.kind is StageKind.FLAT_MAP
+            if type(result) in UNDECIDED and not is_flat:
+                self._check(result)
             items = items_of(self.function, result) if is_flat else None
             if items is not None and self.context.mutations is not None:
                 items = noted(items, self.context.mutations)
@@ -173,6 +178,10 @@ class AsyncStatelessOperator(Operator):
             await self._emit([result], timestamp)
         elif result:
             await self._emit([value], timestamp)
+
+    def _check(self, result: object) -> None:
+        if type(result) in UNMADE or self.kind is StageKind.FILTER:
+            refuse_unmade(result, self.function)
 
     async def _emit_items(
         self, value: Any, timestamp: int | None, items: Iterator[Any]

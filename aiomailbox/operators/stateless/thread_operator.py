@@ -28,12 +28,15 @@ from aiomailbox.operators.core.operator import (
     Pending,
 )
 from aiomailbox.operators.core.user_code import (
+    UNDECIDED,
+    UNMADE,
     check_run_in,
     check_sync_function,
     checkpoint_listener,
     is_own_line,
     items_of,
     refuse_generator,
+    refuse_unmade,
     shortened,
     users_line_of,
 )
@@ -222,7 +225,10 @@ class _Piece:
             self._collect(value, until_s)
             return
         result = self._function(value)
-        if self._kind is StageKind.MAP:
+        is_map = self._kind is StageKind.MAP
+        if type(result) in (UNMADE if is_map else UNDECIDED):
+            refuse_unmade(result, self._function)
+        if is_map:
             self.results.append(result)
         elif result:
             self.results.append(value)

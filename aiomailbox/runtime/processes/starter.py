@@ -464,6 +464,7 @@ class Processes:
         # What only such jobs need is looked up when there is one.
         from aiomailbox.runtime.declared import state_classes, warn_of_changed_variables
         from aiomailbox.runtime.peers.host import assemble
+        from aiomailbox.runtime.peers.placement import place
 
         used_clock = clock or clock_of(asyncio.get_running_loop())
         if not isinstance(used_clock, SystemClock):
@@ -482,5 +483,16 @@ class Processes:
         )
         job = assemble(graph, config, self.count, starter, handovers, classes)
         warn_of_changed_variables(graph)
+        workers = place(graph, self.count).workers
+        if workers < min(self.count, 2):
+            event = (
+                f"{self!r} has work for {workers} worker process only: no operator has "
+                "several subtasks that run there"
+            )
+            job.services.log.warning(
+                event,
+                parallelism=max(vertex.parallelism for vertex in graph.vertices),
+                remedy=f"write am.StreamExecutionEnvironment(parallelism={self.count})",
+            )
         job.start()
         return job
