@@ -131,7 +131,7 @@ class RepeatedWarnings:
         Args:
             event: The event; one of few texts.
             at_ms: The time.
-            remedy: What is right.
+            remedy: The right way.
         """
         found = self._found(event, _LATE_INTERVAL_S)
         found.fields = {"at": at_ms, "remedy": remedy}
