@@ -67,9 +67,14 @@ async def _run(build: Build, count: int, busy: float | None) -> None:
             return
         am.observe.prometheus(job, registry := CollectorRegistry())
         ended = asyncio.ensure_future(job.result())
-        while not (await asyncio.wait([ended], timeout=_EVERY_S * busy))[0]:
-            job.snapshot().to_json()
-            list(registry.collect())
+        try:
+            while not (await asyncio.wait([ended], timeout=_EVERY_S * busy))[0]:
+                job.snapshot().to_json()
+                list(registry.collect())
+            ended.result()
+        finally:
+            # Interrupted, nobody asks any more how the job has ended.
+            ended.cancel()
 
 
 def _drop(value: object) -> None:
