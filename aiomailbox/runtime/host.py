@@ -174,7 +174,7 @@ class LocalTasks:
         self, checkpoint_id: int, tasks: Collection[SubtaskId]
     ) -> bool:
         """Say whether tasks are as they were at a complete checkpoint."""
-        return all(task.is_unchanged_since(checkpoint_id) for task in self._here(tasks))
+        return all(task.unchanged_id == checkpoint_id for task in self._here(tasks))
 
     def on_interrupt(self) -> None:
         """End the tasks that were interrupted before their first step."""

@@ -114,6 +114,7 @@ class TaskView:
             unless it runs.
         positions: Of a source that has ended how far its splits were, by their ids.
         process_id: Of the process that it runs in, as the operating system says.
+        unchanged_id: The complete checkpoint that has its state as it is, -1 for none.
     """
 
     name: str
@@ -129,6 +130,7 @@ class TaskView:
     blocked: list[BlockShare] = field(default_factory=list)
     positions: dict[str, str] = field(default_factory=dict)
     process_id: int = 0
+    unchanged_id: int = -1
 
 
 def record_totals(graph: JobGraph, views: Iterable[TaskView]) -> dict[str, int]:
@@ -223,6 +225,7 @@ def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
         shares_of(task),
         _positions(task),
         os.getpid(),
+        task.unchanged_id,
     )
 
 

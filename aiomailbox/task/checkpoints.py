@@ -263,7 +263,7 @@ class TaskCheckpoints:
         self._send(read, description="priority events")
 
     def disregard_mail(self) -> None:
-        """Say that the mail that runs now has read nothing."""
+        """Say that the mail that runs now changes nothing that a snapshot holds."""
         self._mailbox.disregard()
 
     async def trigger(self, barrier: CheckpointBarrier) -> None:
@@ -367,12 +367,13 @@ class TaskCheckpoints:
             self._writing[checkpoint_id] = cancel
         return True
 
-    def is_unchanged_since(self, checkpoint_id: int) -> bool:
-        """Whether the task has done nothing since a checkpoint, which is complete."""
-        return (
-            checkpoint_id == self.last_id == self.completed_id
-            and self._steps_then == self._steps()
+    @property
+    def unchanged_id(self) -> int:
+        """The complete checkpoint since which the task has done nothing, -1 for none."""
+        is_unchanged = (
+            self.last_id == self.completed_id and self._steps_then == self._steps()
         )
+        return self.last_id if is_unchanged else -1
 
     def decline(self, checkpoint_id: int, error: BaseException) -> None:
         """Refuse a checkpoint, so that no task downstream waits for its barrier."""

@@ -339,6 +339,8 @@ class OutputBarriers:
             return
 
     def _on_timeout(self, checkpoint_id: int) -> None:
+        # Where the barrier is changes no state.
+        self._mailbox.disregard()
         for output in self._outputs:
             try:
                 output.time_out_barrier(checkpoint_id)

@@ -50,12 +50,10 @@ from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of
 # caller finishes it before the next call.
 
 
-CHECKPOINT_EVENTS: Final = (
-    CheckpointBarrier,
-    CancelCheckpoint,
-    EventAnnouncement,
-    EndOfPartition,
-)
+BARRIER_EVENTS: Final = (CheckpointBarrier, CancelCheckpoint, EventAnnouncement)
+
+
+CHECKPOINT_EVENTS: Final = (*BARRIER_EVENTS, EndOfPartition)
 
 
 _CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
@@ -287,15 +285,15 @@ class NetworkInput:
 
     async def _read_priority(self) -> None:
         """Read the priority events there are; none if they were read meanwhile."""
-        before = self.steps
+        if self._checkpoints is not None:
+            # What it reads counts by itself.
+            self._checkpoints.disregard_mail()
         while self._reads_priority and (polled := self._gate.poll_priority()):
             channel, buffer = polled
             self._on_event(channel, buffer)
             pending, self.pending = self.pending, None
             if pending is not None:
                 await pending
-        if self._checkpoints is not None and self.steps == before:
-            self._checkpoints.disregard_mail()
         if self._reads_priority and not self._gate.is_closed:
             self._await_priority()
 
@@ -375,9 +373,11 @@ class NetworkInput:
         return pending
 
     def _on_event(self, channel: int, buffer: ObjectBuffer) -> InputStatus:
-        self.steps += 1
         event = buffer.event
         buffer.recycle()
+        # Barriers change nothing that a snapshot holds: where they do not align, those of
+        # other channels come after it was taken.
+        self.steps += not isinstance(event, BARRIER_EVENTS)
         checkpoints = self._checkpoints
         if checkpoints is not None and isinstance(event, CHECKPOINT_EVENTS):
             self.pending = checkpoints.on_event(self._gate_index, channel, event)

@@ -490,21 +490,23 @@ class StreamTask:
         inputs = {self.chain.head_id: times} if times else {}
         return TaskSnapshot(self.chain.snapshot(), inputs)
 
-    def is_unchanged_since(self, checkpoint_id: int) -> bool:
-        """Whether a checkpoint now would find its state as a complete one has it.
+    @property
+    def unchanged_id(self) -> int:
+        """The complete checkpoint that has its state as it is now, -1 for none.
 
-        It says so only if it has done nothing since, has nothing to do, and no operator
+        There is one only if it has done nothing since, has nothing to do, and no operator
         wants to be asked.
         """
         chain, checkpoints = self.chain, self._checkpoints
-        return (
+        if (
             self.lifecycle.state is TaskState.RUNNING
             and chain is not None
             and checkpoints is not None
-            and checkpoints.is_unchanged_since(checkpoint_id)
             and self.processor.main_executor.is_idle()
             and not chain.acts_at_checkpoints
-        )
+        ):
+            return checkpoints.unchanged_id
+        return -1
 
     def _steps(self) -> int:
         """Return how much it has done: whatever may change its state is a step."""

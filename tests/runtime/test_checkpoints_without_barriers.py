@@ -81,9 +81,11 @@ class Slow:
         return value
 
 
-def environment(place: Path, **settings: Any) -> am.StreamExecutionEnvironment:
+def environment(
+    place: Path, parallelism: int = 1, **settings: Any
+) -> am.StreamExecutionEnvironment:
     config = am.JobConfig(job_id="quiet", restore_from="latest")
-    env = am.StreamExecutionEnvironment(config=config)
+    env = am.StreamExecutionEnvironment(parallelism, config=config)
     env.enable_checkpointing(am.seconds(1), directory=place, **settings)
     return env
 
@@ -134,22 +136,26 @@ async def quiet(running: Any) -> None:
             unchanged, mails = unchanged_then, mails_then
 
 
+# With several subtasks, barriers come on several channels.
+@pytest.mark.parametrize("parallelism", [1, 3])
 @pytest.mark.parametrize(
     "settings",
     [
         {},
         {"unaligned": True},
+        {"unaligned": True, "aligned_timeout": am.seconds(0.5)},
         {"mode": am.CheckpointingMode.AT_LEAST_ONCE},
         # Each task writes a file of its own, which cannot be compared.
         {"memory_threshold": 0},
     ],
-    ids=["aligned", "unaligned", "at least once", "files"],
+    ids=["aligned", "unaligned", "unaligned after a while", "at least once", "files"],
 )
 async def test_no_mail_is_sent_and_no_file_written_while_nothing_happens(
-    tmp_path: Path, settings: dict[str, Any]
+    tmp_path: Path, settings: dict[str, Any], parallelism: int
 ) -> None:
     world = World(1, 2, 3)
-    async with job(world, tmp_path, **settings).start() as running:
+    env = job(world, tmp_path, parallelism=parallelism, **settings)
+    async with env.start() as running:
         await quiet(running)
         before, (unchanged, mails) = files(tmp_path), figures(running)
         await asyncio.sleep(30)

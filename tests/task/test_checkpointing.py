@@ -243,24 +243,21 @@ async def test_a_task_is_unchanged_from_a_complete_checkpoint_to_its_next_step()
     None
 ):
     task = Task()
-    unchanged = task.checkpoints.is_unchanged_since
     # Nor was it restored from one that it has taken.
-    assert not unchanged(task.checkpoints.last_id)
+    assert task.checkpoints.unchanged_id == -1
     await task.checkpoints.perform(barrier(1))
     await task.settle()
-    assert not unchanged(1)
+    assert task.checkpoints.unchanged_id == -1
     await hear(task, [1])
-    assert unchanged(1)
-    assert not unchanged(2)
+    assert task.checkpoints.unchanged_id == 1
     task.steps += 1
-    assert not unchanged(1)
+    assert task.checkpoints.unchanged_id == -1
     await task.checkpoints.perform(barrier(2))
-    assert not unchanged(2)
+    assert task.checkpoints.unchanged_id == -1
     # Of one that is over in the meantime nothing is known but that.
     task.checkpoints.decline(3, RuntimeError("not now"))
     await hear(task, [2, 3])
-    assert not unchanged(2)
-    assert not unchanged(3)
+    assert task.checkpoints.unchanged_id == -1
 
 
 async def test_what_was_complete_before_the_start_is_not_told() -> None:

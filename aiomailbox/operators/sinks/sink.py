@@ -43,7 +43,7 @@ class SinkWriter(Protocol):
 
     One that has nothing to flush and to prepare unless records came since the last
     checkpoint says so with an attribute ``acts_on_records_only`` that is True: where
-    nothing has happened in a job of one process, periodic checkpoints do not call it.
+    nothing has happened in a job, periodic checkpoints do not call it.
     """
 
     def write_run(self, run: Run, /) -> Pending:

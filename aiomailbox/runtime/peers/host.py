@@ -76,6 +76,11 @@ from aiomailbox.threads import run_in_thread
 # Where the messages of workers are checked and dispatched.
 
 
+# What a worker said of its tasks counts for two of its looks: one that says no more may
+# have begun to do something, and holds its loop.
+_FRESH_S: Final = 0.5
+
+
 class WorkerDesk:
     """Keeps what workers have reported, and passes on what others need.
 
@@ -100,6 +105,7 @@ class WorkerDesk:
         # Those of them that have ended: others of their attempt run at their worker.
         self._over: set[SubtaskId] = set()
         self.views: dict[int, list[TaskView]] = {}
+        self._looked_s: dict[int, float] = {}
         self._attempt = 0
         # The attempt in which all tasks began; of some, a later one has begun.
         self._whole = 0
@@ -169,6 +175,20 @@ class WorkerDesk:
         running = self.running - self._over
         return [one for one in running if self._placement.is_at(peer, *one)]
 
+    def are_unchanged_since(
+        self, checkpoint_id: int, tasks: Collection[SubtaskId]
+    ) -> bool:
+        """Say whether workers have just said so of all of the tasks that they have."""
+        since_s = self._services.clock.monotonic() - _FRESH_S
+        unchanged = {
+            (view.vertex, view.subtask_index)
+            for peer, views in self.views.items()
+            if self._looked_s[peer] >= since_s
+            for view in views
+            if view.unchanged_id == checkpoint_id
+        }
+        return self._epochs.keys() & tasks <= unchanged
+
     def epochs_of(self, tasks: Collection[SubtaskId]) -> dict[SubtaskId, int]:
         """Return the attempts of tasks at workers."""
         return {one: self._epochs[one] for one in tasks if one in self._epochs}
@@ -218,6 +238,7 @@ class WorkerDesk:
                 return error
             case Snapshot(tasks=tasks):
                 self.views[worker.peer] = tasks
+                self._looked_s[worker.peer] = self._services.clock.monotonic()
             case Ended():
                 self.running -= {
                     one
@@ -507,8 +528,14 @@ class PeersHost:
     def are_unchanged_since(
         self, checkpoint_id: int, tasks: Collection[SubtaskId]
     ) -> bool:
-        """Say no: what tasks elsewhere have done is known when they have told it."""
-        return False
+        """Say whether tasks are as they were at a complete checkpoint, or were just now.
+
+        What a task elsewhere has done since it said so is in the next checkpoint, as if
+        the barrier of this one had come before it.
+        """
+        return self._local.are_unchanged_since(
+            checkpoint_id, tasks
+        ) and self._desk.are_unchanged_since(checkpoint_id, tasks)
 
     def on_interrupt(self) -> None:
         """Do not wait for tasks of this process that never began."""

@@ -168,3 +168,59 @@ async def test_an_error_of_such_a_worker_fails_the_job(
 
     with pytest.raises(am.JobFailedError, match="LookupError: no such airport"):
         await env.from_collection(range(10)).map(fail).collect()
+
+
+class Last(am.KeyedProcessFunction[int, int, int]):
+    """Keeps the last number of each key."""
+
+    def open(self, context: Any) -> None:
+        self.last = context.keyed_state.get_value(am.ValueStateDescriptor("last", int))
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        self.last.update(value)
+
+
+async def test_a_checkpoint_of_workers_that_have_done_nothing_has_no_barriers(
+    env: am.StreamExecutionEnvironment, tmp_path: Path
+) -> None:
+    """They say so when they report; what is done later is in a later checkpoint."""
+    inbox: am.Inbox[int] = am.Inbox()
+    env.enable_checkpointing(
+        am.seconds(0.3),
+        directory=tmp_path / "checkpoints",
+        # Of an inbox nothing can be read again.
+        mode=am.CheckpointingMode.AT_LEAST_ONCE,
+    )
+    numbers = env.from_source(inbox).uid("inbox").rebalance().map(abs)
+    numbers.key_by(lambda number: number % 5).process(Last()).uid("last").sink_to(print)
+
+    def checkpoints(running: Any) -> tuple[int, int]:
+        taken = running.metrics().checkpoints
+        return (
+            taken["number_of_unchanged_checkpoints"],
+            taken["last_completed_checkpoint_id"] or 0,
+        )
+
+    def mails(running: Any) -> int:
+        return sum(task["mails"] for task in running.metrics().tasks.values())
+
+    async def quiet(running: Any) -> int:
+        """Wait for a checkpoint that no task has got a mail for."""
+        while True:
+            (unchanged, newest), before = checkpoints(running), mails(running)
+            while checkpoints(running)[0] == unchanged:
+                await asyncio.sleep(0.05)
+            # What workers have counted is known a quarter of a second later.
+            await asyncio.sleep(0.3)
+            if newest and mails(running) == before:
+                return newest
+
+    async with env.start("quiet") as running:
+        for number in range(3):
+            await inbox.put(number)
+        newest = await quiet(running)
+        await inbox.put(7)
+        while checkpoints(running)[1] == newest:
+            await asyncio.sleep(0.05)
+        assert await quiet(running) > newest
+        await running.cancel()
