@@ -177,15 +177,18 @@ def new_packer(
 def new_pusher(
     door: PushDoor,
     pack: Callable[[Iterator[Any], int], Iterator[Message]],
+    tally: Any = None,
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the function for ``mapInArrow`` that sends the messages to the driver.
 
-    It gives Spark a row when all are sent. That they were all that the partition has, is
-    for `new_confirmer` to say: where what feeds the task fails, its batches just end.
+    That they were all that the partition has, Spark has to say: where what feeds the task
+    fails, its batches just end. It hands on what the tally gets of tasks that succeed, or
+    gives a row to `new_confirmer`.
 
     Args:
         door: Where the driver is.
         pack: Makes the messages.
+        tally: Gets the partition when all are sent; see `new_tally`. None for a row.
     """
     connected = _new_connected(door)
 
@@ -193,6 +196,7 @@ def new_pusher(
         import struct
 
         import pyarrow as pa
+        from pyspark import TaskContext
 
         header = struct.Struct(HEADER)
         connection, ordered = connected(PUSHES)
@@ -214,18 +218,51 @@ def new_pusher(
                     connection.sendall(ipc)
             while kind not in (DONE, LEAVE):
                 kind, _ = ordered()
-        if kind == DONE:
+        if kind == DONE and tally is not None:
+            tally.add([TaskContext.get().partitionId()])
+        elif kind == DONE:
             sent = pa.array([1], pa.int32())
             yield pa.RecordBatch.from_arrays([sent], names=["sent"])
 
     return push
 
 
+def new_tally(context: Any, on_parts: Callable[[list[int]], object]) -> Any:
+    """Return an accumulator of partitions whose tasks have succeeded.
+
+    Args:
+        context: The classic session's.
+        on_parts: Called with them before the job ends, in a thread of pyspark.
+    """
+    from pyspark.accumulators import AccumulatorParam
+
+    class Parts(AccumulatorParam):  # type: ignore[misc]  # pyspark has no types
+        told: Any = None
+
+        def zero(self, value: list[int]) -> list[int]:
+            return value
+
+        def addInPlace(self, one: list[int], other: list[int]) -> list[int]:  # noqa: N802 -- Spark's
+            told = self.told
+            if told is None:
+                return one + other
+            told(other)
+            return one
+
+        # What an executor gets has nobody to tell.
+        def __getstate__(self) -> dict[str, Any]:
+            return {}
+
+    param = Parts()
+    param.told = on_parts
+    return context.accumulator([], param)
+
+
 def new_confirmer(door: PushDoor) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """Return the function, behind the one that sends, that says that it has sent all.
 
     Its input is Spark's word for that: a row comes from the function before only if what
-    fed that one has ended without an error.
+    fed that one has ended without an error. On Spark Connect there are no accumulators.
 
     Args:
         door: Where the driver is.

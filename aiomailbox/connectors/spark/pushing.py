@@ -4,8 +4,9 @@ Theory of operation: partitions are delivered in the order of their indexes. The
 later ones run meanwhile, and may send ahead what together fits into `AHEAD_BYTES_MAX`; then
 they wait, each in its slot of an executor. Nothing is sent without credit.
 
-A task's batches just end where what feeds it fails. So its end counts when a second
-function behind it, which Spark gives something only then, has confirmed it.
+A task's batches just end where what feeds it fails. So its end counts when Spark says that
+the task has succeeded: by an accumulator, or on Spark Connect by a second function behind
+it, which Spark gives something only then.
 
 Of several attempts of a partition, after a failure or by speculation, one is listened to;
 if it breaks off, the next one passes over the rows that came from it, which are compared.
@@ -547,6 +548,7 @@ class Push:
         self._connections: dict[socket.socket, _Connection] = {}
         self._stopped = False
         self._has_left = False
+        self._confirmed: deque[int] = deque()
         port = self._server.getsockname()[1]
         shown = "" if credentials is None else credentials.certificate.decode()
         self.door: PushDoor = PushDoor(host, port, os.urandom(32), shown)
@@ -555,6 +557,11 @@ class Push:
     def stop(self) -> None:
         """Let `frames` end soon; from any thread."""
         self._stopped = True
+        self._wake()
+
+    def confirm(self, parts: list[int]) -> None:
+        """Be told of partitions whose tasks have succeeded; from any thread."""
+        self._confirmed += parts
         self._wake()
 
     def probe(self, run: Callable[[], object], tag: JobTag) -> None:
@@ -597,10 +604,13 @@ class Push:
         job = _Job(lambda: run(None), tag, self._wake)
         try:
             while not self._stopped:
+                # In this order: what Spark has confirmed, it did before the end.
+                has_ended = job.ended
+                self._settle()
                 while (taken := self._arrivals.take()) is not None:
                     self._look(0, is_fixed=count is not None)
                     yield taken
-                if job.ended:
+                if has_ended:
                     if job.error is not None:
                         raise job.error
                     missing = self._arrivals.missing(count)
@@ -623,6 +633,10 @@ class Push:
         self._has_left = False
         return _Job(lambda: run(parts), tag, self._wake)
 
+    def _settle(self) -> None:
+        while self._confirmed:
+            self._arrivals.on_confirmed(self._confirmed.popleft())
+
     def _wake(self) -> None:
         # Closed: nobody waits any more.
         with contextlib.suppress(OSError):
@@ -635,6 +649,7 @@ class Push:
         now_s = self._clock.monotonic()
         if self._woken in ready:
             self._woken.recv(1024)
+        self._settle()
         if self._server in ready or not self._listens:
             self._accept(now_s)
         for sock, connection in list(self._connections.items()):

@@ -301,30 +301,39 @@ class _Pushed(Feeder):
                 "address of this machine."
             ) from error
         self._push = push
+        tally = None
         try:
             if why := self._why_unreached(push, tag):
                 push.close()
                 self._refuse_without_stage(why)
                 yield from self._read_stage()
                 return
-            pusher = packing.new_pusher(push.door, pack)
-            confirm = packing.new_confirmer(push.door)
+            if not is_connect(df):
+                context = df.sparkSession.sparkContext
+                tally = packing.new_tally(context, push.confirm)
+            pusher = packing.new_pusher(push.door, pack, tally)
             packed = df.mapInArrow(pusher, "sent int")
             beginning = _beginning(plan, packed)
             yield beginning
 
             def run(parts: list[int] | None) -> None:
-                if is_connect(packed):
+                if tally is None:
+                    confirm = packing.new_confirmer(push.door)
                     packed.mapInArrow(confirm, "sent int").collect()
-                    return
-                rdd = packed.rdd
-                rdd.context.runJob(rdd, confirm, parts)
+                elif parts is None:
+                    # No Python worker but the one that sends.
+                    packed.rdd.collect()
+                else:
+                    packed.rdd.context.runJob(packed.rdd, iter, parts)
 
             frames = push.frames(run, tag, beginning.parts)
             with contextlib.closing(frames):
                 for index, frame in frames:
                     yield _item(index, frame, keeps)
         finally:
+            if tally is not None:
+                # Spark never forgets an accumulator.
+                tally.accum_param.told = None
             push.close()
 
     def cancel(self) -> bool:

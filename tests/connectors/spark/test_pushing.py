@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -298,8 +299,10 @@ class Context:
         return int(self.local.part)
 
 
-@pytest.fixture
-def pushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+@pytest.fixture(params=["accumulator", "second function"])
+def pushed(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
     """Give what lets tasks push to a listener, and returns what came, as row numbers."""
     from pyspark import TaskContext
 
@@ -323,11 +326,15 @@ def pushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
         door = push.door if secret is None else push.door._replace(secret=secret)
         if certificate is not None:
             door = door._replace(certificate=certificate)
-        function, confirm = packing.new_pusher(door, pack), packing.new_confirmer(door)
+        accumulates = request.param == "accumulator"
+        confirm = packing.new_confirmer(door)
 
         def attempt(part: int, number: int) -> None:
             Context.local.part = part
             failures: list[BaseException] = []
+            added: list[int] = []
+            tally = SimpleNamespace(add=added.extend) if accumulates else None
+            function = packing.new_pusher(door, pack, tally)
 
             def fed() -> Iterator[Any]:
                 # As in Spark: where what feeds a task fails, its batches end.
@@ -339,6 +346,8 @@ def pushed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
             given = list(function(fed()))
             if failures:
                 raise failures[0]
+            assert not (accumulates and given)
+            push.confirm(added)
             assert list(confirm(iter(given))) == []
 
         def run(wanted: list[int] | None) -> None:
