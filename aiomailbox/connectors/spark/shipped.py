@@ -88,6 +88,10 @@ def shipped(
                 "aiomailbox[spark] on the executors, or send it there first with "
                 f"aiomailbox.connectors.spark.ship_library(spark). ({error})"
             ) from error
+        import pyarrow as pa
+
+        # Its first array imports pandas, for a third of a second: not on a loop.
+        pa.array([])
         yield from there(part, batches)
 
     return run
