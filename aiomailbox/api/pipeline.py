@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.graph.transformation import Origin
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 
 InT = TypeVar("InT")
 OutT = TypeVar("OutT")
+RunT = TypeVar("RunT")
 
 
 class Pipeline(Generic[InT, OutT]):
@@ -128,21 +128,13 @@ class Pipeline(Generic[InT, OutT]):
         }
         if parallelism is None:
             parallelism = default_parallelism(next(iter(frames.values())))
-        definition = JobDefinition(
-            check_count(parallelism, "parallelism"),
+        application = self._for_spark(
+            Application,
+            inputs,
+            parallelism,
             max_parallelism,
-            config=_inside_spark(config),
-        )
-        items = {name: each.transformation for name, each in inputs.items()}
-        result = self._built(definition, items)
-        application = Application(
-            self.name,
-            partial(definition.job_graph, self.name),
-            result._origins,
-            list(inputs.values()),
-            definition.sinks,
-            definition.config,
-            None if journal is None else fspath(journal),
+            config,
+            journal=None if journal is None else fspath(journal),
         )
         return Applied(application, schema)
 
@@ -227,6 +219,7 @@ class Pipeline(Generic[InT, OutT]):
         """
         from aiomailbox.connectors import (
             BarrierRun,
+            barrier_parallelism,
             new_exchange_input,
             run_in_barrier,
         )
@@ -239,40 +232,50 @@ class Pipeline(Generic[InT, OutT]):
             )
             for number, (name, frame) in enumerate(frames.items())
         }
-        if parallelism is not None:
-            check_count(parallelism, "parallelism")
-        used = _inside_spark(config)
-        definition = JobDefinition(1, max_parallelism, config=used)
-        items = {name: each.transformation for name, each in inputs.items()}
-        result = self._built(definition, items)
-
-        def build_graph(sinks: list[Transformation], parallelism: int) -> JobGraph:
-            definition.parallelism = parallelism
-            return definition.job_graph(self.name, sinks)
-
-        run = BarrierRun(
-            self.name,
-            build_graph,
-            result._origins,
-            sides or {},
-            list(inputs.values()),
-            definition.sinks,
+        if parallelism is None:
+            parallelism = barrier_parallelism(next(iter(frames.values())))
+        run = self._for_spark(
+            BarrierRun,
+            inputs,
             parallelism,
-            used,
-            encrypt,
-            on_snapshot,
+            max_parallelism,
+            config,
+            parallelism=parallelism,
+            sides=sides or {},
+            encrypt=encrypt,
+            on_snapshot=on_snapshot,
         )
         return await run_in_barrier(run, path, schema)
 
-    def _built(
-        self, definition: JobDefinition, items: dict[str, Transformation]
-    ) -> DataStream[OutT]:
-        """Return the result of the inputs, of which ``df`` is the one without a name."""
+    def _for_spark(
+        self,
+        kind: Callable[..., RunT],
+        inputs: dict[str, Any],
+        subtasks: int,
+        max_parallelism: int | None,
+        config: JobConfig | None,
+        **more: Any,
+    ) -> RunT:
+        """Return what runs inside Spark on DataFrames; ``df`` is the one without a name."""
+        definition = JobDefinition(
+            check_count(subtasks, "parallelism"),
+            max_parallelism,
+            config=_inside_spark(config),
+        )
         streams: dict[str, DataStream[Any]] = {
-            name: DataStream(definition, [Origin(item)]) for name, item in items.items()
+            name: DataStream(definition, [Origin(each.transformation)])
+            for name, each in inputs.items()
         }
         first = [streams.pop("df")] if "df" in streams else []
-        return self(*first, **streams)
+        return kind(
+            self.name,
+            partial(definition.job_graph, self.name),
+            self(*first, **streams)._origins,
+            list(inputs.values()),
+            definition.sinks,
+            definition.config,
+            **more,
+        )
 
     def __repr__(self) -> str:
         return f"<Pipeline {self.name!r}>"

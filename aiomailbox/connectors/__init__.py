@@ -68,6 +68,7 @@ _BEHIND_AN_EXTRA: Final = {
     "default_parallelism": (f"{_SPARK}.inside.applied", "spark", "pyspark"),
     "new_input": (f"{_SPARK}.inside.applied", "spark", "pyspark"),
     "BarrierRun": (f"{_SPARK}.inside.barrier", "spark", "pyspark"),
+    "barrier_parallelism": (f"{_SPARK}.inside.barrier", "spark", "pyspark"),
     "new_exchange_input": (f"{_SPARK}.inside.barrier", "spark", "pyspark"),
     "run_in_barrier": (f"{_SPARK}.inside.barrier", "spark", "pyspark"),
     "record_batches": ("aiomailbox.columnar.encode", "arrow", "pyarrow"),

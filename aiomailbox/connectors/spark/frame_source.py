@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.decode import SpecialColumns
@@ -31,51 +31,29 @@ from aiomailbox.operators.stateless.operators import TimestampsAndWatermarksOper
 from aiomailbox.records.run import ListRun, Run
 
 
-class FrameRows(NamedTuple):
-    """The form that the rows of a DataFrame take.
-
-    Attributes:
-        form: What a record is; None if the batch itself is.
-        special: What to make of columns that Arrow carries as structs of their parts.
-        names: The columns.
-        fields: What is known of the records' fields.
-        order: What each partition is sorted by, as Spark writes it; "" for nothing.
-    """
-
-    form: RecordForm | None
-    special: Callable[[], SpecialColumns]
-    names: list[str]
-    fields: RecordFields | None = None
-    order: str = ""
-
-
-def rows_of(schema: Any, records: Any) -> FrameRows:
-    """Return what rows of a schema become.
+class RowsAsRecords:
+    """The form that a source gives to a DataFrame's rows, and what is known of it.
 
     Args:
         schema: Spark's.
         records: What a record is; see `SparkSource`.
+        order: What each partition is sorted by, as Spark writes it; "" for nothing.
 
     Raises:
         InvalidArgumentError: If ``records`` is nothing that rows can become.
         UnsupportedColumnError: If a column cannot be carried; names it.
     """
-    form = form_of(records)
-    check_types(schema)
-    check_names(schema, form)
-    special, fields = partial(special_columns, schema), fields_of(form, schema)
-    return FrameRows(form, special, schema.fieldNames(), fields)
 
-
-class RowsAsRecords:
-    """The facts about its records that a source of a DataFrame's rows tells.
-
-    Args:
-        rows: What its rows become.
-    """
-
-    def __init__(self, rows: FrameRows) -> None:
-        self._form, self._special, self._names, self._fields, self._order = rows
+    def __init__(self, schema: Any, records: Any, order: str = "") -> None:
+        # None if the batch itself is the record.
+        self._form: RecordForm | None = form_of(records)
+        check_types(schema)
+        check_names(schema, self._form)
+        # Columns that Arrow carries as structs of their parts.
+        self._special = partial(special_columns, schema)
+        self._names: list[str] = schema.fieldNames()
+        self._fields = fields_of(self._form, schema)
+        self._order = order
 
     @property
     def record_types(self) -> tuple[type, ...]:
@@ -145,7 +123,7 @@ class InputFrame:
 def input_frame(
     df: Any,
     name: str,
-    source: Callable[[FrameRows], FrameSource],
+    source: Callable[[Any, Any, str], FrameSource],
     *,
     records: Any,
     order_by: Any,
@@ -156,7 +134,7 @@ def input_frame(
     Args:
         df: The DataFrame.
         name: The parameter that it was given as.
-        source: Makes the source of what its rows become.
+        source: Makes the source; see `RowsAsRecords`.
         records: What a record is; see `SparkSource`.
         order_by: By what each partition is sorted: columns, or a list of them; None
             for as it comes.
@@ -171,7 +149,7 @@ def input_frame(
     # Of a column its expression is all that is known.
     first = re.sub(r"^Column<'(.*)'>$", r"\1", str(order[0])) if order else ""
     schema = checked_schema(df, name, may_stream=may_stream)
-    made = source(rows_of(schema, records)._replace(order=first))
+    made = source(schema, records, first)
     return InputFrame(df, frame_operator(name, made), order)
 
 

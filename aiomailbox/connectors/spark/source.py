@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, Final, Generic, Literal, NoReturn, overload
 
 from aiomailbox.connectors.spark.frame_checks import checked_schema, quoted
-from aiomailbox.connectors.spark.frame_source import RowsAsRecords, rows_of
+from aiomailbox.connectors.spark.frame_source import RowsAsRecords
 from aiomailbox.connectors.spark.jobs import is_connect, master_of
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
 from aiomailbox.connectors.spark.reading import ReadPlan, ReadWay
@@ -252,7 +252,7 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
             )
         check_count(plan.batch_rows, "batch_rows")
         check_count(depth, "handover_batches")
-        RowsAsRecords.__init__(self, rows_of(schema, records))
+        RowsAsRecords.__init__(self, schema, records)
         self._splits, self._plan, self._depth = splits, plan, depth
         self._sorted_by = order
         self._row_count: int | None = None

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NoReturn
 
 from aiomailbox.connectors.spark.frame_checks import checked_stream, wrapped
-from aiomailbox.connectors.spark.frame_source import BatchRuns, RowsAsRecords, rows_of
+from aiomailbox.connectors.spark.frame_source import BatchRuns, RowsAsRecords
 from aiomailbox.connectors.spark.jobs import explained, watching_driver
 from aiomailbox.connectors.spark.reader import Inflow, Receiver
 from aiomailbox.connectors.spark.reading import (
@@ -121,7 +121,7 @@ class SparkStreamSource(RowsAsRecords):
         batch_rows: int = 10_000,
         handover_batches: int = 2,
     ) -> None:
-        super().__init__(rows_of(checked_stream(df), records))
+        super().__init__(checked_stream(df), records)
         check_count(batch_rows, "batch_rows")
         check_count(handover_batches, "handover_batches")
         self._trigger = dict(trigger or {})

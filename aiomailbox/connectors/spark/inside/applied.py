@@ -26,6 +26,7 @@ from aiomailbox.connectors.spark.inside.results import (
     DEAD_LETTER_COLUMNS,
     ResultSink,
     dead_letter_origins,
+    dead_letter_rows,
 )
 from aiomailbox.connectors.spark.inside.stage import StageInput, StagePart, run_stage
 from aiomailbox.connectors.spark.inside.wire import WIRE_SCHEMA, JobLevels, RowKind
@@ -304,21 +305,16 @@ class _Output:
     schema: Any
     origins: list[list[Origin]]
 
-    @property
-    def is_dead_letters(self) -> bool:
-        return self.number == _DEAD_LETTERS
-
     def sinks(self) -> list[Transformation]:
         """Return the ends of the output, one for each place that it comes from."""
-        columns = arrow_columns(self.schema)
-        sink = ResultSink(self.number, columns, self.is_dead_letters)
+        sink = ResultSink(self.number, arrow_columns(self.schema))
         return [
             Transformation(
                 f"{self.label}{'' if number == 0 else f' {number + 1}'}",
                 partial(SinkOperator, sink),
                 [origins],
                 follows_input=True,
-                takes_columns=sink.takes_columns,
+                takes_columns=True,
                 # What it refuses that call has made.
                 line=origins[0].transformation.line,
             )
@@ -359,7 +355,7 @@ class Applied:
         self._is_streaming = any(each.df.isStreaming for each in application.inputs)
         found = output_schema(schema, application.origins, self._session)
         self._add(_Output(_RESULT, "result", found, [application.origins]))
-        letters = [[origin] for origin in dead_letter_origins(self._items)]
+        letters = [dead_letter_rows([o]) for o in dead_letter_origins(self._items)]
         if letters:
             columns = spark_schema(DEAD_LETTER_COLUMNS)
             self._add(_Output(_DEAD_LETTERS, "dead letters", columns, letters))

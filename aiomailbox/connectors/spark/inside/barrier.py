@@ -18,7 +18,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,11 @@ from aiomailbox.checkpoint.store import LATEST
 from aiomailbox.clock import SystemClock
 from aiomailbox.connectors.parquet import ParquetSink
 from aiomailbox.connectors.spark.frame_source import InputFrame, input_frame
-from aiomailbox.connectors.spark.inside.applied import check_no_sinks, check_runnable
+from aiomailbox.connectors.spark.inside.applied import (
+    Application,
+    check_no_sinks,
+    check_runnable,
+)
 from aiomailbox.connectors.spark.inside.member import (
     MARKER,
     BarrierPart,
@@ -43,7 +47,7 @@ from aiomailbox.connectors.spark.inside.partitions import BarrierInput, exchange
 from aiomailbox.connectors.spark.inside.results import (
     DEAD_LETTER_COLUMNS,
     dead_letter_origins,
-    plain_letter,
+    dead_letter_rows,
 )
 from aiomailbox.connectors.spark.jobs import (
     JobTag,
@@ -70,7 +74,6 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
 from aiomailbox.operators.sinks.sink import SinkOperator
-from aiomailbox.operators.stateless.operators import MapOperator
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import FixedDelayRestart, NoRestart, RestartStrategy
 from aiomailbox.records.events import OutputTag
@@ -98,33 +101,20 @@ _SOME_WORKER: Final = 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BarrierRun:
+class BarrierRun(Application):
     """A pipeline, and the DataFrames that it runs on.
 
     Attributes:
-        name: The pipeline's name.
-        build_graph: Makes the job graph of outputs.
-        origins: Where the result comes from.
+        parallelism: Subtasks of operators that do not say how many.
         sides: The side outputs that are kept, with their schemas.
-        inputs: The DataFrames.
-        sinks: What ends inside the pipeline, which nothing may.
-        parallelism: Subtasks of operators that do not say how many; None for as many
-            as Spark has slots.
-        config: Settings.
         encrypt: Whether workers encrypt what they say; None if they may be on several
             machines.
         on_snapshot: Called with snapshots of the job; None for nothing.
     """
 
-    name: str
-    build_graph: Callable[[list[Transformation], int], JobGraph]
-    origins: list[Origin]
-    sides: Mapping[OutputTag, Any]
-    inputs: list[InputFrame]
-    sinks: list[Transformation]
-    parallelism: int | None
-    config: JobConfig
-    encrypt: bool | None
+    parallelism: int = 1
+    sides: Mapping[OutputTag, Any] = field(default_factory=dict)
+    encrypt: bool | None = None
     on_snapshot: Callable[[JobSnapshot], object] | None = None
 
 
@@ -139,6 +129,23 @@ def new_exchange_input(
     """
     source = partial(BarrierInput, number)
     return input_frame(df, name, source, records=records, order_by=order_by)
+
+
+def barrier_parallelism(df: Any) -> int:
+    """Return how many subtasks operators have that do not say: as many as Spark has slots.
+
+    Raises:
+        InvalidArgumentError: If Spark does not tell.
+    """
+    slots = _slots(df)
+    if slots is None:
+        raise InvalidArgumentError(
+            "parallelism",
+            "Spark Connect does not report how many tasks can run at a time",
+            "Set it to at most that number: all tasks of a barrier stage run "
+            "at the same time.",
+        )
+    return slots
 
 
 async def run_in_barrier(run: BarrierRun, path: Any, schema: Any) -> Any:
@@ -176,35 +183,24 @@ class _Job:
     """
 
     def __init__(self, run: BarrierRun, target: Path, place: Path, schema: Any) -> None:
-        self._run = run
+        self._run, self._target, self._place = run, target, place
         df = run.inputs[0].df
         check_no_sinks(run.sinks)
         check_runnable(run.origins, BarrierInput, len(run.inputs))
         self.schema: Any = output_schema(schema, run.origins, df.sparkSession)
         results = _output("results", target, self.schema, run.origins)
         outputs = {target: results, **_other_outputs(run, target)}
-        slots = _slots(df)
-        parallelism = run.parallelism or slots
-        if parallelism is None:
-            raise InvalidArgumentError(
-                "parallelism",
-                "Spark Connect does not report how many tasks can run at a time",
-                "Set it to at most that number: all tasks of a barrier stage run "
-                "at the same time.",
-            )
-        self._workers = _widest(results, parallelism)
-        _check_slots(results, self._workers, slots)
+        self._workers = _widest(results, run.parallelism)
+        _check_slots(results, self._workers, _slots(df))
         for each in run.inputs:
             each.transformation.parallelism = self._workers
         self._restart: RestartStrategy = (
             _RESTART if run.config.restart is None else run.config.restart
         )
-        self._target = target
         self._first = run.config.restore_from
-        self._config = _config(run, place)
-        self._graph = run.build_graph([*outputs.values()], parallelism)
+        self._config = _config(run.config, place)
+        self._graph = run.build_graph([*outputs.values()])
         _check_groups(self._graph)
-        self._place = place
         encrypt = run.encrypt
         if encrypt is None:
             encrypt = not is_one_process(df.sparkSession)
@@ -354,16 +350,10 @@ def _other_outputs(run: BarrierRun, target: Path) -> dict[Path, Transformation]:
         origins = [Origin(item, None, tag) for item in items]
         path = _beside(target, tag.id)
         outputs[path] = _output(f"side output {tag.id!r}", path, schema, origins)
-    letters = dead_letter_origins(items)
-    if letters:
-        plain = Transformation(
-            "dead letters as rows",
-            partial(MapOperator, plain_letter),
-            [letters],
-            follows_input=True,
-        )
+    if letters := dead_letter_origins(items):
         path, schema = _beside(target, _LETTERS), spark_schema(DEAD_LETTER_COLUMNS)
-        outputs[path] = _output("dead letters", path, schema, [Origin(plain)])
+        rows = dead_letter_rows(letters)
+        outputs[path] = _output("dead letters", path, schema, rows)
     return outputs
 
 
@@ -447,9 +437,8 @@ def _target(path: Any) -> Path:
     return Path(text).absolute()
 
 
-def _config(run: BarrierRun, place: Path) -> JobConfig:
+def _config(config: JobConfig, place: Path) -> JobConfig:
     """Return the settings of the job inside: the driver starts it again."""
-    config = run.config
     settings = config.checkpoints or CheckpointConfig(_INTERVAL)
     if settings.directory is None:
         settings = replace(settings, directory=str(place / "checkpoints"))

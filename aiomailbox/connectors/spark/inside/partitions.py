@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.frame_checks import CHECK, row_check, wrapped
-from aiomailbox.connectors.spark.frame_source import BatchRuns, FrameRows, FrameSource
+from aiomailbox.connectors.spark.frame_source import BatchRuns, FrameSource
 from aiomailbox.connectors.spark.reader import Receiver
 from aiomailbox.connectors.spark.reading import Chunk, ReadItem
 from aiomailbox.errors import (
@@ -88,11 +88,13 @@ class BarrierInput(FrameSource):
 
     Args:
         number: Which input of the pipeline.
-        rows: What its rows become.
+        schema: The DataFrame's.
+        records: What a record is.
+        order: What each partition is sorted by.
     """
 
-    def __init__(self, number: int, rows: FrameRows) -> None:
-        super().__init__(rows)
+    def __init__(self, number: int, schema: Any, records: Any, order: str) -> None:
+        super().__init__(schema, records, order)
         self.number = number
         self._feed: PartitionFeed | None = None
 

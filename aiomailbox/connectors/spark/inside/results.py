@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +19,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter, ErrorAction, OnError
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
+from aiomailbox.operators.stateless.operators import MapOperator
 from aiomailbox.records.events import OutputTag
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
@@ -36,22 +37,15 @@ class ResultSink:
     Attributes:
         output: The output's number.
         columns: Its schema.
-        dead_letters: Whether its records are `DeadLetter`s, which get columns of ours.
     """
 
     output: int
     columns: pa.Schema
-    dead_letters: bool = False
-
-    @property
-    def takes_columns(self) -> bool:
-        """Whether runs may be columns: dead letters are objects."""
-        return not self.dead_letters
+    takes_columns = True
 
     def create_writer(self, context: RuntimeContext) -> SinkWriter:
         """Create the writer of one task."""
-        convert = plain_letter if self.dead_letters else None
-        return _ResultWriter(self, context.handover(RESULTS), context.clock, convert)
+        return _ResultWriter(self, context.handover(RESULTS), context.clock)
 
     def create_committer(self, context: CommitterContext) -> Committer | None:
         """Nothing to commit: Spark keeps the rows of tasks that succeeded."""
@@ -65,7 +59,6 @@ class _ResultWriter(ImmediateWriter):
         sink: The end that it is of.
         results: Where they go: the stage's task, which has room or not, and takes them.
         clock: Says how long few results have waited.
-        convert: Makes rows of them; None if they are some.
 
     Attributes:
         accepts: Available while there is room.
@@ -73,18 +66,11 @@ class _ResultWriter(ImmediateWriter):
 
     keeps_nothing = False
 
-    def __init__(
-        self,
-        sink: ResultSink,
-        results: Any,
-        clock: Clock,
-        convert: Callable[[Any], Any] | None,
-    ) -> None:
+    def __init__(self, sink: ResultSink, results: Any, clock: Clock) -> None:
         self.accepts: Availability = results.room
         self._output = sink.output
         self._results = results
         self._clock = clock
-        self._convert = convert
         self._maker = BatchMaker(sink.columns, needs_columns=True)
         self._columns = sink.columns
         self._values: list[Any] = []
@@ -96,11 +82,7 @@ class _ResultWriter(ImmediateWriter):
             self._flush()
             self._offer(run)
             return None
-        values = run.values
-        convert = self._convert
-        if convert is not None:
-            values = [convert(value) for value in values]
-        self._values += values
+        self._values += run.values
         if len(self._values) >= RUN_LENGTH_MAX or self._is_awaited():
             self._flush()
         return None
@@ -151,8 +133,21 @@ def dead_letter_origins(items: list[Transformation]) -> list[Origin]:
     return [Origin(item, None, tag) for item in items for tag in _tags(item)]
 
 
-def plain_letter(letter: DeadLetter) -> dict[str, Any]:
-    """Return a dead letter as a row of `DEAD_LETTER_COLUMNS`."""
+def dead_letter_rows(letters: list[Origin]) -> list[Origin]:
+    """Return dead letters as rows of `DEAD_LETTER_COLUMNS`."""
+    return [
+        Origin(
+            Transformation(
+                "dead letters as rows",
+                partial(MapOperator, _plain),
+                [letters],
+                follows_input=True,
+            )
+        )
+    ]
+
+
+def _plain(letter: DeadLetter) -> dict[str, Any]:
     return {
         "record": _as_text(letter.record),
         "timestamp_ms": letter.timestamp,

@@ -16,12 +16,10 @@ from pyspark.sql.types import LongType, StructField, StructType
 import aiomailbox as am
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream
-from aiomailbox.columnar.forms import NamedTupleForm
-from aiomailbox.connectors.spark.frame_source import FrameRows, frame_operator
+from aiomailbox.connectors.spark.frame_source import frame_operator
 from aiomailbox.connectors.spark.inside.results import ResultSink
 from aiomailbox.connectors.spark.inside.stage import StageInput, StagePart, run_stage
 from aiomailbox.connectors.spark.inside.wire import JobLevels
-from aiomailbox.connectors.spark.types import special_columns
 from aiomailbox.graph.transformation import Origin, Transformation
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.runtime.peers.placement import Placement
@@ -63,8 +61,7 @@ class StageRuns:
     ) -> None:
         self._journal = journal
         schema = StructType([StructField("id", LongType())])
-        rows = FrameRows(NamedTupleForm(), partial(special_columns, schema), ["id"])
-        item = frame_operator("df", StageInput(rows))
+        item = frame_operator("df", StageInput(schema, "namedtuple"))
         definition = JobDefinition(PARALLELISM, None, config=am.JobConfig())
         stream: DataStream[Any] = DataStream(definition, [Origin(item)])
         sink = partial(SinkOperator, ResultSink(0, columns))

@@ -1,4 +1,4 @@
-"""Pipelines inside Spark's workers give what they give embedded."""
+"""Pipelines inside Spark's workers: what they give, refuse and explain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -22,6 +22,13 @@ from aiomailbox.errors import (
     UsageError,
     WrongTypeError,
 )
+from tests.connectors.spark.inside.pipelines import (
+    Pair,
+    enriched,
+    joined,
+    stateless,
+    windowed,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -29,127 +36,26 @@ FAILED = am.OutputTag("failed")
 LATE = am.OutputTag("late")
 
 
-class Doubled(NamedTuple):
-    """What some pipelines return, so that they need no schema."""
-
-    id: int
-    twice: int
-
-
-@am.pipeline
-def doubled(rows: Any) -> Any:
-    """Stateless."""
-    return rows.map(lambda row: Doubled(row.id, 2 * row.id)).filter(
-        lambda row: row.id % 3 != 0
-    )
-
-
-@am.pipeline
-def enriched(rows: Any) -> Any:
-    """Asynchronous calls."""
-
-    async def look_up(row: Any) -> Doubled:
-        await asyncio.sleep(0.001)
-        return Doubled(row.id, 2 * row.id)
-
-    return rows.map_async(look_up, concurrency=64)
-
-
-@am.pipeline
-def summed(rows: Any) -> Any:
-    """A running sum per key: the last of each key is what all orders agree on."""
-    return (
-        rows.map(lambda row: (row.id % 7, row.id))
-        .key_by(lambda pair: pair[0])
-        .reduce(lambda one, other: (one[0], one[1] + other[1]))
-        .map(lambda pair: Doubled(pair[0], pair[1]))
-    )
-
-
 def by_id() -> Any:
     strategy = am.WatermarkStrategy.for_bounded_out_of_orderness(am.seconds(1))
     return strategy.with_timestamp_assigner(lambda row: row.id * 10)
 
 
-@am.pipeline
-def windowed(rows: Any) -> Any:
-    """Event-time windows."""
-    return (
-        rows.assign_timestamps_and_watermarks(by_id())
-        .key_by(lambda row: row.id % 7)
-        .window(am.TumblingEventTimeWindows.of(am.seconds(2)))
-        .reduce(lambda one, other: one if one.id > other.id else other)
-        .map(lambda row: Doubled(row.id, row.id))
-    )
-
-
-@am.pipeline
-def joined(left: Any, right: Any) -> Any:
-    """An interval join of two DataFrames."""
-    left = left.assign_timestamps_and_watermarks(by_id()).key_by(lambda row: row.id % 5)
-    right = right.assign_timestamps_and_watermarks(by_id())
-    return (
-        left.interval_join(right.key_by(lambda row: row.id % 5))
-        .between(am.millis(-20), am.millis(60))
-        .process(lambda one, other: Doubled(one.id, other.id))
-    )
-
-
-def embedded(pipeline: Any, **frames: Any) -> Counter[Any]:
-    """Run a pipeline on one loop over the rows of DataFrames."""
-    env = am.StreamExecutionEnvironment(parallelism=2)
-    streams = {
-        name: env.from_collection(frame.collect()) for name, frame in frames.items()
-    }
-    return Counter(am.run(pipeline(*streams.values()).collect()))
-
-
 def rows_of(frame: Any) -> Counter[Any]:
-    return Counter(Doubled(*row) for row in frame.collect())
-
-
-@pytest.mark.parametrize("pipeline", [doubled, enriched, windowed])
-def test_a_pipeline_inside_spark_gives_what_it_gives_embedded(
-    spark: Any, pipeline: Any
-) -> None:
-    df = spark.range(0, 3000, numPartitions=3)
-    applied = pipeline.apply_to(df, schema=Doubled, order_by="id")
-    assert rows_of(applied.result) == embedded(pipeline, df=df)
-
-
-def test_a_keyed_reduce_ends_with_what_it_ends_with_embedded(spark: Any) -> None:
-    df = spark.range(0, 3000, numPartitions=3)
-    found = rows_of(summed.apply_to(df, schema=Doubled).result)
-    expected = embedded(summed, df=df)
-    assert sum(found.values()) == sum(expected.values()) == 3000
-
-    def last(counts: Counter[Any]) -> dict[int, int]:
-        return {key: max(c.twice for c in counts if c.id == key) for key in range(7)}
-
-    assert last(found) == last(expected)
-
-
-def test_two_dataframes_are_joined_as_two_streams_are(spark: Any) -> None:
-    left = spark.range(0, 1000, numPartitions=2)
-    right = spark.range(0, 1000, 3, numPartitions=3)
-    # More subtasks than Spark has cores, so that each has to be met.
-    applied = joined.apply_to(
-        left=left, right=right, schema=Doubled, order_by="id", parallelism=5
-    )
-    assert rows_of(applied.result) == embedded(joined, left=left, right=right)
+    return Counter(Pair(*row) for row in frame.collect())
 
 
 def test_partitions_without_rows_and_a_dataframe_without_any_give_nothing(
     spark: Any,
 ) -> None:
     sparse = spark.range(0, 3, numPartitions=3).repartition(8, "id")
-    assert sum(rows_of(windowed.apply_to(sparse, schema=Doubled).result).values()) == 3
+    assert sum(rows_of(windowed.apply_to(sparse, schema=Pair).result).values()) == 3
     for nothing in (
         sparse.where("id > 100"),
         spark.createDataFrame([], "id long"),
     ):
-        assert windowed.apply_to(nothing, schema=Doubled).result.collect() == []
-        assert doubled.apply_to(nothing, schema=Doubled).result.collect() == []
+        assert windowed.apply_to(nothing, schema=Pair).result.collect() == []
+        assert stateless.apply_to(nothing, schema=Pair).result.collect() == []
 
 
 COUNTED = "start long, n long"
@@ -246,23 +152,23 @@ def test_rows_without_columns_are_rows(spark: Any) -> None:
 
     @am.pipeline
     def numbered(rows: Any) -> Any:
-        return rows.map(lambda row: Doubled(len(row), 1))
+        return rows.map(lambda row: Pair(len(row), 1))
 
-    assert rows_of(numbered.apply_to(df, schema=Doubled).result) == {Doubled(0, 1): 5}
+    assert rows_of(numbered.apply_to(df, schema=Pair).result) == {Pair(0, 1): 5}
 
     @am.pipeline
     def sizes(batches: Any) -> Any:
-        return batches.map(lambda batch: Doubled(batch.num_columns, batch.num_rows))
+        return batches.map(lambda batch: Pair(batch.num_columns, batch.num_rows))
 
-    applied = sizes.apply_to(df, schema=Doubled, records="batch")
+    applied = sizes.apply_to(df, schema=Pair, records="batch")
     assert {row.id for row in applied.result.collect()} == {0}
-    assert sum(row.twice for row in applied.result.collect()) == 5
+    assert sum(row.value for row in applied.result.collect()) == 5
 
 
 def test_a_join_with_a_dataframe_without_partitions_gives_nothing(spark: Any) -> None:
     left = spark.range(0, 100, numPartitions=2)
     right = spark.createDataFrame(spark.sparkContext.emptyRDD(), "id long")
-    applied = joined.apply_to(left=left, right=right, schema=Doubled)
+    applied = joined.apply_to(left=left, right=right, schema=Pair)
     assert applied.result.collect() == []
 
 
@@ -294,11 +200,11 @@ def test_a_limit_ends_the_pipeline_early(spark: Any, tmp_path: Path) -> None:
 def test_workers_are_used_again(spark: Any) -> None:
     @am.pipeline
     def workers(rows: Any) -> Any:
-        return rows.map(lambda row: Doubled(row.id, os.getpid()))
+        return rows.map(lambda row: Pair(row.id, os.getpid()))
 
     df = spark.range(0, 4, numPartitions=2)
     seen = [
-        {row.twice for row in workers.apply_to(df, schema=Doubled).result.collect()}
+        {row.value for row in workers.apply_to(df, schema=Pair).result.collect()}
         for _ in range(3)
     ]
     assert seen[1] & seen[2]
@@ -310,10 +216,10 @@ def test_calls_in_flight_go_on_while_spark_is_busy(spark: Any, tmp_path: Path) -
 
     @am.pipeline
     def calls(rows: Any) -> Any:
-        async def call(row: Any) -> Doubled:
+        async def call(row: Any) -> Pair:
             await asyncio.sleep(0.1)
             Path(ended, str(row.id)).touch()
-            return Doubled(row.id, 0)
+            return Pair(row.id, 0)
 
         return rows.map_async(call, concurrency=50)
 
@@ -329,7 +235,7 @@ def test_calls_in_flight_go_on_while_spark_is_busy(spark: Any, tmp_path: Path) -
             yield batch
 
     df = spark.range(0, 400, numPartitions=1)
-    result = calls.apply_to(df, schema=Doubled).result
+    result = calls.apply_to(df, schema=Pair).result
     assert len(result.mapInArrow(dawdle, result.schema).collect()) == 400
 
 
@@ -337,13 +243,13 @@ def test_calls_in_flight_go_on_while_spark_is_busy(spark: Any, tmp_path: Path) -
 def test_an_error_names_operator_line_and_record(spark: Any, tmp_path: Path) -> None:
     @am.pipeline
     def failing(rows: Any) -> Any:
-        def divide(row: Any) -> Doubled:
-            return Doubled(row.id, 1 // (row.id - 77))
+        def divide(row: Any) -> Pair:
+            return Pair(row.id, 1 // (row.id - 77))
 
         return rows.map(divide).uid("division")
 
     df = spark.range(0, 100, numPartitions=2)
-    applied = failing.apply_to(df, schema=Doubled)
+    applied = failing.apply_to(df, schema=Pair)
     for run in (
         applied.result.collect,
         lambda: applied.materialize(str(tmp_path / "never")),
@@ -381,8 +287,8 @@ def test_outputs_are_dataframes_and_a_materialized_pipeline_has_run_once(
         )
 
     df = spark.range(0, 50, numPartitions=2)
-    applied = three_ways.apply_to(df, schema=Doubled, order_by="id")
-    assert applied.side(LATE, schema="id long, twice long").columns == ["id", "twice"]
+    applied = three_ways.apply_to(df, schema=Pair, order_by="id")
+    assert applied.side(LATE, schema="id long, value long").columns == ["id", "value"]
     assert list(calls.iterdir()) == []
     kept_outputs = applied.materialize(tmp_path / "out")
     assert len(list(calls.iterdir())) == 50
@@ -391,7 +297,7 @@ def test_outputs_are_dataframes_and_a_materialized_pipeline_has_run_once(
     sides = rows_of(kept_outputs.side(LATE))
     assert len(list(calls.iterdir())) == 50
     assert sorted(row.id for row in results) == [n for n in range(50) if n % 10]
-    assert {row.twice for row in sides} == {-1}
+    assert {row.value for row in sides} == {-1}
     assert sorted(row.id for row in sides) == [n for n in range(50) if n % 10 == 5]
     assert sorted(letter.record for letter in letters)[:2] == ['{"id":0}', '{"id":10}']
     assert {letter.uid for letter in letters} == {"check"}
@@ -414,8 +320,8 @@ class Sides(am.KeyedProcessFunction):
 
     def process_element(self, row: Any, context: Any, out: Any) -> None:
         if row.id % 10 == 5:
-            context.output(LATE, Doubled(row.id, -1))
-        out.collect(Doubled(row.id, row.id))
+            context.output(LATE, Pair(row.id, -1))
+        out.collect(Pair(row.id, row.id))
 
 
 @pytest.mark.usefixtures("no_job")
@@ -458,15 +364,15 @@ def test_what_cannot_run_over_a_shuffle_is_refused_before_a_job(spark: Any) -> N
     ):
         am.pipeline(lambda rows: rows.map(lambda row: row)).apply_to(df)
     declared = am.pipeline(
-        lambda rows: rows.map(lambda row: Doubled(row.id, 0), output_type=Doubled)
+        lambda rows: rows.map(lambda row: Pair(row.id, 0), output_type=Pair)
     )
-    with pytest.raises(InvalidArgumentError, match=r"\['id'\].*Doubled.*'twice'"):
+    with pytest.raises(InvalidArgumentError, match=r"\['id'\].*Pair.*'value'"):
         declared.apply_to(df, schema="id long")
     with pytest.raises(UnsupportedColumnError, match="exists twice"):
         twice = df.selectExpr("id", "id + 1 as id")
-        doubled.apply_to(twice, schema=Doubled)
+        stateless.apply_to(twice, schema=Pair)
     with pytest.raises(WrongTypeError, match="not a Spark DataFrame"):
-        doubled.apply_to([1, 2], schema="id long")
+        stateless.apply_to([1, 2], schema="id long")
     assert spark.sparkContext.statusTracker().getJobIdsForGroup(None) == before
 
 
@@ -536,8 +442,8 @@ def test_explain_says_how_calls_are_divided_over_tasks_and_what_limits_them(
 ) -> None:
     @am.pipeline
     def limited(rows: Any) -> Any:
-        async def call(row: Any) -> Doubled:
-            return Doubled(row.id, 0)
+        async def call(row: Any) -> Pair:
+            return Pair(row.id, 0)
 
         mine = am.RateLimit(5, per=1.0, per_task=True)
         ours = am.RateLimit(10, per=1.0, name="service")
@@ -545,7 +451,7 @@ def test_explain_says_how_calls_are_divided_over_tasks_and_what_limits_them(
         second = first.key_by("id").map_async(call, concurrency=1, limit=mine)
         return second.name("second").map_async(call, concurrency=6).name("third")
 
-    text = limited.apply_to(spark.range(10), schema=Doubled).explain()
+    text = limited.apply_to(spark.range(10), schema=Pair).explain()
     assert (
         "'first' has up to 3 or 4 calls in flight in each task: concurrency=7 is "
         "divided over 2 subtasks." in text
@@ -559,24 +465,22 @@ def test_explain_says_how_calls_are_divided_over_tasks_and_what_limits_them(
 
 def test_explain_says_what_runs_where_and_what_is_not_certain(spark: Any) -> None:
     df = spark.range(0, 10)
-    text = windowed.apply_to(df, schema=Doubled).explain()
+    text = windowed.apply_to(df, schema=Pair).explain()
     assert "stage 2: 2 partitions" in text
     assert "no order within a partition" in text
-    assert (
-        "no order" not in windowed.apply_to(df, schema=Doubled, order_by="id").explain()
-    )
-    text = enriched.apply_to(df, schema=Doubled).explain()
+    assert "no order" not in windowed.apply_to(df, schema=Pair, order_by="id").explain()
+    text = enriched.apply_to(df, schema=Pair).explain()
     assert "calls again" in text
     assert "order in which calls end" not in text
 
     @am.pipeline
     def keys_at_once(rows: Any) -> Any:
         async def look_up(row: Any, context: Any, out: Any) -> None:
-            out.collect(Doubled(row.id, 0))
+            out.collect(Pair(row.id, 0))
 
         return rows.key_by("id").process_async(look_up)
 
-    text = keys_at_once.apply_to(df, schema=Doubled).explain()
+    text = keys_at_once.apply_to(df, schema=Pair).explain()
     assert "order in which calls end" in text
 
 
@@ -587,9 +491,9 @@ def paying(place: Path) -> Any:
 
     @am.pipeline
     def pipeline(rows: Any) -> Any:
-        async def pay(row: Any) -> Doubled:
+        async def pay(row: Any) -> Pair:
             Path(calls, f"{row.id}-{os.urandom(4).hex()}").touch()
-            return Doubled(row.id, 2 * row.id)
+            return Pair(row.id, 2 * row.id)
 
         def refuse_once(paid: Any) -> Any:
             if paid.id == 399 and not Path(calls, "refused").exists():
@@ -613,22 +517,18 @@ def test_calls_in_a_journal_are_made_once_in_all_actions_and_programs(
 ) -> None:
     df = spark.range(0, 400, numPartitions=2)
     journal = tmp_path / "journal"
-    applied = paying(tmp_path).apply_to(df, schema=Doubled, journal=journal)
+    applied = paying(tmp_path).apply_to(df, schema=Pair, journal=journal)
     with pytest.raises(Exception, match="try again"):
         applied.result.collect()
     assert len(calls_made(tmp_path)) > 150
-    expected = {Doubled(n, 2 * n): 1 for n in range(400)}
+    expected = {Pair(n, 2 * n): 1 for n in range(400)}
     assert rows_of(applied.result) == expected
     assert rows_of(applied.result.repartition(3)) == expected
-    again = paying(tmp_path).apply_to(
-        df.repartition(5), schema=Doubled, journal=journal
-    )
+    again = paying(tmp_path).apply_to(df.repartition(5), schema=Pair, journal=journal)
     assert rows_of(again.result) == expected
     assert calls_made(tmp_path) == [*range(400)]
     config = am.JobConfig(job_id="another run")
-    other = paying(tmp_path).apply_to(
-        df, schema=Doubled, journal=journal, config=config
-    )
+    other = paying(tmp_path).apply_to(df, schema=Pair, journal=journal, config=config)
     assert rows_of(other.result) == expected
     assert len(calls_made(tmp_path)) == 800
 
@@ -638,22 +538,22 @@ def test_a_journal_without_a_place_and_a_place_without_a_journal_are_refused(
 ) -> None:
     df = spark.range(0, 4)
     with pytest.raises(UsageError, match="journal=PATH"):
-        paying(tmp_path).apply_to(df, schema=Doubled)
+        paying(tmp_path).apply_to(df, schema=Pair)
     with pytest.raises(InvalidArgumentError, match="journal=True"):
-        enriched.apply_to(df, schema=Doubled, journal=tmp_path)
+        enriched.apply_to(df, schema=Pair, journal=tmp_path)
     with pytest.raises(InvalidArgumentError, match="is a URL"):
-        paying(tmp_path).apply_to(df, schema=Doubled, journal="s3://bucket/journal")
-    text = paying(tmp_path).apply_to(df, schema=Doubled, journal=tmp_path).explain()
+        paying(tmp_path).apply_to(df, schema=Pair, journal="s3://bucket/journal")
+    text = paying(tmp_path).apply_to(df, schema=Pair, journal=tmp_path).explain()
     assert "calls again" not in text
 
 
 def test_an_output_has_the_schema_of_its_declared_class(spark: Any) -> None:
     @am.pipeline
     def declared(rows: Any) -> Any:
-        return rows.map(lambda row: Doubled(row.id, 0), output_type=Doubled)
+        return rows.map(lambda row: Pair(row.id, 0), output_type=Pair)
 
     applied = declared.apply_to(spark.range(3))
-    assert applied.result.dtypes == [("id", "bigint"), ("twice", "bigint")]
+    assert applied.result.dtypes == [("id", "bigint"), ("value", "bigint")]
     assert applied.result.count() == 3
 
 
@@ -663,16 +563,16 @@ def test_a_rate_limit_holds_over_all_workers(spark: Any, tmp_path: Path) -> None
 
     @am.pipeline
     def limited(rows: Any) -> Any:
-        async def call(row: Any) -> Doubled:
+        async def call(row: Any) -> Pair:
             import time
 
             Path(calls, f"{time.monotonic():.6f}-{row.id}").touch()
-            return Doubled(row.id, os.getpid())
+            return Pair(row.id, os.getpid())
 
         return rows.map_async(call, concurrency=50, limit=limit)
 
     df = spark.range(0, 60, numPartitions=2)
-    rows = limited.apply_to(df, schema=Doubled).result.collect()
+    rows = limited.apply_to(df, schema=Pair).result.collect()
     assert len(rows) == 60
     times = sorted(float(name.partition("-")[0]) for name in os.listdir(calls))
     for first, last in zip(times, times[10:], strict=False):
@@ -682,11 +582,11 @@ def test_a_rate_limit_holds_over_all_workers(spark: Any, tmp_path: Path) -> None
 def test_a_limit_per_task_asks_nobody(spark: Any) -> None:
     @am.pipeline
     def limited(rows: Any) -> Any:
-        async def call(row: Any) -> Doubled:
-            return Doubled(row.id, 0)
+        async def call(row: Any) -> Pair:
+            return Pair(row.id, 0)
 
         limit = am.RateLimit(1000, per=1.0, per_task=True)
         return rows.map_async(call, limit=limit)
 
     df = spark.range(0, 60, numPartitions=2)
-    assert limited.apply_to(df, schema=Doubled).result.count() == 60
+    assert limited.apply_to(df, schema=Pair).result.count() == 60

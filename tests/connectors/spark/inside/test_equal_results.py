@@ -34,18 +34,27 @@ def on_loops(pipeline: Any, count: int, deployment: Any) -> Counter[Any]:
     return Counter(tuple(row) for row in am.run(pipeline(*streams).collect()))
 
 
-def in_spark(spark: Any, pipeline: Any, count: int, partitions: int) -> Counter[Any]:
-    df = spark.range(0, ROWS, 1, partitions)
-    frames = {"df": df} if count == 1 else {"left": df, "right": df}
-    applied = pipeline.apply_to(**frames, schema=Pair, order_by="id")
+def frames_of(spark: Any, count: int, partitions: int) -> dict[str, Any]:
+    """Return the DataFrames by name, each of another number of partitions."""
+    names = ["df"] if count == 1 else ["left", "right"]
+    return {
+        name: spark.range(0, ROWS, 1, partitions - number)
+        for number, name in enumerate(names)
+    }
+
+
+def in_spark(
+    spark: Any, pipeline: Any, count: int, partitions: int, **options: Any
+) -> Counter[Any]:
+    given: dict[str, Any] = {**frames_of(spark, count, partitions), **options}
+    applied = pipeline.apply_to(schema=Pair, order_by="id", **given)
     return Counter(tuple(row) for row in applied.result.collect())
 
 
 def in_barrier(
     spark: Any, pipeline: Any, count: int, partitions: int, path: Path
 ) -> Counter[Any]:
-    df = spark.range(0, ROWS, 1, partitions)
-    frames = {"df": df} if count == 1 else {"left": df, "right": df}
+    frames = frames_of(spark, count, partitions)
     run = pipeline.run_on(path=path, **frames, schema=Pair, order_by="id")
     return Counter(tuple(row) for row in am.run(run).collect())
 
@@ -58,7 +67,8 @@ def test_a_pipeline_gives_the_same_wherever_it_runs(
     embedded = on_loops(pipeline, count, None)
     assert embedded
     assert on_loops(pipeline, count, am.Processes(2)) == embedded
-    assert in_spark(spark, pipeline, count, 3) == embedded
+    # More subtasks than Spark has cores, so that each has to be met.
+    assert in_spark(spark, pipeline, count, 3, parallelism=3) == embedded
     assert in_barrier(spark, pipeline, count, 3, tmp_path / "out") == embedded
 
 
