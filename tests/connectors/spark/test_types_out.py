@@ -75,26 +75,26 @@ def by_parquet(spark: Any, df: Any, place: Path, what: Any = as_it_was) -> Any:
     return spark.read.parquet(str(place / "out"))
 
 
-@pytest.mark.parametrize(
-    ("way", "kind"),
-    [
-        (way, kind)
-        for way in (by_apply_to, by_to_spark, by_parquet)
-        for kind in TYPES
-        if way is not by_parquet or kind not in NOT_IN_PARQUET
-    ],
-)
-def test_values_leave_as_they_came(
-    spark: Any, tmp_path: Path, way: Way, kind: str
-) -> None:
-    df = spark.range(3, numPartitions=1).selectExpr("id", f"{TYPES[kind]} AS value")
-    assert df.schema["value"].dataType.simpleString() == kind
+WAYS: tuple[Way, ...] = (by_apply_to, by_to_spark, by_parquet)
+
+
+def types_of(df: Any, kinds: dict[str, str]) -> dict[str, str]:
+    return {name: df.schema[name].dataType.simpleString() for name in kinds}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_values_leave_as_they_came(spark: Any, tmp_path: Path, way: Way) -> None:
+    left_out = NOT_IN_PARQUET if way is by_parquet else set()
+    kinds = {f"c{n}": kind for n, kind in enumerate(TYPES) if kind not in left_out}
+    columns = [f"{TYPES[kind]} AS {name}" for name, kind in kinds.items()]
+    df = spark.range(3, numPartitions=1).selectExpr("id", "id AS value", *columns)
+    assert types_of(df, kinds) == kinds
     found = way(spark, df, tmp_path)
-    assert found.schema["value"].dataType.simpleString() == kind
-    rows = [(row.id, plain(row.value)) for row in found.collect()]
-    assert sorted(rows, key=lambda row: row[0]) == [
-        (row.id, plain(row.value)) for row in df.collect()
-    ]
+    assert types_of(found, kinds) == kinds
+    rows = sorted(found.collect(), key=lambda row: row.id)
+    for left, came in zip(rows, df.collect(), strict=True):
+        for name, kind in kinds.items():
+            assert plain(left[name]) == plain(came[name]), kind
 
 
 def plain(value: Any) -> Any:
@@ -107,9 +107,6 @@ def plain(value: Any) -> Any:
         return tuple(plain(each) for each in value)
     kinds = ("VariantVal", "Geometry")
     return str(value) if type(value).__name__ in kinds else value
-
-
-WAYS: tuple[Way, ...] = (by_apply_to, by_to_spark, by_parquet)
 
 
 @pytest.mark.parametrize("way", WAYS)
