@@ -522,7 +522,7 @@ class _Extreme:
 
     def look(self, warn: Callable[..., Any], record: Any) -> None:
         """Warn if the first value is text that may be meant as a number."""
-        warn_of_ranks(warn, repr(self), self._read(record))
+        warn_of_ranks(warn, self, self._read, self._read(record))
 
 
 # Whether a record takes the place of the one that is kept, by their values.

@@ -17,7 +17,7 @@ from aiomailbox.graph.regions import watermark_makers
 from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.operator import OpenCalls
-from aiomailbox.operators.core.user_code import shortened
+from aiomailbox.operators.core.user_code import is_users, shortened
 from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.views import PendingCheckpoint, TaskView
 from aiomailbox.task.stream_task import TaskState
@@ -325,6 +325,12 @@ _LINES_MAX: Final = 120
 _LINE_MAX: Final = 300
 
 
+_OF_ITS_OWN_JOB: Final = (
+    "look at what the function waits for there: if that is its own job, such as room in "
+    "the inbox that the job reads, it waits for ever, and a task of its own is to wait"
+)
+
+
 class WatchedJob(Protocol):
     """The job, as its watch sees it."""
 
@@ -457,6 +463,10 @@ class StuckWatch:
                 )
 
     def _write(self, what: str, names: Sequence[str], **facts: Any) -> None:
+        views = self._job.views(with_stacks=True)
+        lines = waiting_lines(view for view in views if view.name in names)
+        if lines:
+            facts |= {"lines": lines[:_NAMED_MAX], "remedy": _OF_ITS_OWN_JOB}
         self._log.warning(
             what,
             tasks=list(names[:_NAMED_MAX]),
@@ -464,6 +474,24 @@ class StuckWatch:
             **facts,
             await_tree=_cut(self._job.await_tree(names)),
         )
+
+
+def waiting_lines(views: Iterable[TaskView]) -> list[str]:
+    """Return the users' lines at which tasks, and calls of their operators, wait.
+
+    Args:
+        views: The tasks, with their stacks.
+    """
+    lines: dict[str, None] = {}
+    for view in views:
+        frames = [text for text in view.stack if text.startswith("in ")]
+        places = [text.rpartition(" (")[2].removesuffix(")") for text in frames]
+        # The innermost one: what follows is what it waits in.
+        lines |= dict.fromkeys([place for place in places if is_users(place)][-1:])
+        for operator in view.operators:
+            oldest = () if operator.calls is None else operator.calls.oldest
+            lines |= dict.fromkeys(call.line for call in oldest if call.line)
+    return list(lines)
 
 
 def _cut(text: str) -> str:

@@ -44,6 +44,10 @@ async def undecided(word: str) -> Any:
     return is_tea
 
 
+async def started(word: str) -> Any:
+    return asyncio.ensure_future(asyncio.sleep(0, word))
+
+
 def pairs(word: Any) -> Any:
     return zip(word, word, strict=True)
 
@@ -59,6 +63,8 @@ UNMADE: list[tuple[Callable[[Any], Any], str]] = [
     (lambda s: s.filter(undecided), "the function is_tea"),
     (lambda s: s.filter(lambda w: is_tea, run_in="thread"), "the function is_tea"),
     (lambda s: s.map(pairs), "a zip"),
+    (lambda s: s.map(started), "a Task, which is to be awaited"),
+    (lambda s: s.map_async(started), "Await it inside the function"),
     (lambda s: s.flat_map(lambda w: [w.upper]), "the method upper"),
     (lambda s: s.key_by(len).reduce(lambda a, b: a.upper), "the method upper"),
     (

@@ -97,6 +97,7 @@ class Told:
 Program = Callable[[Told], Awaitable[None]]
 PROGRAMS: dict[str, Program] = {}
 OF_REAL_TIME = {
+    "a function waits for room in the inbox that its own job reads",
     "a job makes no progress",
     "a barrier does not come through",
     "a silent source holds event time back",
@@ -1116,6 +1117,23 @@ async def _stuck(told: Told) -> None:
     async with env.start("job") as job:
         await told.until_logged("tasks make no progress")
         await job.cancel()
+
+
+@line("a function waits for room in the inbox that its own job reads")
+async def _own_inbox(told: Told) -> None:
+    inbox: am.Inbox[int] = am.Inbox(size=1)
+
+    async def put_more(number: int) -> None:
+        for more in range(number):
+            await inbox.put(more)
+
+    env = new_env(config=am.JobConfig(stuck_after=am.seconds(0.3)))
+    env.from_source(inbox).sink_to(put_more)
+    async with env.start("job") as job:
+        await inbox.put(9)
+        await told.until_logged("tasks make no progress")
+        await job.cancel()
+    assert f"lines=['{__file__}:{put_more.__code__.co_firstlineno + 2}']" in told.log()
 
 
 @line("a silent source holds event time back")

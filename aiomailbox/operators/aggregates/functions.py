@@ -186,16 +186,25 @@ def is_number_text(value: object) -> bool:
     return False
 
 
-def warn_of_ranks(warn: Callable[..., Any], ranks_by: str, rank: object) -> None:
+def warn_of_ranks(
+    warn: Callable[..., Any], aggregate: object, by: Any, rank: object
+) -> None:
     """Warn if records are ranked by text that is written like a number.
 
     Args:
         warn: Logs a warning.
-        ranks_by: The aggregate, as text.
+        aggregate: The one that ranks them.
+        by: Reads the rank of a record.
         rank: That of the first record.
     """
     if is_number_text(rank):
-        warn(_BY_LETTER, aggregate=ranks_by, value=shortened(rank))
+        read = by.read if type(by) is SelectorWhere else by
+        warn(
+            _BY_LETTER,
+            aggregate=repr(aggregate),
+            place=getattr(read, "place", "") or describe(read),
+            value=shortened(rank),
+        )
 
 
 class Ranking(UndoableList):
@@ -207,6 +216,7 @@ class Ranking(UndoableList):
     """
 
     warn: Callable[..., Any] | None = None
+    by: Callable[[Any], Any]
 
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the log, for pickles."""
@@ -216,7 +226,7 @@ class Ranking(UndoableList):
         """Look at the rank of the first record."""
         warn, self.warn = self.warn, None
         if warn is not None:
-            warn_of_ranks(warn, repr(self), rank)
+            warn_of_ranks(warn, self, self.by, rank)
 
 
 _TEMPLATES: Final[dict[str, Template]] = {

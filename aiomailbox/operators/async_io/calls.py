@@ -259,7 +259,7 @@ class CallResults:
 
     def _check(self, result: Any) -> None:
         if type(result) in UNMADE:
-            refuse_unmade(result, self._function)
+            refuse_unmade(result, self._function, is_awaited=True)
 
     def _wants_again(self, call: Call, result: Any) -> bool:
         retry = self._retry

@@ -125,16 +125,17 @@ class RepeatedWarnings:
         }
         self._count(_UNFIRED, found, count)
 
-    def timer(self, event: str, at_ms: int, remedy: str) -> None:
+    def timer(self, event: str, at_ms: int, line: str, remedy: str) -> None:
         """Say what is wrong with the time of a timer: at most once a minute.
 
         Args:
             event: The event; one of few texts.
             at_ms: The time.
+            line: The user's call that made the operator.
             remedy: The right way.
         """
         found = self._found(event, _LATE_INTERVAL_S)
-        found.fields = {"at": at_ms, "remedy": remedy}
+        found.fields = {"at": at_ms, "line": line, "remedy": remedy}
         self._count(event, found, 1)
 
     def flush(self) -> None:

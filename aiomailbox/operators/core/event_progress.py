@@ -106,6 +106,7 @@ def warn_of_timer(context: RuntimeContext, at_ms: int, now_ms: int | None) -> No
             context.repeated.timer(
                 f"a timer looks like {unit} since the epoch; {_EXPECTED}",
                 at_ms,
+                context.line,
                 f"{remedy}, or give an aware datetime, or after=am.seconds(5)",
             )
             return
@@ -114,6 +115,7 @@ def warn_of_timer(context: RuntimeContext, at_ms: int, now_ms: int | None) -> No
         context.repeated.timer(
             "a timer is set for a time before 1974: it fires at once",
             at_ms,
+            context.line,
             "the time counts from the epoch; for a while from now, write "
             "after=am.seconds(5)",
         )

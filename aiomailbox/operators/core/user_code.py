@@ -432,17 +432,22 @@ def unmade(result: object) -> tuple[str, str]:
     )
 
 
-def refuse_unmade(result: object, function: Callable[..., Any]) -> NoReturn:
+def refuse_unmade(
+    result: object, function: Callable[..., Any], *, is_awaited: bool = False
+) -> NoReturn:
     """Say whose result is none, and what is right.
 
     Args:
         result: What ``function`` returned, of one of the types `UNDECIDED`.
         function: The user's function.
+        is_awaited: Whether the function may await.
 
     Raises:
         RecordTypeError: Always.
     """
     what, remedy = unmade(result)
+    if is_awaited and hasattr(result, "__await__"):
+        remedy = "Await it inside the function."
     raise RecordTypeError(
         "function",
         f"{describe(function)} returned {what} where a value is expected",

@@ -181,7 +181,7 @@ class AsyncStatelessOperator(Operator):
 
     def _check(self, result: object) -> None:
         if type(result) in UNMADE or self.kind is StageKind.FILTER:
-            refuse_unmade(result, self.function)
+            refuse_unmade(result, self.function, is_awaited=True)
 
     async def _emit_items(
         self, value: Any, timestamp: int | None, items: Iterator[Any]
