@@ -414,7 +414,7 @@ import asyncio, sys
 import aiomailbox as am
 
 async def hang(number):
-    await asyncio.sleep(3600)
+    return await asyncio.sleep(3600)
 
 async def main():
     env = am.StreamExecutionEnvironment()
