@@ -26,6 +26,7 @@ own metrics in `open`, and changes them later:
 | `context.metrics.gauge("queued", function, merge=am.Merge.MAX)` | nothing: the function returns the value when somebody asks |
 
 `job.metrics().operators["check"]["orders"]` is the value in the operator `check`.
+Of a histogram it has `count`, `total`, `maximum`, `mean` and the function `quantile(0.99)`.
 `job.snapshot().metric("orders")` returns the declaration, also if a worker made it.
 """
 

@@ -24,8 +24,14 @@ class RecordTypeCheck:
 
     def __init__(self, record_type: type, place: str) -> None:
         if not isinstance(record_type, type):
+            whole = getattr(record_type, "__origin__", None)
             raise WrongTypeError(
-                "output_type", f"{record_type!r} is not a class", "Write e.g. int."
+                "output_type",
+                f"{record_type!r} is not a class",
+                "Write e.g. int."
+                if not isinstance(whole, type)
+                else f"Write {whole.__name__}, and annotate the variable with the whole "
+                f"type: am.DataStream[{record_type}].",
             )
         self.record_type: type = record_type
         self._place = place

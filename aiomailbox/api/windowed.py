@@ -219,7 +219,8 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
             function: ``(reduced, record)`` → a new record. It must not change either. An
                 ``async def`` function is awaited for each record as it arrives. Merging
                 session windows are folded too, so the function must be associative.
-            window_function: Gets the result, the key and the window; None emits the result.
+            window_function: Gets the key, the window and a list with the result; None emits
+                the result.
             on_error: How to handle a record, or a firing, for which a function raises.
                 A record is added to all its windows or, if that or the trigger fails,
                 to none. A firing that fails emits nothing; its window is purged and
@@ -286,7 +287,8 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
         Args:
             aggregate: ``am.count()``, ``am.aggregates(...)`` or your own. Several
                 named ones give records with ``key``, ``window_start``, ``window_end``.
-            window_function: Gets the result, the key and the window; None emits the result.
+            window_function: Gets the key, the window and a list with the result; None emits
+                the result.
             include_key: Whether a single aggregate emits ``(key, result)``. Such results
                 are rows, also where those of ``am.aggregates(...)`` would be columns.
             on_error: How to handle a record, or a firing, for which a function raises;

@@ -22,6 +22,10 @@ from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, NoReturn
 
+import msgspec
+import msgspec.structs
+from msgspec import StructMeta
+
 from aiomailbox.errors import MissingExtraError, NotShippableError, safe_str
 from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
 from aiomailbox.graph.transformation import Transformation
@@ -352,7 +356,10 @@ def _dumps(
                 # It leaves out the file, and an error has to name the user's line.
                 make, arguments = self.dispatch_table[CodeType](obj)
                 return _code_of_file, (obj.co_filename, make, arguments)
-            return super().reducer_override(obj)
+            reduced = super().reducer_override(obj)
+            if type(obj) is StructMeta and reduced is not NotImplemented:
+                return _reduced_struct(obj, *reduced)
+            return reduced
 
     output = io.BytesIO()
     with ModulesByValue(cloudpickle) as modules:
@@ -369,6 +376,70 @@ def _code_of_file(
     file: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]
 ) -> CodeType:
     return make(*arguments).replace(co_filename=file)
+
+
+def _reduced_struct(
+    kind: Any, make: Any, arguments: Any, state: Any, *others: Any
+) -> tuple[Any, ...]:
+    """Let a class of msgspec be made with its fields.
+
+    Cloudpickle makes a class without attributes, and sets them afterwards, so that they
+    may refer to the class. Msgspec looks for fields only while a class is made.
+    """
+    own = vars(kind).get("__annotations__", {})
+    fields = [field for field in msgspec.structs.fields(kind) if field.name in own]
+    parameters = inspect.signature(kind).parameters
+    config = kind.__struct_config__
+    settings = {name: getattr(config, name) for name in dir(config) if name[0] != "_"}
+    settings["kw_only"] = any(
+        parameters[field.name].kind is inspect.Parameter.KEYWORD_ONLY
+        for field in fields
+    )
+    build = functools.partial(
+        _struct,
+        fields=[_field_as_made(field) for field in fields],
+        has_post_init="__post_init__" in vars(kind),
+        settings=settings,
+    )
+    attributes, slots = state
+    # Text would be looked up in the program of the worker.
+    types = {**own, **{field.name: field.type for field in fields}}
+    state = ({**attributes, "__annotations__": types}, slots)
+    # Cloudpickle's first argument is the metaclass.
+    return make, (build, *arguments[1:]), state, *others
+
+
+def _field_as_made(field: msgspec.structs.FieldInfo) -> tuple[str, dict[str, Any]]:
+    given = {"name": field.encode_name}
+    for what in ("default", "default_factory"):
+        value = getattr(field, what)
+        if value is not msgspec.NODEFAULT:
+            given[what] = value
+    return field.name, given
+
+
+def _struct(
+    name: str,
+    bases: tuple[type, ...],
+    namespace: dict[str, Any],
+    *,
+    fields: list[tuple[str, dict[str, Any]]],
+    has_post_init: bool,
+    settings: dict[str, Any],
+) -> type:
+    """Make a class of msgspec; cloudpickle sets its methods afterwards."""
+    made: type
+
+    def post_init(self: Any) -> None:
+        # Msgspec calls for good the one that the class has while it is made.
+        vars(made)["__post_init__"](self)
+
+    namespace["__annotations__"] = {field: Any for field, _ in fields}
+    namespace |= {field: msgspec.field(**given) for field, given in fields}
+    if has_post_init:
+        namespace["__post_init__"] = post_init
+    made = StructMeta(name, bases, namespace, **settings)
+    return made
 
 
 class _Unpickler(pickle.Unpickler):

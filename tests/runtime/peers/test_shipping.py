@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import pickle
+import subprocess
 import sys
 import threading
 from dataclasses import dataclass
@@ -263,6 +264,68 @@ def test_classes_of_a_function_keep_their_names_on_the_way() -> None:
     )
     assert mine.fingerprint() == theirs.fingerprint()
     assert mine.of(Local) is not None
+
+
+STRUCTS = """
+import msgspec
+from aiomailbox.runtime.peers.shipping import pickled
+
+
+class Base(msgspec.Struct, frozen=True, tag=True):
+    at: int
+
+    def text(self):
+        return f"at {self.at}"
+
+
+class Order(Base, frozen=True, kw_only=True, rename="camel", order=True):
+    item_ids: list[int] = msgspec.field(default_factory=list)
+    before: "Order | None" = None
+    MOST = 3
+
+    def __post_init__(self):
+        if len(self.item_ids) > self.MOST:
+            raise ValueError("too many")
+
+    def text(self):
+        return super().text() + f" of {type(self) is Order}"
+
+    @property
+    def again(self):
+        return Order(self.at + 1, before=self)
+
+
+def shown(kind):
+    one = kind(7, item_ids=[1]).again
+    text = msgspec.json.encode(one).decode()
+    try:
+        kind(1, item_ids=[1, 2, 3, 4])
+    except ValueError as error:
+        refused = str(error)
+    fields = [(f.name, f.encode_name, f.required) for f in msgspec.structs.fields(kind)]
+    equal = msgspec.json.decode(text, type=kind) == one, one < one.again
+    return text, one.text(), refused, fields, equal, kind.__qualname__
+
+
+print(shown(Order))
+print(pickled((shown, Order)).hex())
+"""
+RECEIVER = """
+import pickle, sys
+shown, kind = pickle.loads(bytes.fromhex(sys.argv[1]))
+print(shown(kind))
+"""
+
+
+def test_a_class_of_msgspec_that_is_defined_in_the_program_is_the_same_there() -> None:
+    def run(code: str, *given: str) -> list[str]:
+        command = [sys.executable, "-c", code, *given]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    here, sent = run(STRUCTS)
+    assert run(RECEIVER, sent) == [here]
 
 
 class Proxy:

@@ -27,7 +27,14 @@ from tests.runtime.processes.programs import (
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 BOUNDED = """
-pairs = env.from_collection(range(50)).map(square).map(lambda pair: pair.value)
+import msgspec
+
+class Wrapped(msgspec.Struct):
+    pair: Pair
+    seen: list["Wrapped"] = []
+
+squares = env.from_collection(range(50)).map(square).map(Wrapped).rebalance()
+pairs = squares.map(lambda wrapped: wrapped.pair.value)
 print(sum(am.run(pairs.collect())))
 """
 
