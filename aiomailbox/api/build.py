@@ -707,7 +707,7 @@ def check_strategy(
             "effect here",
             "Give the strategy to from_source(...) instead.",
         )
-    if dropped := strategy.use():
+    if dropped := strategy._use():
         library_log().warning(
             "a setting of a watermark strategy was dropped: strategies do not change",
             dropped=f"{dropped}(...)",

@@ -416,14 +416,14 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
 
     def _with(self, call: str, **setting: Any) -> WatermarkStrategy[InT_contra]:
         """Return a copy with another setting, and remember whether it is ever used."""
-        self.use()
+        self._use()
         copy, uses = replace(self, **setting), set[str]()
         # No fields: strategies are equal without it.
         object.__setattr__(copy, "_uses", uses)
         object.__setattr__(self, "_copied", (call, weakref.ref(copy), uses))
         return copy
 
-    def use(self) -> str:
+    def _use(self) -> str:
         """Be notified that a stream, or another strategy, is made with it.
 
         Returns:
