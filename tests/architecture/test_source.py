@@ -207,3 +207,27 @@ print(*sys.modules)
 def test_what_the_system_suite_names_exists(place: str, package: Path) -> None:
     # Else a file that is renamed would change its suite without a word.
     assert (package.parent / place).exists()
+
+
+def test_the_index_of_the_tests_says_in_which_suites_each_folder_is(
+    package: Path,
+) -> None:
+    tests = package.parent / "tests"
+    index = (tests / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`[^|]+) \|[^|]+\| ([^|]+) \|$", index, re.MULTILINE)
+    said = {
+        name: set(re.findall(r"\b(?:tests|system)\b", suites))
+        for names, suites in rows
+        for name in re.findall(r"`([^`]+)`", names)
+    }
+    found: dict[str, set[str]] = {name: set() for name in said}
+    for path in tests.rglob("test_*.py"):
+        place = path.relative_to(tests).as_posix()
+        row = "test_*.py"
+        if "/" in place:
+            # The most precise one; without any, the folder has to get one.
+            row = max((name for name in said if place.startswith(f"{name}/")), key=len)
+        is_system = f"tests/{place}".startswith(SYSTEM)
+        marks = re.findall(r'suite\("(\w+)"\)', path.read_text(encoding="utf-8"))
+        found[row] |= {"system" if is_system else "tests", *marks}
+    assert found == said
