@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -204,6 +205,64 @@ def test_a_snapshot_of_one_form_is_restored_in_the_other(
             return [one.error, *sorted(two.end()[:-2])]
 
     assert resumed(first, second) == resumed(False, False)
+
+
+def few(*records: tuple[str, int]) -> list[Any]:
+    """Return records of keys and event times, no two with the same number."""
+    return [
+        ({"key": key, "n": 7 * time, "x": time / 4, "small": time, "ok": True}, time)
+        for key, time in records
+    ]
+
+
+# Until a watermark has come, those behind a restore are for windows that have fired.
+BEHIND: list[Any] = [
+    few(("a", 7), ("d", 7)),
+    few(("a", 8), ("e", 16)),
+    72,
+    few(("b", 9), ("f", 16)),
+    10,
+    few(("c", 6), ("a", 18)),
+    16,
+    few(("b", 10), ("d", 20)),
+]
+
+
+@pytest.mark.parametrize("again", [0, 2, 5])
+@pytest.mark.parametrize("lateness", [7, 25])
+@pytest.mark.parametrize("kind", ASSIGNERS)
+def test_what_fired_before_a_restore_fires_again_only_with_another_record(
+    kind: str, lateness: int, again: int
+) -> None:
+    """A subtask that has the state of several now is behind what the others had fired."""
+
+    def resumed(*forms: bool) -> list[str]:
+        drives: list[Driven] = []
+        with ExitStack() as opened:
+
+            def begin(state: Any) -> None:
+                columns = forms[len(drives)]
+                made = operator(columns, lateness, kind=kind)
+                drives.append(Driven(made, columns, state))
+                opened.enter_context(drives[-1].harness)
+
+            def restart() -> None:
+                state = decode_snapshot(encode_snapshot(drives[-1].harness.snapshot()))
+                begin(replace(state, watermark=drives[-1].watermark - 82))
+
+            begin(None)
+            drives[0].run([few(("a", 4), ("b", 5), ("c", 6), ("a", 15)), 82])
+            restart()
+            for number, step in enumerate(BEHIND):
+                drives[-1].run([step])
+                if number == again:
+                    restart()
+            # A restore promises no order of keys.
+            return [text for each in drives for text in sorted(each.end()[:-2])]
+
+    expected = resumed(False, False, False)
+    for forms in ((True, True, True), (True, False, True), (False, True, False)):
+        assert resumed(*forms) == expected, forms
 
 
 def test_keys_of_late_records_keep_the_order_of_these_in_windows_that_end_later() -> (
