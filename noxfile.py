@@ -104,15 +104,14 @@ def types(session: nox.Session) -> None:
     # By what it has found out about the library.
     theirs = ("--exclude=notebook.py", "tests/typing/idioms", "examples")
     session.run("mypy", "--explicit-package-bases", *theirs)
-    # It comes as a wheel with all it needs, and asks nobody anything. What it checks, and
-    # how strictly, is in pyproject.toml: idioms and examples.
-    # It would look into `.venv`, where only nox is.
-    here = ("--pythonpath", f"{session.bin}/python")
-    session.run("basedpyright", *here)
     Path("build").mkdir(exist_ok=True)
     notebook = "build/notebook.ipynb"
     session.run("jupytext", "--to", "ipynb", "-o", notebook, "examples/notebook.py")
-    session.run("basedpyright", *here, notebook)
+    # It comes as a wheel with all it needs, and asks nobody anything. How strictly it
+    # checks, and what if it is not told, is in pyproject.toml: idioms and examples.
+    # It would look into `.venv`, where only nox is.
+    here = ("--pythonpath", f"{session.bin}/python")
+    session.run("basedpyright", *here, "tests/typing/idioms", "examples", notebook)
 
 
 @nox.session
@@ -142,52 +141,48 @@ def system(session: nox.Session) -> None:
     session.run(*tests, *which, external=True)
 
 
-def other_pythons() -> dict[str, str]:
-    """Return the other Pythons of this machine, one a version: their paths by name."""
-    found: dict[str, str] = {}
+MINORS = [minor for minor in (11, 12, 13, 14) if minor != sys.version_info.minor]
+
+
+def find_python(minor: int) -> str | None:
+    """Return the path of a Python of this machine, None if there is none."""
+    name = f"python3.{minor}"
     pyenv = Path.home() / ".pyenv"
-    for minor in {11, 12, 13, 14} - {sys.version_info.minor}:
-        name = f"python3.{minor}"
-        kept = sorted(pyenv.glob(f"versions/3.{minor}.*/bin/python"))
-        on_path = shutil.which(name) or ""
-        if kept:
-            found[name] = str(kept[-1])
-        elif on_path and not on_path.startswith(str(pyenv)):
-            # What pyenv puts on the path starts nothing where no version is chosen.
-            found[name] = on_path
-    return found
+    kept = sorted(pyenv.glob(f"versions/3.{minor}.*/bin/python"))
+    if kept:
+        return str(kept[-1])
+    on_path = shutil.which(name)
+    # What pyenv puts on the path starts nothing where no version is chosen.
+    return None if on_path and on_path.startswith(str(pyenv)) else on_path
 
 
 @nox.session
-def pythons(session: nox.Session) -> None:
-    """Do the laws hold on the other Pythons of this machine? (All that starts nothing.)"""
-    found = other_pythons()
-    if not found:
-        session.skip("There is no other Python of 3.11 to 3.14 here.")
+@nox.parametrize("minor", [nox.param(minor, id=f"3.{minor}") for minor in MINORS])
+def pythons(session: nox.Session, minor: int) -> None:
+    """Do the laws hold on another Python of this machine? (All that starts nothing.)"""
+    path, place = find_python(minor), f"{session.virtualenv.location}/there"
+    if path is None:
+        session.skip(f"There is no Python 3.{minor} here.")
+    python = f"{place}/bin/python"
+    session.run("uv", "venv", "-q", "--allow-existing", "--python", path, place)
+    take_built_spark(session, "--python", python)
+    wanted = ("-e", ".[spark]", "--group", "test")
+    install = ("uv", "pip", "install", "-q", "--python", python, *wanted)
+    session.run(*install, success_codes=[0, 1, 2])
+    look = (python, "-c", "import aiomailbox, hypothesis; print('installed')")
+    answer = session.run(
+        *look, silent=True, log=False, external=True, success_codes=[0, 1]
+    )
+    if "installed" not in str(answer):
+        session.skip(f"There is not all that tests need for Python 3.{minor}.")
     left_out = [f"--ignore=tests/{name}" for name in ON_ONE_PYTHON]
-    options = [*PARALLEL, "-p", "no:cacheprovider", "--suite", "tests", *left_out]
-    options += ON_OTHER_PYTHONS
-    for name, path in found.items():
-        place = f"{session.virtualenv.location}/{name}"
-        python = f"{place}/bin/python"
-        session.run("uv", "venv", "-q", "--allow-existing", "--python", path, place)
-        take_built_spark(session, "--python", python)
-        wanted = ("-e", ".[spark]", "--group", "test")
-        install = ("uv", "pip", "install", "-q", "--python", python, *wanted)
-        session.run(*install, success_codes=[0, 1, 2])
-        look = (python, "-c", "import aiomailbox, hypothesis; print('installed')")
-        answer = session.run(
-            *look, silent=True, log=False, external=True, success_codes=[0, 1]
-        )
-        if "installed" not in str(answer):
-            session.warn(
-                f"{name} is left out: there is not all that tests need for it."
-            )
-            continue
-        tests = (python, "-m", "pytest", *options, *session.posargs)
-        with files_in_memory() as memory:
-            env = {**ENV, **memory, "AIOMAILBOX_PIPELINES": "few"}
-            session.run(*tests, env=env, external=True)
+    options = ["-p", "no:cacheprovider", "--suite", "tests", *left_out]
+    # Beside another session one process is enough, and nothing is collected twice.
+    workers = [] if session.parallel else PARALLEL
+    options += [*ON_OTHER_PYTHONS, *workers, *session.posargs]
+    with files_in_memory() as memory:
+        env = {**ENV, **memory, "AIOMAILBOX_PIPELINES": "few"}
+        session.run(python, "-m", "pytest", *options, env=env, external=True)
 
 
 @nox.session
@@ -205,7 +200,7 @@ def coverage(session: nox.Session) -> None:
     place.mkdir(parents=True, exist_ok=True)
     # Absolute, for the programs that tests start elsewhere.
     env = {**short_lived(session), "COVERAGE_FILE": str(place / ".coverage")}
-    options = [*PARALLEL, "-o", "faulthandler_timeout=0", "-o", "timeout=600"]
+    options = [*PARALLEL, "-o", "timeout=600"]
     tests = ("coverage", "run", "-m", "pytest", *options, *arguments)
     # It takes longer than the tests that measure time have: what fails is told, and what
     # was measured is counted.
@@ -221,8 +216,7 @@ def soak(session: nox.Session) -> None:
     """Does it go on working, in the memory it has? (10 minutes; -- --minutes 2)"""
     session.install("-e", ".", "--group", "test")
     minutes = [] if "--minutes" in session.posargs else ["--minutes", "10"]
-    # What runs for minutes is not stuck: no traces of all threads after one.
-    options = ["-m", "soak", "-s", "-o", "faulthandler_timeout=0", *minutes]
+    options = ["-m", "soak", "-s", *minutes]
     session.run("pytest", "tests/runtime", *options, *session.posargs, env=ENV)
 
 
@@ -230,7 +224,7 @@ def soak(session: nox.Session) -> None:
 def simulation(session: nox.Session) -> None:
     """Is each record committed once, whatever fails? (2,000 seeds; -- -k tumbling)"""
     session.install("-e", ".", "--group", "test")
-    options = [*PARALLEL[:2], "-o", "faulthandler_timeout=0", "--show-capture=no"]
+    options = [*PARALLEL[:2], "--show-capture=no"]
     env = {"AIOMAILBOX_SEEDS": "2000", **ENV}
     names = ["simulation", "mutations"]
     tests = [f"tests/simulation/test_{name}.py" for name in names]
@@ -241,7 +235,7 @@ def simulation(session: nox.Session) -> None:
 def pipelines(session: nox.Session) -> None:
     """Do 2,000 recorded pipelines do what Flink's did, also stopped and resumed?"""
     session.install("-e", ".", "--group", "test")
-    options = [*PARALLEL[:2], "-o", "faulthandler_timeout=0", "--show-capture=no"]
+    options = [*PARALLEL[:2], "--show-capture=no"]
     env = {**ENV, "AIOMAILBOX_PIPELINES": "all"}
     tests = [f"tests/conformance/test_{name}.py" for name in ("pipelines", "machinery")]
     with files_in_memory() as place:
@@ -253,7 +247,7 @@ def cluster(session: nox.Session) -> None:
     """Does it work where Spark's executors are processes of their own, and die?"""
     prepare(session, "test")
     tests = "tests/connectors/spark/test_local_cluster.py"
-    options = ["--local-cluster", "-o", "faulthandler_timeout=0"]
+    options = ["--local-cluster"]
     session.run("pytest", tests, *options, *session.posargs, env=ENV)
 
 
@@ -265,7 +259,7 @@ def browser(session: nox.Session) -> None:
     """
     prepare(session, "test")
     tests = ["tests/observe", "tests/examples"]
-    options = ["-m", "browser", "--browser", "-s", "-o", "faulthandler_timeout=0"]
+    options = ["-m", "browser", "--browser", "-s"]
     session.run("pytest", *tests, *options, *session.posargs, env=ENV)
 
 
@@ -274,7 +268,7 @@ def memory(session: nox.Session) -> None:
     """Do 20 million rows of a DataFrame fit through 1 GiB of JVM and 300 MiB of ours?"""
     prepare(session, "test")
     tests = "tests/connectors/spark/test_memory.py"
-    options = ["--spark-memory", "-s", "-o", "faulthandler_timeout=0"]
+    options = ["--spark-memory", "-s"]
     session.run("pytest", tests, *options, *session.posargs, env=ENV)
 
 
@@ -283,7 +277,7 @@ def crash(session: nox.Session) -> None:
     """Kill programs, workers and databases at random moments, 30 times over."""
     prepare(session, "test")
     session.env.setdefault("AIOMAILBOX_CRASHES", "30")
-    options = ["-q", "-s", "-p", "no:randomly", "-o", "faulthandler_timeout=0"]
+    options = ["-q", "-s", "-p", "no:randomly"]
     session.run("pytest", *options, "tests/crash", *session.posargs)
 
 
@@ -329,7 +323,8 @@ def bench(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Do the docs build without a warning?"""
     session.install("-e", ".", "--group", "docs")
-    options = ["-j", "2", "-q", "-W", "--keep-going"]
+    jobs = "1" if session.parallel else "2"
+    options = ["-j", jobs, "-q", "-W", "--keep-going"]
     session.run("sphinx-build", *options, "docs", "docs/_build/html")
 
 

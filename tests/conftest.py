@@ -9,11 +9,13 @@ started.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import functools
 import gc
 import os
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,9 @@ from aiomailbox.testing import virtual_time_loop_factory
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 SPARK_TIMEOUT_S = 300
+# How long before its time limit strikes a test that hangs is told of, and how precisely.
+TRACES_BEFORE_S = 10
+TRACES_WITHIN_S = 10
 
 # Where tests start programs, databases or Sparks, or work for seconds: those with the
 # longest files come first.
@@ -181,10 +186,16 @@ def _leave_out(
         items[:] = [item for item in items if item not in left_out]
 
 
-def pytest_collection_finish() -> None:
-    """Let collections of garbage pass over what was collected of tests."""
-    gc.collect()
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let collections of garbage pass over what is collected of tests."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def pytest_asyncio_loop_factories(
@@ -206,6 +217,45 @@ def spark() -> Iterator[Any]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+class Traces:
+    """Writes what all threads do where a test hangs, before its time limit strikes.
+
+    That is not always heard: a call of C may never return. What pytest itself has for
+    this begins and ends a thread for each test, and on a busy machine it takes
+    milliseconds until that has had its turn. This one goes on over many tests.
+    """
+
+    def __init__(self) -> None:
+        # Nothing is captured yet.
+        self._file = os.fdopen(os.dup(2), "w")
+        self._limit_s = 0.0
+        self._since_s = 0.0
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        marker = item.get_closest_marker("timeout")
+        limit_s = marker.args[0] if marker else float(item.config.getini("timeout"))
+        now_s = time.monotonic()
+        if limit_s != self._limit_s or now_s - self._since_s > TRACES_WITHIN_S:
+            self._watch(limit_s, now_s)
+        try:
+            return (yield)
+        finally:
+            if nextitem is None:
+                self._watch(0, now_s)
+
+    def _watch(self, limit_s: float, now_s: float) -> None:
+        self._limit_s, self._since_s = limit_s, now_s
+        if limit_s > TRACES_BEFORE_S:
+            faulthandler.dump_traceback_later(
+                limit_s - TRACES_BEFORE_S, file=self._file
+            )
+        else:
+            faulthandler.cancel_dump_traceback_later()
 
 
 class SparkTests:
@@ -320,7 +370,8 @@ def _row(name: str, counts: Counter[str], note: str) -> str:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Count the tests that need Spark, and what recorded cases give."""
+    """Watch tests, count those that need Spark, and what recorded cases give."""
+    config.pluginmanager.register(Traces())
     config.pluginmanager.register(SparkTests())
     config.pluginmanager.register(ConformanceTable(), "conformance table")
 
