@@ -409,7 +409,7 @@ def _check_ends(graph: JobGraph, config: JobConfig) -> None:
         InvalidArgumentError: If one keeps what no checkpoint has, in a job that takes
             checkpoints.
     """
-    for node in (node for vertex in graph.vertices for node in vertex.nodes):
+    for node in graph.nodes:
         item = node.transformation
         if item.emits_at_end and (endless := endless_source(node)):
             library_log().warning(

@@ -826,11 +826,7 @@ def _warn_if_cut_off(job: JobMaster) -> None:
         JobState.RESTARTING,
     }:
         return
-    sources = [
-        node.transformation.source
-        for vertex in job.graph.vertices
-        for node in vertex.nodes
-    ]
+    sources = [node.transformation.source for node in job.graph.nodes]
     if all(one is None or one.boundedness is Boundedness.BOUNDED for one in sources):
         job.services.log.warning(
             "the block of the job ended before its input did: the job is cancelled",

@@ -176,9 +176,7 @@ _ENDED: Final = {
 
 def inboxes_of(graph: JobGraph) -> list[Inbox[Any]]:
     """Return the inboxes that a job reads."""
-    sources = [
-        node.transformation.source for vertex in graph.vertices for node in vertex.nodes
-    ]
+    sources = [node.transformation.source for node in graph.nodes]
     return [source for source in sources if isinstance(source, Inbox)]
 
 
@@ -238,8 +236,7 @@ class _InboxWatch:
             return True
         inboxes = [
             node.name
-            for vertex in job.graph.vertices
-            for node in vertex.nodes
+            for node in job.graph.nodes
             if isinstance(node.transformation.source, Inbox)
             and node.transformation.source.is_waiting
         ]
@@ -297,14 +294,11 @@ class JobClient:
         self._asked_there: Questions | None = None
         self._publications = [
             (node.transformation, sink)
-            for vertex in job.graph.vertices
-            for node in vertex.nodes
+            for node in job.graph.nodes
             if isinstance(sink := node.transformation.sink, Publication)
         ]
         self._answers = any(
-            isinstance(node.transformation.sink, Answers)
-            for vertex in job.graph.vertices
-            for node in vertex.nodes
+            isinstance(node.transformation.sink, Answers) for node in job.graph.nodes
         )
         for inbox in self._inboxes:
             inbox._begin()
@@ -694,8 +688,7 @@ class JobClient:
         """Warn of what is dropped where a job stops before event time ends."""
         held = {
             node.name: node.transformation.held
-            for vertex in self._job.graph.vertices
-            for node in vertex.nodes
+            for node in self._job.graph.nodes
             if node.transformation.held
         }
         if held and not self._job.lifecycle.is_terminal:

@@ -242,8 +242,7 @@ class _Pulling:
         """Say that the sources have not ended; see `Pulled.waited_for`."""
         sources = [
             node.name
-            for vertex in self.job.graph.vertices
-            for node in vertex.nodes
+            for node in self.job.graph.nodes
             if _may_be_endless(node.transformation.source)
         ]
         if sources:

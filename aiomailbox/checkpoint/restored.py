@@ -206,7 +206,7 @@ def _may_be_left(snapshot: OperatorSnapshot) -> OperatorSnapshot:
 
 
 def _check_matched(snapshot: SavedJob, graph: JobGraph) -> None:
-    known = {node.operator_id for vertex in graph.vertices for node in vertex.nodes}
+    known = {node.operator_id for node in graph.nodes}
     lost = [
         name
         for name, found in snapshot.operators.items()
@@ -222,7 +222,7 @@ def _check_matched(snapshot: SavedJob, graph: JobGraph) -> None:
 
 
 def _check_key_groups(snapshot: SavedJob, graph: JobGraph) -> None:
-    for node in (node for vertex in graph.vertices for node in vertex.nodes):
+    for node in graph.nodes:
         for one in snapshot.operators.get(node.operator_id, ()):
             if one is None:
                 continue

@@ -169,8 +169,7 @@ def describe_text(
     )
     if any(
         getattr(node.transformation.source, "gives_columns", False)
-        for vertex in graph.vertices
-        for node in vertex.nodes
+        for node in graph.nodes
     ):
         times = COLUMN_RUN_LENGTH_MAX // RUN_LENGTH_MAX
         lines.append(f"    A buffer of columns holds up to {times} times as much.")
@@ -186,8 +185,7 @@ def unreplayable_sources(graph: JobGraph) -> list[str]:
     """Return the names of the sources that cannot give again what they gave."""
     return [
         node.name
-        for vertex in graph.vertices
-        for node in vertex.nodes
+        for node in graph.nodes
         if node.transformation.source is not None
         and not is_replayable(node.transformation.source)
     ]
@@ -200,12 +198,11 @@ def _describe_guarantees(graph: JobGraph, counts: str | None) -> list[str]:
             "Failures: no checkpoints; a failure loses all results that are not committed."
         ]
     lines = [f"Failures: each record counts {counts} in state."]
-    nodes = [node for vertex in graph.vertices for node in vertex.nodes]
-    for node in nodes:
+    for node in graph.nodes:
         source = node.transformation.source
         if source is not None:
             lines.append(f"    source {node.name!r} {describe_replay(source)}")
-    for node in nodes:
+    for node in graph.nodes:
         sink = node.transformation.sink
         if sink is not None:
             promised = guarantee_of(sink).value.replace("_", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -176,6 +176,12 @@ class JobVertex:
         return " -> ".join(node.name for node in self.nodes)
 
     @property
+    def operators(self) -> list[tuple[str, Node]]:
+        """The operators, each with the name that state and metrics have: they differ."""
+        names = unique_names([node.name for node in self.nodes])
+        return list(zip(names, self.nodes, strict=True))
+
+    @property
     def parallelism(self) -> int:
         """Subtasks of every operator of the chain."""
         return self.head.parallelism
@@ -206,9 +212,53 @@ class JobGraph:
     vertices: list[JobVertex]
     max_parallelism: int
 
+    @property
+    def nodes(self) -> list[Node]:
+        """The operators of all vertices, in order."""
+        return [node for vertex in self.vertices for node in vertex.nodes]
+
+    @property
+    def vertex_names(self) -> dict[int, str]:
+        """The vertices' names, which differ, by the vertices' ids."""
+        names = unique_names([vertex.name for vertex in self.vertices])
+        return dict(zip((int(one.id) for one in self.vertices), names, strict=True))
+
+    @property
+    def has_journal(self) -> bool:
+        """Whether an operator keeps finished calls."""
+        return any(node.transformation.has_journal for node in self.nodes)
+
     def vertex_of(self, node: Node) -> JobVertex:
         """Return the vertex that a node was chained into."""
         return next(vertex for vertex in self.vertices if node in vertex.nodes)
+
+
+def unique_names(names: list[str]) -> list[str]:
+    """Return the names, numbered where one occurs again.
+
+    Example:
+        >>> unique_names(["map", "filter", "map"])
+        ['map', 'filter', 'map #2']
+    """
+    taken: set[str] = set()
+    unique = []
+    for name in names:
+        unique.append(free_name(name, taken))
+        taken.add(unique[-1])
+    return unique
+
+
+def free_name(name: str, taken: Container[str]) -> str:
+    """Return a name, with a number if it is taken.
+
+    Example:
+        >>> free_name("map", {"map"})
+        'map #2'
+    """
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name} #{number}", number + 1
+    return free
 
 
 def resolve_nodes(

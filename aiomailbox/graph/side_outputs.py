@@ -45,7 +45,7 @@ def describe_side_outputs(graph: JobGraph) -> list[str]:
 
 def unread_side_outputs(graph: JobGraph) -> list[tuple[Transformation, OutputTag]]:
     """Return the side outputs whose records, such as dead letters, nothing reads."""
-    items = [node.transformation for vertex in graph.vertices for node in vertex.nodes]
+    items = [node.transformation for node in graph.nodes]
     read: dict[int, set[OutputTag]] = {id(item): set() for item in items}
     for item in items:
         for origin in (origin for united in item.inputs for origin in united):

@@ -19,6 +19,7 @@ import msgspec
 
 from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.clock import SystemClock
+from aiomailbox.graph.job_graph import free_name
 from aiomailbox.metrics.catalogue import (
     DECLARED,
     LATENCY,
@@ -31,7 +32,6 @@ from aiomailbox.metrics.catalogue import (
 )
 from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.job_snapshot import JobSnapshot
-from aiomailbox.runtime.observer import free_label
 
 _WAIT_S: Final = 5.0
 _SAME_S: Final = 0.1
@@ -185,7 +185,7 @@ class SharedJobs:
             label = reader.label or ""
             is_its = label == name or label.startswith(f"{name} #")
             if not is_its or label in taken:
-                label = free_label(name, taken)
+                label = free_name(name, taken)
             reader.label = label
             taken[label] = reader
 

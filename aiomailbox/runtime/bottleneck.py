@@ -21,7 +21,6 @@ import msgspec
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.operator import BlockCause
-from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.loop_watch import BlockShare
 from aiomailbox.runtime.views import TaskView
 
@@ -498,15 +497,11 @@ def backpressure_of(
     graph: JobGraph, views: Iterable[TaskView], bottleneck: Bottleneck | None
 ) -> BackpressureReport:
     """Return the report on a job, from one look at its tasks, wherever they run."""
-    names = unique_names([vertex.name for vertex in graph.vertices])
     return report_backpressure(
         [
             TaskPressure.of(view.name, view.vertex, view.subtask_index, view.metrics)
             for view in views
         ],
-        {
-            int(vertex.id): name
-            for vertex, name in zip(graph.vertices, names, strict=True)
-        },
+        graph.vertex_names,
         None if bottleneck is None else bottleneck.task,
     )

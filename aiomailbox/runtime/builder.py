@@ -249,14 +249,9 @@ class TaskBuilder:
                 on_misfit=self._warn_of_misfit,
             )
         )
-        has_journal = any(
-            node.transformation.has_journal
-            for vertex in graph.vertices
-            for node in vertex.nodes
-        )
         self._journals: Journals | None = (
             services.journals
-            if place is None or not has_journal
+            if place is None or not graph.has_journal
             else Journals(
                 journal_place(settings, place, services.job_id),
                 plan.number,
@@ -268,10 +263,7 @@ class TaskBuilder:
         self._wiring = wiring
         # Names are for people and metrics, ids for everything that is found again.
         self._directory = directory
-        names = unique_names([vertex.name for vertex in graph.vertices])
-        self._names = {
-            vertex.id: name for vertex, name in zip(graph.vertices, names, strict=True)
-        }
+        self._names = graph.vertex_names
         self._targets: dict[int, list[list[int]]] = {}
         self._edge_index: dict[int, int] = {}
         for vertex in graph.vertices:
@@ -284,12 +276,7 @@ class TaskBuilder:
         if (operator, misfit) in self._misfits:
             return
         self._misfits.add((operator, misfit))
-        [node] = [
-            node
-            for vertex in self._graph.vertices
-            for node in vertex.nodes
-            if node.operator_id == operator
-        ]
+        [node] = [one for one in self._graph.nodes if one.operator_id == operator]
         self._services.log.warning(
             "state is of another type than was declared",
             operator=node.name,
@@ -400,9 +387,7 @@ class TaskBuilder:
         writers: list[RecordWriter] = []
         pools: list[LocalBufferPool] = []
         operators = []
-        # In state and metrics operators are found by name, so names must differ.
-        names = unique_names([node.name for node in vertex.nodes])
-        for node, name in zip(vertex.nodes, names, strict=True):
+        for name, node in vertex.operators:
             outgoing = []
             for edge in node.out_edges:
                 if edge.chained:
@@ -528,21 +513,3 @@ def _limiters_of_task(services: JobServices) -> Callable[[RateLimit], Limiter]:
         return own.get(limit) if limit.per_task else services.limiters.get(limit)
 
     return find
-
-
-def unique_names(names: list[str]) -> list[str]:
-    """Return the names, numbered where one occurs again.
-
-    Example:
-        >>> unique_names(["map", "filter", "map"])
-        ['map', 'filter', 'map #2']
-    """
-    taken: set[str] = set()
-    unique = []
-    for name in names:
-        candidate, number = name, 2
-        while candidate in taken:
-            candidate, number = f"{name} #{number}", number + 1
-        taken.add(candidate)
-        unique.append(candidate)
-    return unique

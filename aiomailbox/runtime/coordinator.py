@@ -808,11 +808,10 @@ class CheckpointCoordinator:
         """Give an error the name of the operator whose id it has."""
         if not isinstance(error, AioMailboxError) or error.operator is None:
             return
-        for vertex in self._graph.vertices:
-            for node in vertex.nodes:
-                if node.operator_id == error.operator:
-                    error.operator, error.uid = node.name, node.transformation.uid
-                    return
+        for node in self._graph.nodes:
+            if node.operator_id == error.operator:
+                error.operator, error.uid = node.name, node.transformation.uid
+                return
 
     def _take_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
         self._steps.append((work, what))

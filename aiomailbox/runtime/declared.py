@@ -61,7 +61,7 @@ def state_classes(graph: JobGraph, names: StateNames = _NO_NAMES) -> tuple[Any, 
         InvalidArgumentError: If one is what another class of the job is called now.
     """
     types = RecordTypes()
-    items = [node.transformation for vertex in graph.vertices for node in vertex.nodes]
+    items = [node.transformation for node in graph.nodes]
     for kind in RECORDS_OF_OURS:
         types.look_at(kind)
     for item in items:

@@ -79,8 +79,7 @@ def name_call(error: BaseException, graph: JobGraph) -> None:
         return
     lines = {
         node.transformation.line
-        for vertex in graph.vertices
-        for node in vertex.nodes
+        for node in graph.nodes
         if (node.name, node.transformation.uid) == (place.operator, place.uid)
     }
     if len(lines) == 1:
@@ -464,10 +463,9 @@ class PoisonWatch:
 
     def _sources(self, place: FailurePlace) -> list[Node]:
         """Return the sources that feed an operator; all if it is not known."""
-        nodes = [node for vertex in self._graph.vertices for node in vertex.nodes]
         waiting = [
             node
-            for node in nodes
+            for node in self._graph.nodes
             if place.operator is None
             or (node.name, node.transformation.uid) == (place.operator, place.uid)
         ]

@@ -72,10 +72,7 @@ class FinishedCalls:
             if node.transformation.has_journal
         }
         self._names = [
-            node.transformation.name
-            for vertex in graph.vertices
-            for node in vertex.nodes
-            if node.transformation.has_journal
+            node.name for node in graph.nodes if node.transformation.has_journal
         ]
         self._owner = f"job {graph.name!r} of process {os.getpid()}"
         self._journal: JobJournal | None = None

@@ -345,9 +345,8 @@ def _closed() -> IllegalStateError:
 
 def limits_of(graph: JobGraph) -> list[tuple[str, RateLimit]]:
     """Return the limits that a job's operators were given, each with an operator's id."""
-    nodes = [node for vertex in graph.vertices for node in vertex.nodes]
     return [
         (str(node.operator_id), limit)
-        for node in nodes
+        for node in graph.nodes
         if (limit := node.transformation.limit) is not None
     ]

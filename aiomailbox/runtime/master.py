@@ -526,7 +526,7 @@ class JobMaster:
             self.coordinator,
             # A split may come back to a subtask that goes on, and has not read what
             # the failed one had finished: it would pay twice.
-            None if _has_journal(self.graph) else self._regions,
+            None if self.graph.has_journal else self._regions,
         )
         self._attempt = attempt
         self._checkpoints.on_attempt(plan)
@@ -740,15 +740,6 @@ class JobMaster:
             self._failure.add(error)
             self.lifecycle.advance(JobState.FAILING)
             self._failure_report.add(error)
-
-
-def _has_journal(graph: JobGraph) -> bool:
-    """Say whether an operator keeps finished calls."""
-    return any(
-        node.transformation.has_journal
-        for vertex in graph.vertices
-        for node in vertex.nodes
-    )
 
 
 def _can_be_tried_again(error: BaseException) -> bool:

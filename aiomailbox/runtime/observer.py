@@ -9,10 +9,10 @@ them while no snapshots are taken.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, Final
 
-from aiomailbox.graph.job_graph import Edge, JobGraph
+from aiomailbox.graph.job_graph import Edge, JobGraph, free_name
 from aiomailbox.metrics.catalogue import (
     DECLARED,
     Merge,
@@ -32,7 +32,7 @@ from aiomailbox.runtime.bottleneck import (
     blocked_sentence,
     find_operator,
 )
-from aiomailbox.runtime.builder import producer_targets, unique_names
+from aiomailbox.runtime.builder import producer_targets
 from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.held_loop import Stall
 from aiomailbox.runtime.job_snapshot import (
@@ -44,24 +44,6 @@ from aiomailbox.runtime.job_snapshot import (
 )
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
-
-# What is known of a job's operators before any task is there.
-
-
-def planned_operators(graph: JobGraph) -> Iterator[tuple[int, OperatorView]]:
-    """Yield every operator with its vertex, and with the counts that it begins with.
-
-    Args:
-        graph: What is run; sources first.
-    """
-    for vertex in graph.vertices:
-        names = unique_names([node.name for node in vertex.nodes])
-        for node, name in zip(vertex.nodes, names, strict=True):
-            counts: dict[str, MetricValue] = {"num_records_out": 0}
-            if node.in_edges:
-                counts["num_records_in"] = 0
-            yield vertex.id, OperatorView(name, counts)
-
 
 _WINDOW_S: Final = 5.0
 
@@ -208,24 +190,29 @@ class _GraphObserver:
             facts: Fields of the snapshot that the graph and the tasks do not provide.
         """
         graph = self._graph
-        labels = _labels(graph)
-        look = _Look(graph, labels, tasks)
+        look = _Look(graph, tasks)
         operators = [
-            self._operator(one, look, now_s, now_ms) for one in look.operators()
+            self._operator(one, look, now_s, now_ms) for one in look.operators.values()
         ]
         said = {one.name: one.blocked_by for one in operators}
-        edges = [self._edge(edge, look, now_s, said) for edge in _edges(graph)]
+        edges = [
+            self._edge(edge, look, now_s, said)
+            for node in graph.nodes
+            for edge in node.out_edges
+        ]
         self._rates.add(now_s, look.counts)
         return JobSnapshot(
             job=graph.name,
             taken_at_ms=now_ms,
-            vertices=_vertices(graph, labels, tasks),
+            vertices=_vertices(graph, look),
             operators=operators,
             edges=edges,
             tasks=tasks,
             stalls=_stalls(tasks),
-            bottleneck=find_operator(look.places(), tasks),
-            declared=look.declared(),
+            bottleneck=find_operator(
+                map(look.place_of, look.operators.values()), tasks
+            ),
+            declared=list(look.own.values()),
             **facts,
         )
 
@@ -283,7 +270,8 @@ class _GraphObserver:
     def _edge(
         self, edge: Edge, look: _Look, now_s: float, said: dict[str, str]
     ) -> EdgeSummary:
-        source, target = look.label_of(edge.source), look.label_of(edge.target)
+        source = look.labels[edge.source.index]
+        target = look.labels[edge.target.index]
         tag = None if edge.tag is None else edge.tag.id
         if edge.chained:
             return EdgeSummary(
@@ -352,56 +340,41 @@ class _Operator:
 class _Look:
     """The graph of a job together with one set of views of its tasks."""
 
-    def __init__(
-        self,
-        graph: JobGraph,
-        labels: dict[tuple[int, str], str],
-        tasks: list[TaskView],
-    ) -> None:
+    def __init__(self, graph: JobGraph, tasks: list[TaskView]) -> None:
         self._graph = graph
         self.tasks = tasks
-        self._own: dict[str, Metric] = {}
+        self.own: dict[str, Metric] = {}
         self.counts: dict[Any, int] = {}
-        self._operators: dict[tuple[int, str], _Operator] = {}
-        self._label_of: dict[int, str] = {}
+        self.operators: dict[tuple[int, str], _Operator] = {}
+        self.labels: dict[int, str] = {}
+        taken: set[str] = set()
         for vertex in graph.vertices:
-            names = unique_names([node.name for node in vertex.nodes])
-            for node, name in zip(vertex.nodes, names, strict=True):
-                label = labels[vertex.id, name]
-                self._operators[vertex.id, name] = _Operator(
-                    label, name, vertex.id, node
-                )
-                self._label_of[node.index] = label
+            for name, node in vertex.operators:
+                # Names are not unique over vertices, and metrics are found by them.
+                label = self.labels[node.index] = free_name(name, taken)
+                taken.add(label)
+                one = _Operator(label, name, vertex.id, node)
+                # Known before any task is there.
+                one.values["num_records_out"] = [0]
+                if node.in_edges:
+                    one.values["num_records_in"] = [0]
+                self.operators[vertex.id, name] = one
         self._tasks: dict[tuple[int, int], TaskView] = {}
-        for vertex_id, view in planned_operators(graph):
-            self._operators[vertex_id, view.name].add(view)
         for task in tasks:
             self._tasks[task.vertex, task.subtask_index] = task
             for view in task.operators:
-                operator = self._operators.get((task.vertex, view.name))
+                operator = self.operators.get((task.vertex, view.name))
                 # A task of an earlier attempt may name an operator that no longer exists.
                 if operator is not None:
                     operator.add(view)
-                self._own.update((metric.name, metric) for metric in view.declared)
-
-    def operators(self) -> Iterable[_Operator]:
-        return self._operators.values()
-
-    def label_of(self, node: Any) -> str:
-        return self._label_of[node.index]
+                self.own.update((metric.name, metric) for metric in view.declared)
 
     def metric(self, name: str) -> Metric:
-        return DECLARED.get(name) or self._own.get(name) or _UNKNOWN
-
-    def declared(self) -> list[Metric]:
-        return list(self._own.values())
-
-    def places(self) -> list[OperatorPlace]:
-        return [self.place_of(one) for one in self._operators.values()]
+        return DECLARED.get(name) or self.own.get(name) or _UNKNOWN
 
     def place_of(self, one: _Operator) -> OperatorPlace:
         vertex = self._graph.vertex_of(one.node)
-        readers = [self.label_of(edge.target) for edge in vertex.out_edges]
+        readers = [self.labels[edge.target.index] for edge in vertex.out_edges]
         uid = one.node.transformation.uid
         return OperatorPlace(
             one.label, one.name, uid, one.vertex, tuple(dict.fromkeys(readers))
@@ -435,56 +408,20 @@ class _Look:
         return found
 
 
-def _labels(graph: JobGraph) -> dict[tuple[int, str], str]:
-    """Return the label of every operator, by its vertex and its name in it."""
-    labels: dict[tuple[int, str], str] = {}
-    taken: set[str] = set()
+def _vertices(graph: JobGraph, look: _Look) -> list[VertexSummary]:
+    names, found = graph.vertex_names, []
     for vertex in graph.vertices:
-        for name in unique_names([node.name for node in vertex.nodes]):
-            label = free_label(name, taken)
-            taken.add(label)
-            labels[vertex.id, name] = label
-    return labels
-
-
-def free_label(name: str, taken: Container[str]) -> str:
-    """Return a name, with a number if it is taken.
-
-    Example:
-        >>> free_label("map", {"map"})
-        'map #2'
-    """
-    label, number = name, 2
-    while label in taken:
-        # Names are not unique over vertices, and metrics are found by them.
-        label, number = f"{name} #{number}", number + 1
-    return label
-
-
-def _edges(graph: JobGraph) -> Iterator[Edge]:
-    for vertex in graph.vertices:
-        for node in vertex.nodes:
-            yield from node.out_edges
-
-
-def _vertices(
-    graph: JobGraph, labels: dict[tuple[int, str], str], tasks: list[TaskView]
-) -> list[VertexSummary]:
-    names = unique_names([vertex.name for vertex in graph.vertices])
-    found = []
-    for vertex, name in zip(graph.vertices, names, strict=True):
         values: dict[str, list[MetricValue]] = {}
-        for task in tasks:
+        for task in look.tasks:
             if task.vertex == vertex.id:
                 for metric, value in task.metrics.items():
                     values.setdefault(metric, []).append(value)
-        operators = unique_names([node.name for node in vertex.nodes])
         found.append(
             VertexSummary(
                 vertex=vertex.id,
-                name=name,
+                name=names[vertex.id],
                 parallelism=vertex.parallelism,
-                operators=[labels[vertex.id, operator] for operator in operators],
+                operators=[look.labels[node.index] for node in vertex.nodes],
                 metrics={
                     metric: merged(DECLARED.get(metric, _UNKNOWN), known)
                     for metric, known in values.items()

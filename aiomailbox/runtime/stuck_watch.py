@@ -18,7 +18,6 @@ from aiomailbox.ids import SubtaskId, VertexId
 from aiomailbox.metrics.catalogue import MetricValue
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.core.user_code import is_users, shortened
-from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.views import PendingCheckpoint, TaskView
 from aiomailbox.task.stream_task import TaskState
 
@@ -206,11 +205,10 @@ class StandingTimes:
         self._known: dict[tuple[_Place, int], _Time] = {}
         places: dict[int, _Place] = {}
         for vertex in graph.vertices:
-            names = unique_names([node.name for node in vertex.nodes])
-            for node, name in zip(vertex.nodes, names, strict=True):
+            for name, node in vertex.operators:
                 places[node.index] = (vertex.id, name)
         self._waiting: dict[_Place, tuple[Node, dict[_Place, Node]]] = {}
-        for node in (node for vertex in graph.vertices for node in vertex.nodes):
+        for node in graph.nodes:
             if node.transformation.waits_for_watermarks:
                 makers = watermark_makers(node)
                 # That one source has none before it ends is known from the beginning.

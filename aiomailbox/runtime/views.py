@@ -20,7 +20,6 @@ from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.records.events import SnapshotType
-from aiomailbox.runtime.builder import unique_names
 from aiomailbox.runtime.held_loop import Stall
 from aiomailbox.runtime.loop_watch import BlockShare, shares_of, stalls_of
 from aiomailbox.storage import path_of
@@ -146,8 +145,7 @@ def record_totals(graph: JobGraph, views: Iterable[TaskView]) -> dict[str, int]:
     """
     sources, sinks = set(), set()
     for vertex in graph.vertices:
-        names = unique_names([node.name for node in vertex.nodes])
-        for node, name in zip(vertex.nodes, names, strict=True):
+        for name, node in vertex.operators:
             if not node.in_edges:
                 sources.add((vertex.id, name))
             if node.transformation.sink is not None:

@@ -455,7 +455,7 @@ class _Unpickler(pickle.Unpickler):
 def _flattened(
     graph: JobGraph, placement: Placement, *, for_parent: bool
 ) -> _FlatGraph:
-    nodes = [node for vertex in graph.vertices for node in vertex.nodes]
+    nodes = graph.nodes
     edges = [edge for node in nodes for edge in node.out_edges]
     numbers = {id(edge): number for number, edge in enumerate(edges)}
     homes = {
