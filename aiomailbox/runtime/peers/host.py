@@ -31,7 +31,6 @@ from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.logs import library_log
-from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import NoRestart
 from aiomailbox.records.byte_reader import ByteReader
@@ -62,9 +61,9 @@ from aiomailbox.runtime.peers.messages import (
     Tell,
     Used,
 )
-from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
+from aiomailbox.runtime.peers.network import PeerNetwork, shared_services
 from aiomailbox.runtime.peers.placement import PARENT, Starter, Worker, place
-from aiomailbox.runtime.peers.record_types import element_codec, record_classes
+from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.peers.shipping import Shipment, pack, pickled
 from aiomailbox.runtime.services import JobServices, PullHandover
 from aiomailbox.runtime.views import TaskView
@@ -113,7 +112,11 @@ class WorkerDesk:
         self._placement = shipment.placement
         self._services = services
         self._limits = LimitDesk(services.limiters, limits)
-        self._sinks = _sinks(shipment.graph)
+        self._sinks = {
+            node.operator_id
+            for node in shipment.graph.nodes
+            if node.transformation.sink is not None
+        }
         types = record_classes(shipment.record_types, has_arrow=False)
         # The types of the job only: bytes of a worker don't choose which classes are
         # made.
@@ -308,15 +311,6 @@ def _of_running(events: AttemptEvents | None) -> AttemptEvents:
     if events is None:
         raise CorruptStreamError("a worker speaks of tasks before it has any")
     return events
-
-
-def _sinks(graph: JobGraph) -> set[str]:
-    return {
-        node.operator_id
-        for vertex in graph.vertices
-        for node in vertex.nodes
-        if node.transformation.sink is not None
-    }
 
 
 # A worker's own deadline for clean-up comes first.
@@ -749,28 +743,14 @@ def assemble(
             "pyarrow" in sys.modules,
         )
     )
-    clock = SystemClock()
-
-    services = JobServices(
-        job_name=graph.name,
-        execution_id=shipment.job_id.hex(),
-        clock=clock,
-        seed=shipment.seed,
+    services = shared_services(
+        shipment,
+        PARENT,
         log=library_log(job=graph.name),
-        metrics=MetricGroup(graph.name),
-        pool=new_pool(shipment, PARENT),
-        limiters=LimiterService(clock, limits_of(graph)),
+        limiters=LimiterService(SystemClock(), limits_of(graph)),
         handovers=dict(handovers),
-        job_id=config.job_id or graph.name,
         state_backend=config.state_backend,
-        commits_at_checkpoints=config.checkpoints is not None,
-        is_resumable=config.is_resumable,
         state_classes=state_classes,
-        codec=(
-            element_codec(shipment.record_types, has_arrow=shipment.has_arrow)
-            if config.has_data_in_flight
-            else None
-        ),
     )
     host = PeersHost(shipment, payload, limits, services, starter)
     return JobMaster(graph, config, services, host)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from aiomailbox.clock import SystemClock
 from aiomailbox.exchange.blocking.partition import BlockingResultPartition
 from aiomailbox.exchange.core.contract import BUFFER_SIZE_BYTES, OutputPartition
 from aiomailbox.exchange.gate import InputChannel, InputGate
@@ -24,11 +25,15 @@ from aiomailbox.logs import silenced
 from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES
 from aiomailbox.memory.debloat import DebloatOptions
 from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
+from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.runtime.builder import ChannelFactory, pool_size, producer_targets
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.placement import PARENT, PeerPlace, Placement
-from aiomailbox.runtime.peers.record_types import serializer_and_forms
+from aiomailbox.runtime.peers.record_types import (
+    element_codec,
+    serializer_and_forms,
+)
 from aiomailbox.runtime.peers.shipping import Shipment
 from aiomailbox.runtime.services import JobServices
 
@@ -216,10 +221,32 @@ def producers_of(graph: JobGraph, placement: Placement, peer: int) -> list[int]:
     return sorted(found - {peer})
 
 
-def new_pool(shipment: Shipment, peer: int) -> NetworkBufferPool:
-    """Return the pool of one process."""
-    return NetworkBufferPool(
-        segments_at(shipment, peer), segment_size_bytes=_SEGMENT_BYTES
+def shared_services(shipment: Shipment, peer: int, **own: Any) -> JobServices:
+    """Return what the tasks of one process share.
+
+    Args:
+        shipment: The job.
+        peer: The process.
+        own: The services that are others in each process.
+    """
+    config, name = shipment.config, shipment.graph.name
+    codec = None
+    if config.has_data_in_flight:
+        codec = element_codec(shipment.record_types, has_arrow=shipment.has_arrow)
+    return JobServices(
+        job_name=name,
+        execution_id=shipment.job_id.hex(),
+        clock=SystemClock(),
+        seed=shipment.seed,
+        metrics=MetricGroup(name),
+        pool=NetworkBufferPool(
+            segments_at(shipment, peer), segment_size_bytes=_SEGMENT_BYTES
+        ),
+        job_id=config.job_id or name,
+        commits_at_checkpoints=config.checkpoints is not None,
+        is_resumable=config.is_resumable,
+        codec=codec,
+        **own,
     )
 
 

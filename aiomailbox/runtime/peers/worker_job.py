@@ -13,12 +13,10 @@ from typing import Any, Final
 import anyio
 
 from aiomailbox.availability import Availability
-from aiomailbox.clock import SystemClock
 from aiomailbox.errors import InvalidArgumentError, WorkerDiedError, WrongTypeError
 from aiomailbox.eventtime.alignment import AlignmentGroups
 from aiomailbox.eventtime.strategy import AlignmentConfig
 from aiomailbox.ids import OperatorId, SubtaskId
-from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run_columns import PythonSerializer
 from aiomailbox.runtime.builder import AttemptPlan, TaskBuilder
@@ -44,11 +42,10 @@ from aiomailbox.runtime.peers.messages import (
     Tell,
     decode_from_parent,
 )
-from aiomailbox.runtime.peers.network import PeerNetwork, new_pool
+from aiomailbox.runtime.peers.network import PeerNetwork, shared_services
 from aiomailbox.runtime.peers.placement import PeerPlace, peer_name
 from aiomailbox.runtime.peers.record_types import (
     RECORDS_OF_OURS,
-    element_codec,
     record_classes,
 )
 from aiomailbox.runtime.peers.shipping import Shipment
@@ -380,26 +377,14 @@ class WorkerJob:
 
     def _new_services(self, log: Any) -> JobServices:
         shipment = self._shipment
-        return JobServices(
-            job_name=shipment.graph.name,
-            execution_id=shipment.job_id.hex(),
-            clock=SystemClock(),
-            seed=shipment.seed,
+        return shared_services(
+            shipment,
+            self._peer,
             log=log.bind(job=shipment.graph.name, worker=self._name),
-            metrics=MetricGroup(shipment.graph.name),
-            pool=new_pool(shipment, self._peer),
             limiters=self._limits,
             committables=self._committables,
             alignments=AlignmentGroups(self._on_watermark),
-            job_id=shipment.config.job_id or shipment.graph.name,
-            commits_at_checkpoints=shipment.config.checkpoints is not None,
-            is_resumable=shipment.config.is_resumable,
             state_classes=(*RECORDS_OF_OURS, *shipment.record_types),
-            codec=(
-                element_codec(shipment.record_types, has_arrow=shipment.has_arrow)
-                if shipment.config.has_data_in_flight
-                else None
-            ),
         )
 
 
