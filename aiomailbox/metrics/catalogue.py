@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -267,507 +267,359 @@ def merged(metric: Metric, values: list[MetricValue]) -> MetricValue:
             return max(numbers)
 
 
-_COUNTER, _GAUGE, _HISTOGRAM = (
-    MetricKind.COUNTER,
-    MetricKind.GAUGE,
-    MetricKind.HISTOGRAM,
-)
+def _of_kind(kind: MetricKind) -> Callable[..., Metric]:
+    """Return what declares metrics of a kind: added up, if nothing else is said."""
+
+    def declare(
+        name: str, unit: str, text: str, *, flink: str = "", merge: Merge = Merge.SUM
+    ) -> Metric:
+        return Metric(name, kind, unit, merge, text, flink=flink)
+
+    return declare
 
 
-_SUM, _MIN, _MAX, _MEAN = Merge.SUM, Merge.MIN, Merge.MAX, Merge.MEAN
+_counter, _gauge, _histogram = map(_of_kind, MetricKind)
 
 
-_TASK, _JOB = MetricScope.TASK, MetricScope.JOB
+_MIN, _MAX = Merge.MIN, Merge.MAX
 
 
 _OPERATOR_METRICS: Final = (
-    Metric(
-        "num_records_in",
-        _COUNTER,
-        "records",
-        _SUM,
-        "Records that it was given.",
-        flink="numRecordsIn",
+    _counter(
+        "num_records_in", "records", "Records that it was given.", flink="numRecordsIn"
     ),
-    Metric(
+    _counter(
         "num_records_out",
-        _COUNTER,
         "records",
-        _SUM,
         "Records that it emitted, side outputs included.",
         flink="numRecordsOut",
     ),
-    Metric(
+    _gauge(
         "current_input_watermark",
-        _GAUGE,
         "ms",
-        _MIN,
         "The smallest watermark of its inputs, in milliseconds since the epoch.",
         flink="currentInputWatermark",
+        merge=_MIN,
     ),
-    Metric(
+    _gauge(
         "current_output_watermark",
-        _GAUGE,
         "ms",
-        _MIN,
         "The watermark that a source has emitted, in milliseconds since the epoch.",
         flink="currentOutputWatermark",
+        merge=_MIN,
     ),
-    Metric(
+    _gauge(
         "watermark_lag",
-        _GAUGE,
         "ms",
-        _MAX,
         "How far its watermark is behind the clock of the machine; None before the first "
         "one and after the last one.",
         flink="watermarkLag",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "is_idle",
-        _GAUGE,
         "1",
-        _MIN,
         "1 if none of its inputs has a stream that flows: event time goes on without it.",
+        merge=_MIN,
     ),
-    Metric(
+    _counter(
         "num_late_records_dropped",
-        _COUNTER,
         "records",
-        _SUM,
         "Records that came too late for their windows.",
         flink="numLateRecordsDropped",
     ),
-    Metric(
+    _counter(
         "skipped",
-        _COUNTER,
         "records",
-        _SUM,
         "Records left out because their function raised and on_error= said to skip.",
     ),
-    Metric(
+    _counter(
         "dead_letters",
-        _COUNTER,
         "records",
-        _SUM,
         "Records that went to a dead letter because their function raised.",
     ),
-    Metric("calls", _COUNTER, "calls", _SUM, "Attempts of asynchronous calls."),
-    Metric("retries", _COUNTER, "calls", _SUM, "Attempts that were not the first."),
-    Metric("timeouts", _COUNTER, "calls", _SUM, "Calls that took longer than allowed."),
-    Metric(
+    _counter("calls", "calls", "Attempts of asynchronous calls."),
+    _counter("retries", "calls", "Attempts that were not the first."),
+    _counter("timeouts", "calls", "Calls that took longer than allowed."),
+    _counter(
         "unwanted_results",
-        _COUNTER,
         "records",
-        _SUM,
         "Results that retry_if wants again after the last attempt: they are used.",
     ),
-    Metric(
+    _counter(
         "calls_found",
-        _COUNTER,
         "calls",
-        _SUM,
         "Calls whose result was in the journal, so that they were not made again.",
     ),
-    Metric("cache_hits", _COUNTER, "records", _SUM, "Records answered by the cache."),
-    Metric(
+    _counter("cache_hits", "records", "Records answered by the cache."),
+    _gauge(
         "units_used",
-        _GAUGE,
         "units",
-        _SUM,
         "Units of the limit that its calls have used since its task began: weights, such "
         "as tokens or money.",
     ),
-    Metric("in_flight", _GAUGE, "calls", _SUM, "Attempts that are being made."),
-    Metric(
+    _gauge("in_flight", "calls", "Attempts that are being made."),
+    _gauge(
         "buffered",
-        _GAUGE,
         "records",
-        _SUM,
         "Records held: for their calls, or between two tasks that do not wait.",
     ),
-    Metric("buffer_max", _GAUGE, "records", _SUM, "How many may be held."),
-    Metric(
-        "waiting_for_slot",
-        _GAUGE,
-        "calls",
-        _SUM,
-        "Calls that wait until fewer are being made.",
+    _gauge("buffer_max", "records", "How many may be held."),
+    _gauge("waiting_for_slot", "calls", "Calls that wait until fewer are being made."),
+    _gauge("waiting_for_limit", "calls", "Calls that wait for their limit."),
+    _gauge("waiting_for_retry", "calls", "Calls that wait for their next attempt."),
+    _gauge(
+        "waiting_for_key", "records", "Records that wait for another one of their key."
     ),
-    Metric(
-        "waiting_for_limit", _GAUGE, "calls", _SUM, "Calls that wait for their limit."
-    ),
-    Metric(
-        "waiting_for_retry",
-        _GAUGE,
-        "calls",
-        _SUM,
-        "Calls that wait for their next attempt.",
-    ),
-    Metric(
-        "waiting_for_key",
-        _GAUGE,
-        "records",
-        _SUM,
-        "Records that wait for another one of their key.",
-    ),
-    Metric(
+    _gauge(
         "waiting_for_journal",
-        _GAUGE,
         "calls",
-        _SUM,
         "Calls whose result is being written to the journal.",
     ),
-    Metric("journalled", _GAUGE, "calls", _SUM, "Results that the journal has."),
-    Metric(
-        "records_dropped",
-        _COUNTER,
-        "records",
-        _SUM,
-        "Records that a full buffer dropped.",
-    ),
-    Metric("duplicates_dropped", _COUNTER, "records", _SUM, "Records seen before."),
-    Metric(
+    _gauge("journalled", "calls", "Results that the journal has."),
+    _counter("records_dropped", "records", "Records that a full buffer dropped."),
+    _counter("duplicates_dropped", "records", "Records seen before."),
+    _counter(
         "records_without_latest",
-        _COUNTER,
         "records",
-        _SUM,
         "Records that came before there was anything to combine them with.",
     ),
-    Metric(
+    _counter(
         "records_without_partner",
-        _COUNTER,
         "records",
-        _SUM,
         "Records for which a lookup or as-of join has found nothing, and which it drops.",
     ),
-    Metric(
+    _counter(
         "answers_dropped",
-        _COUNTER,
         "records",
-        _SUM,
         "Answers that nobody waits for: the question has timed out, or has an answer.",
     ),
-    Metric(
+    _counter(
         "partial_matches_dropped",
-        _COUNTER,
         "matches",
-        _SUM,
         "Partial matches given up because there were too many.",
     ),
-    Metric(
+    _counter(
         "stalls",
-        _COUNTER,
         "stalls",
-        _SUM,
         "How often its code held the event loop for longer than the threshold.",
     ),
-    Metric("stalled_ms", _COUNTER, "ms", _SUM, "How long, in all."),
-    Metric(
+    _counter("stalled_ms", "ms", "How long, in all."),
+    _counter(
         "gc_stalls",
-        _COUNTER,
         "stalls",
-        _SUM,
         "How often the garbage collector did, while its code ran.",
     ),
-    Metric("state_keys", _GAUGE, "keys", _SUM, "Keys that have state, estimated."),
-    Metric("state_bytes", _GAUGE, "bytes", _SUM, "The size of the state, if known."),
-    Metric(
-        "rows_read", _GAUGE, "rows", _SUM, "Rows that a source of batches has read."
-    ),
-    Metric("partitions", _GAUGE, "partitions", _SUM, "Partitions to read."),
-    Metric("partitions_done", _GAUGE, "partitions", _SUM, "Partitions that were read."),
-    Metric("eta_s", _GAUGE, "s", _MAX, "How long reading goes on, estimated."),
+    _gauge("state_keys", "keys", "Keys that have state, estimated."),
+    _gauge("state_bytes", "bytes", "The size of the state, if known."),
+    _gauge("rows_read", "rows", "Rows that a source of batches has read."),
+    _gauge("partitions", "partitions", "Partitions to read."),
+    _gauge("partitions_done", "partitions", "Partitions that were read."),
+    _gauge("eta_s", "s", "How long reading goes on, estimated.", merge=_MAX),
 )
 
 
 _TASK_METRICS: Final = (
-    Metric("state", _GAUGE, "", Merge.LAST, "Where it is in its life.", _TASK),
-    Metric(
+    _gauge("state", "", "Where it is in its life.", merge=Merge.LAST),
+    _counter(
         "num_task_restarts",
-        _COUNTER,
         "restarts",
-        _SUM,
         "How often it was started again, alone or with others.",
-        _TASK,
     ),
-    Metric("mails", _COUNTER, "mails", _SUM, "Mails that were run.", _TASK),
-    Metric(
-        "mailbox_queue_size",
-        _GAUGE,
-        "mails",
-        _SUM,
-        "Mails that wait.",
-        _TASK,
-        "mailboxQueueSize",
-    ),
-    Metric(
+    _counter("mails", "mails", "Mails that were run."),
+    _gauge("mailbox_queue_size", "mails", "Mails that wait.", flink="mailboxQueueSize"),
+    _histogram(
         "mailbox_latency_ms",
-        _HISTOGRAM,
         "ms",
-        _SUM,
         "How long ordinary mail waits, by one that is sent now and then; with "
         "latency_interval.",
-        _TASK,
-        "mailboxLatencyMs",
+        flink="mailboxLatencyMs",
     ),
-    Metric(
+    _counter(
         "num_bytes_in",
-        _COUNTER,
         "bytes",
-        _SUM,
         "Bytes read from other tasks; estimated where objects are handed over.",
-        _TASK,
-        "numBytesIn",
+        flink="numBytesIn",
     ),
-    Metric(
+    _counter(
         "num_bytes_out",
-        _COUNTER,
         "bytes",
-        _SUM,
         "Bytes written to other tasks; estimated where objects are handed over.",
-        _TASK,
-        "numBytesOut",
+        flink="numBytesOut",
     ),
-    Metric("idle_ms", _COUNTER, "ms", _SUM, "Waiting for input, in all.", _TASK),
-    Metric(
-        "backpressured_ms",
-        _COUNTER,
-        "ms",
-        _SUM,
-        "Waiting for room, in all.",
-        _TASK,
-    ),
-    Metric(
+    _counter("idle_ms", "ms", "Waiting for input, in all."),
+    _counter("backpressured_ms", "ms", "Waiting for room, in all."),
+    _gauge(
         "busy_time_ms_per_second",
-        _GAUGE,
         "ms/s",
-        _MAX,
         "Processing, or awaiting something inside of it.",
-        _TASK,
-        "busyTimeMsPerSecond",
+        flink="busyTimeMsPerSecond",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "idle_time_ms_per_second",
-        _GAUGE,
         "ms/s",
-        _MIN,
         "Waiting for input.",
-        _TASK,
-        "idleTimeMsPerSecond",
+        flink="idleTimeMsPerSecond",
+        merge=_MIN,
     ),
-    Metric(
+    _gauge(
         "soft_backpressured_time_ms_per_second",
-        _GAUGE,
         "ms/s",
-        _MAX,
         "Waiting for room, between two pieces of input.",
-        _TASK,
-        "softBackPressuredTimeMsPerSecond",
+        flink="softBackPressuredTimeMsPerSecond",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "hard_backpressured_time_ms_per_second",
-        _GAUGE,
         "ms/s",
-        _MAX,
         "Waiting for room, in the middle of one.",
-        _TASK,
-        "hardBackPressuredTimeMsPerSecond",
+        flink="hardBackPressuredTimeMsPerSecond",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "backpressured_time_ms_per_second",
-        _GAUGE,
         "ms/s",
-        _MAX,
         "The last two together.",
-        _TASK,
-        "backPressuredTimeMsPerSecond",
+        flink="backPressuredTimeMsPerSecond",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "out_pool_usage",
-        _GAUGE,
         "1",
-        _MAX,
         "Permits lent, as a fraction of the pools of all outputs: at 1 the task waits, "
         "above 1 is overdraft; None without an output.",
-        _TASK,
-        "outPoolUsage",
+        flink="outPoolUsage",
+        merge=_MAX,
     ),
-    Metric(
-        "overdraft_buffers",
-        _GAUGE,
-        "buffers",
-        _SUM,
-        "Buffers lent beyond the pools.",
-        _TASK,
-    ),
-    Metric(
+    _gauge("overdraft_buffers", "buffers", "Buffers lent beyond the pools."),
+    _gauge(
         "in_pool_usage",
-        _GAUGE,
         "1",
-        _MAX,
         "Buffers of the reader's own that are in use, as a fraction; None on one loop, "
         "where a gate has no pool.",
-        _TASK,
-        "inPoolUsage",
+        flink="inPoolUsage",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "exclusive_buffers_usage",
-        _GAUGE,
         "1",
-        _MAX,
         "Of channels from other processes: the buffers that each has for itself.",
-        _TASK,
-        "exclusiveBuffersUsage",
+        flink="exclusiveBuffersUsage",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "floating_buffers_usage",
-        _GAUGE,
         "1",
-        _MAX,
         "Of channels from other processes: the buffers that they share.",
-        _TASK,
-        "floatingBuffersUsage",
+        flink="floatingBuffersUsage",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "input_queue_length",
-        _GAUGE,
         "buffers",
-        _SUM,
         "Buffers in the queue before it.",
-        _TASK,
-        "inputQueueLength",
+        flink="inputQueueLength",
     ),
-    Metric(
-        "input_queue_records", _GAUGE, "records", _SUM, "The same in records.", _TASK
-    ),
-    Metric(
+    _gauge("input_queue_records", "records", "The same in records."),
+    _gauge(
         "input_queue_size_bytes",
-        _GAUGE,
         "bytes",
-        _SUM,
         "The same in bytes, estimated.",
-        _TASK,
-        "inputQueueSize",
+        flink="inputQueueSize",
     ),
-    Metric(
+    _gauge(
         "output_queue_length",
-        _GAUGE,
         "buffers",
-        _SUM,
         "Buffers in the queues of its outputs.",
-        _TASK,
-        "outputQueueLength",
+        flink="outputQueueLength",
     ),
-    Metric(
-        "output_queue_records", _GAUGE, "records", _SUM, "The same in records.", _TASK
-    ),
-    Metric(
+    _gauge("output_queue_records", "records", "The same in records."),
+    _gauge(
         "output_queue_size_bytes",
-        _GAUGE,
         "bytes",
-        _SUM,
         "The same in bytes, estimated.",
-        _TASK,
-        "outputQueueSize",
+        flink="outputQueueSize",
     ),
-    Metric(
+    _gauge(
         "debloated_buffer_size_bytes",
-        _GAUGE,
         "bytes",
-        _MIN,
         "The size of buffers that producers were asked for, where they were.",
-        _TASK,
-        "debloatedBufferSize",
+        flink="debloatedBufferSize",
+        merge=_MIN,
     ),
 )
 
 
 _JOB_METRICS: Final = (
-    Metric(
+    _counter(
         "num_restarts",
-        _COUNTER,
         "restarts",
-        _SUM,
         "How often the job was started again.",
-        _JOB,
-        "numRestarts",
+        flink="numRestarts",
     ),
-    Metric(
+    _counter(
         "total_number_of_checkpoints",
-        _COUNTER,
         "checkpoints",
-        _SUM,
         "Checkpoints that were begun.",
-        _JOB,
-        "totalNumberOfCheckpoints",
+        flink="totalNumberOfCheckpoints",
     ),
-    Metric(
+    _counter(
         "number_of_completed_checkpoints",
-        _COUNTER,
         "checkpoints",
-        _SUM,
         "Checkpoints that are complete.",
-        _JOB,
-        "numberOfCompletedCheckpoints",
+        flink="numberOfCompletedCheckpoints",
     ),
-    Metric(
+    _gauge(
         "number_of_in_progress_checkpoints",
-        _GAUGE,
         "checkpoints",
-        _SUM,
         "Checkpoints that are being taken.",
-        _JOB,
-        "numberOfInProgressCheckpoints",
+        flink="numberOfInProgressCheckpoints",
     ),
-    Metric(
+    _counter(
         "number_of_unchanged_checkpoints",
-        _COUNTER,
         "checkpoints",
-        _SUM,
         "Completed checkpoints for which nothing was written: nothing had happened since "
         "the one before.",
-        _JOB,
     ),
-    Metric(
+    _counter(
         "number_of_failed_checkpoints",
-        _COUNTER,
         "checkpoints",
-        _SUM,
         "Checkpoints that did not complete.",
-        _JOB,
-        "numberOfFailedCheckpoints",
+        flink="numberOfFailedCheckpoints",
     ),
-    Metric(
+    _gauge(
         "last_completed_checkpoint_id",
-        _GAUGE,
         "1",
-        _MAX,
         "The number of the last complete one.",
-        _JOB,
-        "lastCompletedCheckpointId",
+        flink="lastCompletedCheckpointId",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "last_checkpoint_duration_ms",
-        _GAUGE,
         "ms",
-        _MAX,
         "How long it took.",
-        _JOB,
-        "lastCheckpointDuration",
+        flink="lastCheckpointDuration",
+        merge=_MAX,
     ),
-    Metric(
+    _gauge(
         "last_checkpoint_size_bytes",
-        _GAUGE,
         "bytes",
-        _SUM,
         "The size of its files.",
-        _JOB,
-        "lastCheckpointSize",
+        flink="lastCheckpointSize",
     ),
 )
 
 
-METRICS: Final[tuple[Metric, ...]] = _OPERATOR_METRICS + _TASK_METRICS + _JOB_METRICS
+METRICS: Final[tuple[Metric, ...]] = tuple(
+    msgspec.structs.replace(metric, scope=scope)
+    for scope, metrics in (
+        (MetricScope.OPERATOR, _OPERATOR_METRICS),
+        (MetricScope.TASK, _TASK_METRICS),
+        (MetricScope.JOB, _JOB_METRICS),
+    )
+    for metric in metrics
+)
 
 
 DECLARED: Final[dict[str, Metric]] = {metric.name: metric for metric in METRICS}
@@ -777,11 +629,9 @@ DECLARED: Final[dict[str, Metric]] = {metric.name: metric for metric in METRICS}
 LATENCY_FROM: Final = "latency_ms_from_"
 
 
-LATENCY: Final = Metric(
+LATENCY: Final = _histogram(
     "latency_ms",
-    _HISTOGRAM,
     "ms",
-    _SUM,
     "How long records wait on their way from a source to the operator.",
     flink="latency",
 )
