@@ -5,54 +5,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from aiomailbox.storage.append_log import AppendLog, LogSegment
-from aiomailbox.storage.checked import checked_chunks, checked_frames
-from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
-from aiomailbox.storage.contract import Claim, Storage
-from aiomailbox.storage.local import (
-    PRIVATE,
-    Disk,
-    ExchangeNotSupportedError,
-    LocalClaim,
-    LocalStorage,
-    holder,
-    make_directories,
-    open_file,
-    sync_directory,
-)
-from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
-from aiomailbox.storage.spark_log import SparkLog
-from aiomailbox.storage.staged_directory import GrowingDirectory, StagedDirectory
-from aiomailbox.storage.workplace import staging_directory
+from aiomailbox.storage.contract import Storage
+from aiomailbox.storage.local import PRIVATE, LocalStorage
+from aiomailbox.storage.remote import RemoteStorage
 
-__all__ = [
-    "LEASE_MS",
-    "PRIVATE",
-    "AppendLog",
-    "Claim",
-    "CommitLog",
-    "DirectoryLog",
-    "Disk",
-    "ExchangeNotSupportedError",
-    "Following",
-    "GrowingDirectory",
-    "LocalClaim",
-    "LocalStorage",
-    "LogSegment",
-    "RemoteStorage",
-    "SparkLog",
-    "StagedDirectory",
-    "Storage",
-    "checked_chunks",
-    "checked_frames",
-    "holder",
-    "make_directories",
-    "open_file",
-    "open_storage",
-    "path_of",
-    "staging_directory",
-    "sync_directory",
-]
+__all__ = ["open_storage", "path_of"]
 
 
 def open_storage(

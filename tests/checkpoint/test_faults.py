@@ -201,7 +201,7 @@ def test_a_file_that_is_too_large_for_the_disk_leaves_the_one_before(
 import resource
 from pathlib import Path
 from aiomailbox.checkpoint import CheckpointWriter
-from aiomailbox.storage import LocalStorage
+from aiomailbox.storage.local import LocalStorage
 from tests.checkpoint.checkpoints import *
 place = Path({str(tmp_path)!r})
 store = open_store(place)

@@ -198,7 +198,7 @@ import sys, time
 from pathlib import Path
 import aiomailbox as am
 from aiomailbox.errors import JobFailedError, SinkError, TargetExistsError
-from aiomailbox.storage import Disk
+from aiomailbox.storage.local import Disk
 
 step = sys.argv[2]
 original = getattr(Disk, step)

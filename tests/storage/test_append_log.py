@@ -115,7 +115,7 @@ def test_a_crash_between_two_segments_leaves_room_behind_the_first(
 def test_a_killed_writer_leaves_what_it_appended_and_room(tmp_path: Path) -> None:
     program = """
         import os, signal, sys
-        from aiomailbox.storage import AppendLog
+        from aiomailbox.storage.append_log import AppendLog
         log = AppendLog(sys.argv[1])
         for number in range(4):
             for _ in range(12_000):
@@ -268,7 +268,7 @@ def test_a_file_that_is_no_log_is_refused(tmp_path: Path) -> None:
 def test_a_full_disk_takes_no_half_of_an_append(tmp_path: Path) -> None:
     program = """
         import resource, signal, sys
-        from aiomailbox.storage import AppendLog
+        from aiomailbox.storage.append_log import AppendLog
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         log = AppendLog(sys.argv[1])
         log.append([b"a" * 50])
@@ -293,7 +293,7 @@ def test_a_full_disk_takes_no_half_of_an_append(tmp_path: Path) -> None:
 def test_what_was_synced_survives_a_kill(tmp_path: Path) -> None:
     program = """
         import os, sys
-        from aiomailbox.storage import AppendLog
+        from aiomailbox.storage.append_log import AppendLog
         log = AppendLog(sys.argv[1])
         for number in range(10**9):
             log.append([b"%d" % number])

@@ -135,7 +135,7 @@ def test_a_cache_between_a_job_and_its_storage_is_refused(tmp_path: Path) -> Non
 def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
     program = """
         import sys, time
-        from aiomailbox.storage import LocalStorage
+        from aiomailbox.storage.local import LocalStorage
         claim = LocalStorage(sys.argv[1]).claim("job", "child", 0)
         print("held", flush=True)
         time.sleep(60)
@@ -154,7 +154,7 @@ def test_a_lock_ends_with_its_process(tmp_path: Path) -> None:
 # One process per step, forked where nothing else runs.
 CRASHING = """
     import os, sys
-    from aiomailbox.storage import LocalStorage
+    from aiomailbox.storage.local import LocalStorage
 
     watched = {"open", "os.rename", "os.mkdir", "os.remove", "os.truncate"}
 
