@@ -31,7 +31,7 @@ from aiomailbox.errors import (
     named_operator,
 )
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
-from aiomailbox.operators.core.operator import Operator, Pending, in_turn
+from aiomailbox.operators.core.operator import Operator, Pending, finished, in_turn
 from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
@@ -162,9 +162,7 @@ class MapBatchesOperator(Operator):
                 result = await self.function(given)
         except USER_ERRORS as error:
             raise_as(self.user_error(error), error)
-        pending = self.output.emit_run(self._made(run, batch, arrays, result))
-        if pending is not None:
-            await pending
+        await finished(self.output.emit_run(self._made(run, batch, arrays, result)))
 
     def _given(self, run: Run, batch: pa.RecordBatch) -> Any:
         """Return what the function is called with.

@@ -37,7 +37,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.graph.job_graph import JobGraph, Node
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.operator import Pending, finished
 from aiomailbox.operators.core.user_code import (
     call_hook,
     is_users,
@@ -215,9 +215,7 @@ class JobCommitters:
         """Retry a few times while the other end does not answer."""
         for attempt in range(1, _RETRY.attempts + 1):
             try:
-                pending = commit()
-                if pending is not None:
-                    await pending
+                await finished(commit())
             except Exception as error:
                 if attempt == _RETRY.attempts or not _RETRY.wants_error(error):
                     raise

@@ -19,7 +19,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.errors import RejectedMailError
 from aiomailbox.keygroups.assigner import KeyGroupAssigner
 from aiomailbox.mailbox.executor import MailboxExecutor
-from aiomailbox.operators.core.operator import Input, Operator, Pending
+from aiomailbox.operators.core.operator import Input, Operator, Pending, finished
 from aiomailbox.operators.core.watched import watched_input
 from aiomailbox.operators.snapshots.codec import (
     HeldElement,
@@ -298,9 +298,7 @@ class BacklogInput:
 
     async def _end_later(self) -> None:
         await self._backlog.emptied()
-        pending = self._target.end_input()
-        if pending is not None:
-            await pending
+        await finished(self._target.end_input())
 
 
 def has_backlog(snapshot: OperatorSnapshot) -> bool:

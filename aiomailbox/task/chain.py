@@ -28,7 +28,13 @@ from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.operators.core.context import Handover, Limiter, RepeatedWarnings
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.operators.core.operator import Input, Operator, Output, Pending
+from aiomailbox.operators.core.operator import (
+    Input,
+    Operator,
+    Output,
+    Pending,
+    finished,
+)
 from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.core.watched import WatchedOutput, watched_input
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
@@ -448,9 +454,7 @@ class OperatorChain:
     async def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let the operators emit what must precede a barrier, head first."""
         for link in self.links:
-            pending = link.operator.prepare_snapshot_pre_barrier(checkpoint_id)
-            if pending is not None:
-                await pending
+            await finished(link.operator.prepare_snapshot_pre_barrier(checkpoint_id))
 
     async def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Notify the operators, tail first; all are notified, the first error is raised."""
@@ -465,9 +469,7 @@ class OperatorChain:
         for link in reversed(self.links):
             try:
                 with self._naming(link, hook):
-                    pending = getattr(link.operator, hook)(checkpoint_id)
-                    if pending is not None:
-                        await pending
+                    await finished(getattr(link.operator, hook)(checkpoint_id))
             except Exception as error:  # noqa: BLE001 -- the others are notified, too
                 first = first or error
         if first is not None:
@@ -690,9 +692,3 @@ async def _run_queued_mail(mailbox: MailboxExecutor) -> None:
 def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-async def finished(pending: Pending) -> None:
-    """Await what a call left to be awaited, if it did."""
-    if pending is not None:
-        await pending

@@ -55,7 +55,7 @@ from aiomailbox.exchange.gate import InputGate
 from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.mail import MailOptions
-from aiomailbox.operators.core.operator import Pending, then
+from aiomailbox.operators.core.operator import Pending, finished, then
 from aiomailbox.records.events import (
     CancelCheckpoint,
     CheckpointBarrier,
@@ -417,9 +417,7 @@ class TaskCheckpoints:
             # The notification of that one may have been lost; an abort makes up for it,
             # as in Flink.
             if latest_completed_id > 0:
-                completed = self._complete(latest_completed_id)
-                if completed is not None:
-                    await completed
+                await finished(self._complete(latest_completed_id))
             if checkpoint_id > self.completed_id:
                 await self._chain.notify_checkpoint_aborted(checkpoint_id)
         if checkpoint_id == self._savepoint_id:

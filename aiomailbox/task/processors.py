@@ -21,6 +21,7 @@ from aiomailbox.operators.core.operator import (
     InputSelection,
     Operator,
     Pending,
+    finished,
     then,
 )
 from aiomailbox.operators.sources.operator import SourceOperator
@@ -38,7 +39,6 @@ from aiomailbox.records.events import (
     Watermark,
     WatermarkStatus,
 )
-from aiomailbox.task.chain import finished
 from aiomailbox.task.checkpoints import TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment
 from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of

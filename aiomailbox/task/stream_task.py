@@ -53,7 +53,7 @@ from aiomailbox.mailbox.mail import MAX_PRIORITY
 from aiomailbox.mailbox.metrics import PeriodMeter
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.metrics.catalogue import MetricValue
-from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.operator import Pending, finished
 from aiomailbox.operators.core.user_code import (
     ends_program,
     is_foreign,
@@ -71,7 +71,7 @@ from aiomailbox.records.events import (
 )
 from aiomailbox.supervision import Closing, SupervisedTask, frames_of
 from aiomailbox.task.backlog import Backlog
-from aiomailbox.task.chain import HelperTasks, Link, OperatorChain, finished
+from aiomailbox.task.chain import HelperTasks, Link, OperatorChain
 from aiomailbox.task.checkpoints import PreparedResults, TaskCheckpoints
 from aiomailbox.task.environment import TaskEnvironment, TaskPlan
 from aiomailbox.task.in_flight import TaskSnapshot
@@ -678,9 +678,7 @@ class StreamTask:
         controller: MailboxController,
     ) -> None:
         await pending
-        following = self._on_status(status, controller)
-        if following is not None:
-            await following
+        await finished(self._on_status(status, controller))
 
     def _on_status(
         self, status: InputStatus, controller: MailboxController

@@ -48,6 +48,7 @@ from aiomailbox.operators.core.operator import (
     OpenCalls,
     Operator,
     Pending,
+    finished,
     pending_of,
     then,
 )
@@ -241,9 +242,7 @@ class CallsOperator(Operator):
                 if self._rows.journal is not None:
                     await self._rows.journal.close()
         finally:
-            released = self._release()
-            if released is not None:
-                await released
+            await finished(self._release())
 
     def _release(self) -> Pending:
         """Close the function."""
@@ -555,9 +554,7 @@ class AsyncMapOperator(CallsOperator):
     async def _take_control_later(self, control: QueuedControl) -> None:
         while self._queue.held >= self._places:
             await self._room()
-        pending = self._take_control(control)
-        if pending is not None:
-            await pending
+        await finished(self._take_control(control))
 
     def _release(self) -> Pending:
         return self.function.close()

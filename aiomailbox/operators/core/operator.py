@@ -254,6 +254,12 @@ async def _rest_in_turn(
             await following
 
 
+async def finished(pending: Pending) -> None:
+    """Await what a call left to be awaited, if it did."""
+    if pending is not None:
+        await pending
+
+
 async def awaited(result: Any) -> Any:
     """Return a result, or what it gives if it has to be awaited."""
     waiting: Awaitable[Any] | Any = result
@@ -872,6 +878,7 @@ class _OperatorInput:
     """The part that both inputs share."""
 
     __slots__ = ("_operator",)
+
     index: int
 
     def __init__(self, operator: TwoInputOperator) -> None:
@@ -889,6 +896,7 @@ class _OperatorInput:
 
 class _FirstInput(_OperatorInput):
     __slots__ = ()
+
     index = 0
 
     def process_run(self, run: Run) -> Pending:
@@ -900,6 +908,7 @@ class _FirstInput(_OperatorInput):
 
 class _SecondInput(_OperatorInput):
     __slots__ = ()
+
     index = 1
 
     def process_run(self, run: Run) -> Pending:

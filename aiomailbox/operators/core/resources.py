@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiomailbox.errors import WrongTypeError
-from aiomailbox.operators.core.operator import Pending, pending_of
+from aiomailbox.operators.core.operator import Pending, finished, pending_of
 from aiomailbox.operators.core.user_code import FunctionHooks, describe
 
 
@@ -106,9 +106,7 @@ class FunctionLife:
         )
 
     async def _enter_awaited(self, given: Awaitable[Any]) -> None:
-        pending = self._enter(await given)
-        if pending is not None:
-            await pending
+        await finished(self._enter(await given))
 
     async def _enter_async(self, given: Any) -> None:
         self._hold(await given.__aenter__(), given.__aexit__)
@@ -128,9 +126,7 @@ class FunctionLife:
                 await left
         finally:
             self.resource = None
-            released = None if release is None else _ended(release())
-            if released is not None:
-                await released
+            await finished(None if release is None else _ended(release()))
 
 
 def _ended(result: object) -> Pending:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiomailbox.eventtime.timers import Slice
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.operator import Output, Pending
+from aiomailbox.operators.core.operator import Output, Pending, finished
 from aiomailbox.records.run import RUN_LENGTH_MAX
 
 # Work of an operator that loops over its state, done in pieces.
@@ -76,9 +76,7 @@ class Slices:
     async def _run_rest(self, piece: Slice, done: Awaitable[bool] | None) -> None:
         mailbox, availability = self._mailbox, self._availability
         while done is None or not await done:
-            flushed = self._flush()
-            if flushed is not None:
-                await flushed
+            await finished(self._flush())
             if not availability.available:
                 await mailbox.pause_until(availability)
             if mailbox.should_interrupt(any_mail=True):

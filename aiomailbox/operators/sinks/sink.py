@@ -28,7 +28,7 @@ from aiomailbox.operators.core.failures import (
     check_on_error,
     fail,
 )
-from aiomailbox.operators.core.operator import Operator, Pending, then
+from aiomailbox.operators.core.operator import Operator, Pending, finished, then
 from aiomailbox.operators.core.user_code import (
     call_hook,
     checkpoint_listener,
@@ -330,9 +330,7 @@ class SinkOperator(Operator):
                 rest = self._without_refused(rest, refused)
                 rest, pending = self._write(rest) if len(rest) else (rest, None)
         if self._failures.waiting:
-            reported = self._failures.report()
-            if reported is not None:
-                await reported
+            await finished(self._failures.report())
 
     def _without_refused(self, run: Run, refused: RecordsRefusedError) -> Run:
         """Do with refused records what ``on_error`` says; return what is to be written.

@@ -40,6 +40,7 @@ from aiomailbox.operators.core.operator import (
     Output,
     Pending,
     await_each,
+    finished,
     in_turn,
     then,
 )
@@ -156,9 +157,7 @@ class AsyncStatelessOperator(Operator):
         process = self._process_generated if self._generates else self._process_awaited
         await process(value, timestamp)
         if self._failures.waiting:
-            reported = self._failures.report()
-            if reported is not None:
-                await reported
+            await finished(self._failures.report())
 
     async def _process_awaited(self, value: Any, timestamp: int | None) -> None:
         try:

@@ -26,6 +26,7 @@ from aiomailbox.operators.core.operator import (
     OpenCalls,
     Operator,
     Pending,
+    finished,
 )
 from aiomailbox.operators.core.user_code import (
     UNDECIDED,
@@ -142,16 +143,14 @@ class ThreadOperator(Operator):
             finally:
                 self._piece = None
             if piece.results:
-                pending = self.output.emit_run(ListRun(piece.results, piece.stamps))
-                if pending is not None:
-                    await pending
+                await finished(
+                    self.output.emit_run(ListRun(piece.results, piece.stamps))
+                )
             if piece.error is not None:
                 index = piece.index
                 stamp = None if timestamps is None else timestamps[index]
                 self._failures.take(values[index], stamp, piece.error)
-                reported = self._failures.report()
-                if reported is not None:
-                    await reported
+                await finished(self._failures.report())
                 piece.index += 1
             # Items of which some have been emitted cannot be left for later.
             if piece.items is not None or not watch.has_waited:
