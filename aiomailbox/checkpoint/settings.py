@@ -132,8 +132,8 @@ class CheckpointConfig:
         pipeline_ms(self.min_pause, "min_pause")
         check_count(self.max_concurrent, "max_concurrent")
         check_count(self.retained, "retained")
-        _check_from_0(self.tolerable_failures, "tolerable_failures")
-        _check_from_0(self.memory_threshold, "memory_threshold")
+        check_count(self.tolerable_failures, "tolerable_failures", minimum=0)
+        check_count(self.memory_threshold, "memory_threshold", minimum=0)
         _check_file_mode(self.file_mode)
         if not isinstance(self.retention, Retention):
             raise WrongTypeError(
@@ -248,10 +248,3 @@ def _check_file_mode(mode: int) -> None:
             "Use e.g. 0o600, 0o640 or 0o660, with the prefix 0o; directories get "
             "their x bits by themselves.",
         )
-
-
-def _check_from_0(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise WrongTypeError(name, f"{value!r} is not a whole number", "Use an int.")
-    if value < 0:
-        raise InvalidArgumentError(name, f"{value} is negative", "Use 0 or more.")

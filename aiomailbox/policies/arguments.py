@@ -10,19 +10,21 @@ from typing import Any
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
 
-def check_count(value: Any, parameter: str) -> int:
-    """Return ``value`` if it is a whole number of at least 1.
+def check_count(value: Any, parameter: str, *, minimum: int = 1) -> int:
+    """Return ``value`` if it is a whole number of at least ``minimum``.
 
     Raises:
         WrongTypeError: If it is not an int.
-        InvalidArgumentError: If it is less than 1.
+        InvalidArgumentError: If it is less.
     """
     if isinstance(value, bool) or not isinstance(value, int):
         raise WrongTypeError(
             parameter, f"{value!r} is not a whole number", "Use an int."
         )
-    if value < 1:
-        raise InvalidArgumentError(parameter, f"{value} is too small", "Use 1 or more.")
+    if value < minimum:
+        raise InvalidArgumentError(
+            parameter, f"{value} is too small", f"Use {minimum} or more."
+        )
     return value
 
 

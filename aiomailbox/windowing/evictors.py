@@ -8,8 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from aiomailbox.durations import duration_text, pipeline_ms
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.operators.core.user_code import check_sync_function, describe
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import StreamRecord
 from aiomailbox.windowing.time_window import Window
 
@@ -69,14 +69,8 @@ class CountEvictor(Evictor):
     """
 
     def __init__(self, count: int, *, after: bool = False) -> None:
-        if isinstance(count, bool) or not isinstance(count, int):
-            raise WrongTypeError("count", f"{count!r} is not an int", "Use 0 or more.")
-        if count < 0:
-            raise InvalidArgumentError(
-                "count", f"{count} is negative", "Use 0 or more."
-            )
         super().__init__(after=after)
-        self.count = count
+        self.count: int = check_count(count, "count", minimum=0)
 
     @classmethod
     def of(cls, count: int, *, after: bool = False) -> CountEvictor:

@@ -121,7 +121,7 @@ def test_unaligned_barriers_may_be_tried_aligned_first() -> None:
         ({"timeout": 0}, "timeout: it is 0"),
         ({"max_concurrent": 0}, "max_concurrent: 0"),
         ({"retained": 0}, "retained: 0"),
-        ({"tolerable_failures": -1}, "tolerable_failures: -1 is negative"),
+        ({"tolerable_failures": -1}, "tolerable_failures: -1 is too small"),
         ({"aligned_timeout": am.seconds(1)}, "aligned_timeout: it has no effect"),
         ({"unaligned": True, "max_concurrent": 2}, "max_concurrent: unaligned"),
         (

@@ -168,11 +168,18 @@ def dead_letter(tag: OutputTag[DeadLetter]) -> OnError:
         >>> dead_letter(OutputTag("failed")).tag.id
         'failed'
     """
-    if not isinstance(tag, OutputTag):
-        raise WrongTypeError(
-            "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('failed')."
-        )
-    return OnError(ErrorAction.DEAD_LETTER, tag)
+    return OnError(ErrorAction.DEAD_LETTER, check_tag(tag, called="failed"))
+
+
+def check_tag(
+    tag: object, parameter: str = "tag", *, called: str = "late"
+) -> OutputTag:
+    """Return ``tag`` if it is an `OutputTag`, else raise with how one is written."""
+    if isinstance(tag, OutputTag):
+        return tag
+    raise WrongTypeError(
+        parameter, f"{tag!r} is not an OutputTag", f"Write am.OutputTag({called!r})."
+    )
 
 
 def check_on_error(on_error: object) -> OnError:
@@ -442,11 +449,7 @@ class Context:
         Raises:
             WrongTypeError: If ``tag`` is not an `OutputTag`.
         """
-        if not isinstance(tag, OutputTag):
-            raise WrongTypeError(
-                "tag", f"{tag!r} is not an OutputTag", "Write am.OutputTag('late')."
-            )
-        self._collector.collect_side(tag, value)
+        self._collector.collect_side(check_tag(tag), value)
 
     if not TYPE_CHECKING:
 

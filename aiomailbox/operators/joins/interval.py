@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.timers import Timer
-from aiomailbox.operators.core.failures import OnError, fail
+from aiomailbox.operators.core.failures import OnError, check_tag, fail
 from aiomailbox.operators.core.fields import why_rows
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.slices import Grown, grown, values_of
@@ -75,10 +75,11 @@ class IntervalJoinOperator(KeyedJoinOperator):
             )
         self.lower_ms = lower_ms
         self.upper_ms = upper_ms
-        self._left_late = _check_tag(left_late, "left_late")
-        self._right_late = _check_tag(right_late, "right_late")
-        late = self._left_late, self._right_late
-        self.late_tags = tuple(tag for tag in late if tag is not None)
+        self._left_late, self._right_late = left_late, right_late
+        late = {"left_late": left_late, "right_late": right_late}
+        self.late_tags = tuple(
+            check_tag(tag, name) for name, tag in late.items() if tag is not None
+        )
 
     def rows_reason(self) -> str:
         """Return the key function that asks for rows."""
@@ -137,12 +138,4 @@ def _within(side: JoinSide, low: int, high: int) -> list[tuple[int, Grown]]:
     # Nearly all that is kept is near: only what a partner may still come for.
     return sorted(
         (stamp, records) for stamp, records in buffer.items() if low <= stamp <= high
-    )
-
-
-def _check_tag(tag: object, parameter: str) -> OutputTag | None:
-    if tag is None or isinstance(tag, OutputTag):
-        return tag
-    raise WrongTypeError(
-        parameter, f"{tag!r} is not an OutputTag", "Write am.OutputTag('late')."
     )

@@ -8,12 +8,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.async_io.rows import RowFlow
-from aiomailbox.operators.core.failures import USER_ERRORS, OnError, fail
+from aiomailbox.operators.core.failures import USER_ERRORS, OnError, check_tag, fail
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.slices import grown, values_of
@@ -196,12 +196,8 @@ class AsOfJoinOperator(KeyedJoinOperator):
         on_error: OnError = fail,
     ) -> None:
         super().__init__(key1, key2, function, on_error)
-        if left_late is not None and not isinstance(left_late, OutputTag):
-            raise WrongTypeError(
-                "left_late",
-                f"{left_late!r} is not an OutputTag",
-                "Write am.OutputTag('late').",
-            )
+        if left_late is not None:
+            check_tag(left_late, "left_late")
         self.keep_unmatched = keep_unmatched
         self._left_late = left_late
 
