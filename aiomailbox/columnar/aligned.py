@@ -247,12 +247,11 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         """Hold on to what the grid has, for a thread to make rows of."""
         (rows,) = super().snapshot_apart()
         frozen, keys = self._grid.frozen(), self._slots.keys
-        groups = self.context.max_parallelism
         windows = [
             window_rows(partial(frozen.contents, keys, fired=fired))
             for fired in (False, True)
         ]
-        return [rows, KeyedStateSnapshot.of_rows(groups, rows.states, windows)]
+        return [rows, self._windows_snapshot(*windows)]
 
     def _open_columns(self) -> Pending:
         self._grid.lay_out(self._offset, self._step)

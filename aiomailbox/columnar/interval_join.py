@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -22,14 +21,11 @@ from aiomailbox.columnar.pairs import (
 )
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import RowsNeededError
-from aiomailbox.eventtime.timers import event_timers
 from aiomailbox.operators.core.operator import Pending, go_through, in_turn, then
 from aiomailbox.operators.core.slices import grown, values_of
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.descriptors import MapStateDescriptor
 from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
-from aiomailbox.state.store import state_meta
 
 # Columns that are kept per key and event time, and found again by both.
 #
@@ -267,14 +263,10 @@ class Query:
 
     def pieces(self, start: int, stop: int, size: int) -> Iterator[Near]:
         """Yield what was found for some records, about so many at a time."""
-        ends = np.cumsum(self.counts[start:stop])
-        first = before = 0
-        while first < stop - start:
-            fitting = int(np.searchsorted(ends, before + size, side="right"))
-            after = max(fitting, first + 1)
-            if ends[after - 1] > before:
+        counts = self.counts[start:stop]
+        for first, after in stretches(np.cumsum(counts), size):
+            if counts[first:after].any():
                 yield from _cut(self.of(start + first, start + after), size)
-            first, before = after, int(ends[after - 1])
 
     def of(self, start: int, stop: int) -> Near:
         """Return what was found for some records."""
@@ -322,6 +314,32 @@ def spread(starts: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarr
     owners = np.repeat(np.arange(len(starts)), counts)
     before = np.cumsum(counts) - counts
     return owners, np.arange(len(owners)) + np.repeat(starts - before, counts)
+
+
+def fitting(ends: np.ndarray, start: int, size: int) -> int:
+    """Return where a stretch stops that begins somewhere and has at most so many.
+
+    Args:
+        ends: How many there are up to each place, and with it.
+        start: Where it begins; this place is in it, however many it has.
+        size: How many.
+    """
+    before = int(ends[start - 1]) if start else 0
+    return max(int(np.searchsorted(ends, before + size, side="right")), start + 1)
+
+
+def stretches(ends: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
+    """Yield where stretches of at most so many begin and stop; see `fitting`.
+
+    Example:
+        >>> list(stretches(np.cumsum([2, 2, 9, 1]), 4))
+        [(0, 2), (2, 3), (3, 4)]
+    """
+    start = 0
+    while start < len(ends):
+        stop = fitting(ends, start, size)
+        yield start, stop
+        start = stop
 
 
 def _alive(segment: SortedRecords, floor: int) -> SortedRecords:
@@ -375,9 +393,6 @@ def _whole(run: ArrowRun, places: np.ndarray) -> ArrowRun:
     return ArrowRun(taken.batch, run.row_maker)
 
 
-_TIMERS: Final = "join-timers"
-
-
 # So many pairs are emitted before other mail of the task has its turn.
 _PAIRS_AT_ONCE: Final = 16 * PAIRS_MAX
 
@@ -408,6 +423,8 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
         named: As of `IntervalJoinOperator`.
     """
 
+    timers_name = "join-timers"
+
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._kept = KeptColumns(), KeptColumns()
@@ -420,30 +437,21 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
             self._forget_keys()
         return super().fire(timestamp_ms)
 
-    def capture(self) -> OperatorSnapshot:
-        """Return all state, that in columns as the operator of rows would have it."""
-        captured = super().capture()
-        groups, keys = self.context.max_parallelism, self._slots.keys
-        frozen = [list(kept.segments) for kept in self._kept]
+    def _rows_kept(self) -> tuple[KeyedStateSnapshot, SnapshotRows] | None:
+        keys, frozen = self._slots.keys, [list(kept.segments) for kept in self._kept]
         if not any(frozen):
-            return captured
+            return None
         names = self._left.name, self._right.name
-        states = [state_meta(_buffer(name), namespaced=False) for name in names]
         rows = [
-            SnapshotRows.of(2, partial(_buffers, segments, keys)) for segments in frozen
+            (_buffer(name), SnapshotRows.of(2, partial(_buffers, segments, keys)))
+            for name, segments in zip(names, frozen, strict=True)
         ]
         ends = [
             (name, self._kept_ms(side == 0), segments)
             for side, (name, segments) in enumerate(zip(names, frozen, strict=True))
         ]
-        apart = KeyedStateSnapshot.of_rows(groups, states, rows)
         ended = SnapshotRows.of(3, partial(_timers, ends, keys))
-        timers = event_timers(ended, groups)
-        return replace(
-            captured,
-            keyed=(*captured.keyed, apart),
-            timers={**captured.timers, _TIMERS: timers},
-        )
+        return self.snapshot_of(rows, namespaced=False), ended
 
     def _check_keys(self, keys: list[Any]) -> None:
         self._left.keys.check(keys)
@@ -504,9 +512,7 @@ class ColumnarIntervalJoin(ColumnarJoin, IntervalJoinOperator):
         counts = found.counts[start:]
         stop = len(run)
         if int(counts.sum()) > _PAIRS_AT_ONCE:
-            ends = np.cumsum(counts)
-            fitting = int(np.searchsorted(ends, _PAIRS_AT_ONCE, side="right"))
-            stop = start + max(fitting, 1)
+            stop = start + fitting(np.cumsum(counts), 0, _PAIRS_AT_ONCE)
         some = run.slice(start, stop)
         self._kept[side].add(some, slots[start:stop], times[start:stop])
         pairs = (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -36,13 +36,16 @@ from aiomailbox.errors import (
     UnsupportedColumnError,
     WrongTypeError,
 )
+from aiomailbox.eventtime.timers import event_timers
 from aiomailbox.operators.core.failures import OnError, fail
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import (
     Pending,
     TwoInputOperator,
 )
+from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.run import ListRun, Run
+from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
 
 # Pairs of records of two sides, as columns that are put together when asked for.
 
@@ -800,7 +803,12 @@ class ColumnarJoin(ColumnarOperator, TwoInputOperator):
     """Lets a join of two inputs work on columns; see `ColumnarOperator`.
 
     Its pairs are `PairRun`.
+
+    Attributes:
+        timers_name: The name under which snapshots have the timers of rows.
     """
+
+    timers_name: ClassVar[str]
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -818,6 +826,23 @@ class ColumnarJoin(ColumnarOperator, TwoInputOperator):
     def process_run2(self, run: Run) -> Pending:
         """Join the records of the right stream."""
         return self._join_run(1, run)
+
+    def capture(self) -> OperatorSnapshot:
+        """Return all state, that in columns as the operator of rows would have it."""
+        captured, kept = super().capture(), self._rows_kept()
+        if kept is None:
+            return captured
+        apart, timers = kept
+        made = event_timers(timers, self.context.max_parallelism)
+        return replace(
+            captured,
+            keyed=(*captured.keyed, apart),
+            timers={**captured.timers, self.timers_name: made},
+        )
+
+    def _rows_kept(self) -> tuple[KeyedStateSnapshot, SnapshotRows] | None:
+        """Return what is in columns as rows, and the timers of these; None for nothing."""
+        raise TypeError(f"{type(self).__name__} defines no _rows_kept")
 
     def _join_run(self, side: int, run: Run) -> Pending:
         if self._is_columnar and len(run):

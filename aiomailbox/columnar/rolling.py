@@ -24,7 +24,6 @@ from aiomailbox.operators.core.operator import Output, Pending
 from aiomailbox.operators.keyed.operators import KeyedAggregateOperator
 from aiomailbox.records.run import Run
 from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
-from aiomailbox.state.store import state_meta
 
 
 class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
@@ -108,7 +107,7 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
 
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Hold on to what the arrays have, for a thread to make rows of."""
-        groups, keys = self.context.max_parallelism, self._slots.keys
+        keys = self._slots.keys
         # More keys may be added.
         last = len(keys)
         cells = self._cells.frozen(last)
@@ -118,9 +117,8 @@ class ColumnarAggregateOperator(ColumnarOperator, KeyedAggregateOperator):
                 mine = np.arange(start, min(start + count, last))
                 yield keys[start : start + len(mine)], cells.accumulators(mine)
 
-        states = [state_meta(self._state, namespaced=False)]
-        rows = [SnapshotRows(2, columns)]
-        return [KeyedStateSnapshot.of_rows(groups, states, rows)]
+        rows = SnapshotRows(2, columns)
+        return [self.snapshot_of([(self._state, rows)], namespaced=False)]
 
     def _rolled(self, run: Run) -> Run:
         """Return the results of a run of columns.

@@ -536,8 +536,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         (rows,) = super().snapshot_apart()
         frozen, keys = self._kept.frozen(), self._slots.keys
         columns = SnapshotRows.of(2, lambda: _rows_of(frozen(), keys))
-        groups = self.context.max_parallelism
-        return [rows, KeyedStateSnapshot.of_rows(groups, rows.states, [columns])]
+        return [rows, self.snapshot_of([(self._state, columns)], namespaced=False)]
 
     def _add_columns(self, run: ArrowRun, times: np.ndarray) -> Pending:
         kept = self._kept

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 from aiomailbox.columnar.aligned import beginnings, overlapping
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import StartHeap
-from aiomailbox.columnar.interval_join import spread
+from aiomailbox.columnar.interval_join import fitting, spread, stretches
 from aiomailbox.columnar.keys import distinct
 from aiomailbox.columnar.pairs import (
     PAIRS_MAX,
@@ -24,13 +23,10 @@ from aiomailbox.columnar.pairs import (
 )
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import RowsNeededError
-from aiomailbox.eventtime.timers import event_timers
 from aiomailbox.operators.core.operator import Pending, in_turn, then
 from aiomailbox.operators.core.slices import Slices, done_after
-from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.state.descriptors import ListStateDescriptor
 from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
-from aiomailbox.state.store import state_meta
 from aiomailbox.windowing.time_window import TimeWindow
 from aiomailbox.windowing.window_join import WindowJoinOperator
 
@@ -151,9 +147,7 @@ class EndingPairs:
     def pairs(self) -> Iterator[PairRun]:
         """Return pairs of the next keys, at the last milliseconds of their windows."""
         first = self._emitted
-        before = int(self._ends[first - 1]) if first else 0
-        fitting = int(np.searchsorted(self._ends, before + PAIRS_MAX, side="right"))
-        self._emitted = max(fitting, first + 1)
+        self._emitted = fitting(self._ends, first, PAIRS_MAX)
         left, right = self._groups.left, self._groups.right
         there = slice(first, self._emitted)
         counts = left.counts[there]
@@ -218,11 +212,7 @@ class LatePairs(NamedTuple):
         else:
             rights = self.counts
         some = np.flatnonzero((lefts > 0) & (rights > 0))
-        ends, start = np.cumsum(lefts[some]), 0
-        while start < len(some):
-            before = int(ends[start - 1]) if start else 0
-            fitting = int(np.searchsorted(ends, before + PAIRS_MAX, side="right"))
-            stop = max(fitting, start + 1)
+        for start, stop in stretches(np.cumsum(lefts[some]), PAIRS_MAX):
             mine = some[start:stop]
             whose, numbers = spread(left.starts[self.which[mine]], lefts[mine])
             mine = mine[whose]
@@ -234,7 +224,6 @@ class LatePairs(NamedTuple):
                 rights[mine],
                 self.stamps[mine],
             )
-            start = stop
 
 
 def _in_parts(
@@ -255,11 +244,7 @@ def _in_parts(
         counts: How many it has.
         stamps: The event times of its pairs.
     """
-    ends = np.cumsum(counts)
-    start = before = 0
-    while start < len(counts):
-        fitting = int(np.searchsorted(ends, before + PAIRS_MAX, side="right"))
-        stop = max(fitting, start + 1)
+    for start, stop in stretches(np.cumsum(counts), PAIRS_MAX):
         these, many = slice(start, stop), counts[start:stop]
         _, partners = spread(begin[these], many)
         mine, times = np.repeat(lefts[these], many), np.repeat(stamps[these], many)
@@ -268,7 +253,6 @@ def _in_parts(
             yield PairRun(
                 left.picked(mine[some]), right.picked(partners[some]), times[some]
             )
-        start, before = stop, int(ends[stop - 1])
 
 
 def of_keys(
@@ -429,9 +413,6 @@ class JoinedRows:
                     yield self._keys[slot], window, end + self._lateness
 
 
-_TIMERS: Final = "window-timers"
-
-
 _CONTENTS: Final[ListStateDescriptor[Any]] = ListStateDescriptor("window-contents")
 
 
@@ -525,6 +506,8 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         settings: As of `WindowJoinOperator`.
     """
 
+    timers_name = "window-timers"
+
     def __init__(self, key: Any, assigner: Any, **settings: Any) -> None:
         super().__init__(key, assigner, **settings)
         self._size: int = assigner.size_ms
@@ -557,21 +540,13 @@ class ColumnarWindowJoin(ColumnarJoin, WindowJoinOperator):
         """Windows that start here or before take no more records."""
         return self.watermark_ms - self._lateness - self._size + 1
 
-    def capture(self) -> OperatorSnapshot:
-        """Return all state, that in columns as the operator of rows would have it."""
-        captured = super().capture()
+    def _rows_kept(self) -> tuple[KeyedStateSnapshot, SnapshotRows] | None:
         if not self._open and not self._ended:
-            return captured
-        groups, rows = self.context.max_parallelism, self._frozen()
-        states = [state_meta(_CONTENTS, namespaced=True)]
-        contents = [SnapshotRows.of(3, rows.entries)]
-        apart = KeyedStateSnapshot.of_rows(groups, states, contents)
-        timers = event_timers(SnapshotRows.of(3, rows.timers), groups)
-        return replace(
-            captured,
-            keyed=(*captured.keyed, apart),
-            timers={**captured.timers, _TIMERS: timers},
-        )
+            return None
+        rows = self._frozen()
+        contents = SnapshotRows.of(3, rows.entries)
+        kept = self.snapshot_of([(_CONTENTS, contents)], namespaced=True)
+        return kept, SnapshotRows.of(3, rows.timers)
 
     def _frozen(self) -> JoinedRows:
         """Return what windows hold, for a thread to make rows of."""

@@ -35,7 +35,7 @@ from aiomailbox.state.snapshot import (
     SnapshotRows,
     copy_content,
 )
-from aiomailbox.state.store import NamespacedTable, state_meta
+from aiomailbox.state.store import NamespacedTable
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.contents import UndoLog, check_windows_restored
 from aiomailbox.windowing.incremental import watch_reduce, window_result
@@ -504,9 +504,8 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
     def _windows_snapshot(
         self, unfired: SnapshotRows, fired: SnapshotRows
     ) -> KeyedStateSnapshot:
-        states = [state_meta(one, namespaced=True) for one in self._states]
-        groups = self.context.max_parallelism
-        return KeyedStateSnapshot.of_rows(groups, states, [unfired, fired])
+        rows = zip(self._states, (unfired, fired), strict=True)
+        return self.snapshot_of(rows, namespaced=True)
 
     @property
     def _ended(self) -> int:

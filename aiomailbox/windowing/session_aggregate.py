@@ -23,7 +23,7 @@ from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.state.descriptors import AccumulatorDescriptor
 from aiomailbox.state.layers import Layer, Layered, LayeredDict
 from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows, copy_content
-from aiomailbox.state.store import StateTable, state_meta
+from aiomailbox.state.store import StateTable
 from aiomailbox.windowing.aggregate import AggregateWindowsOperator
 from aiomailbox.windowing.assigners import required_timestamp
 from aiomailbox.windowing.spec import WindowSpec
@@ -251,9 +251,7 @@ class SessionAggregateOperator(AggregateWindowsOperator):
                 for key, sessions in snapshot.items()
             ),
         )
-        groups = self.context.max_parallelism
-        states = [state_meta(self._state, namespaced=False)]
-        return [KeyedStateSnapshot.of_rows(groups, states, [rows])]
+        return [self.snapshot_of([(self._state, rows)], namespaced=False)]
 
     def layered(self) -> list[Settled]:
         return [*super().layered(), self._sessions]

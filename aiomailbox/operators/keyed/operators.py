@@ -69,9 +69,14 @@ from aiomailbox.operators.core.user_code import (
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.run import ListRun, Run, map_all
-from aiomailbox.state.descriptors import AccumulatorDescriptor, AggregateFunction
+from aiomailbox.state.descriptors import (
+    AccumulatorDescriptor,
+    AggregateFunction,
+    StateDescriptor,
+)
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
-from aiomailbox.state.snapshot import KeyedStateSnapshot
+from aiomailbox.state.snapshot import KeyedStateSnapshot, SnapshotRows
+from aiomailbox.state.store import state_meta
 
 # Reads the keys of a run and holds them to the stream's key type.
 
@@ -377,6 +382,17 @@ class StatefulOperator(Operator):
     def snapshot_apart(self) -> Iterable[KeyedStateSnapshot]:
         """Capture what is kept by key, but not in the store; nothing by default."""
         return ()
+
+    def snapshot_of(
+        self, rows: Iterable[tuple[StateDescriptor, SnapshotRows]], *, namespaced: bool
+    ) -> KeyedStateSnapshot:
+        """Return rows that are kept beside the store, each with its state."""
+        found = list(rows)
+        return KeyedStateSnapshot.of_rows(
+            self.context.max_parallelism,
+            [state_meta(state, namespaced=namespaced) for state, _ in found],
+            [kept for _, kept in found],
+        )
 
     def layered(self) -> list[Settled]:
         """Return all that a snapshot is taken of."""
