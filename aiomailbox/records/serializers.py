@@ -161,55 +161,37 @@ def _read_unit(source: ByteReader) -> int:
 S = TypeVar("S")
 
 
-class _IntegerSerializer:
-    """A signed big-endian integer of fixed width."""
+NumberT = TypeVar("NumberT", int, float)
 
-    __slots__ = ("_form", "length_bytes", "name")
 
-    def __init__(self, name: str, code: str) -> None:
+class _NumberSerializer(Generic[NumberT]):
+    """A big-endian number of fixed width: signed, or of IEEE 754 with all of its bits."""
+
+    __slots__ = ("_form", "_kind", "length_bytes", "name")
+
+    def __init__(self, name: str, code: str, kind: type[NumberT]) -> None:
         self.name: str = name
         self._form = struct.Struct(f">{code}")
+        self._kind: type[NumberT] = kind
         self.length_bytes: int = self._form.size
 
     def __repr__(self) -> str:
         return f"<{self.name} serializer>"
 
-    def write(self, value: int, output: bytearray) -> None:
-        """Append an integer."""
-        try:
-            output += self._form.pack(value)
-        except struct.error as error:
-            raise _refusal(self.name, value, int, 8 * self.length_bytes) from error
-
-    def read(self, source: ByteReader) -> int:
-        """Read an integer."""
-        value: int = source.unpack(self._form)[0]
-        return value
-
-
-class _RealSerializer:
-    """An IEEE 754 number; every bit of a double travels as it is."""
-
-    __slots__ = ("_form", "length_bytes", "name")
-
-    def __init__(self, name: str, code: str) -> None:
-        self.name: str = name
-        self._form = struct.Struct(f">{code}")
-        self.length_bytes: int = self._form.size
-
-    def __repr__(self) -> str:
-        return f"<{self.name} serializer>"
-
-    def write(self, value: float, output: bytearray) -> None:
+    def write(self, value: NumberT, output: bytearray) -> None:
         """Append a number."""
         try:
             output += self._form.pack(value)
         except (struct.error, OverflowError) as error:
-            raise _refusal(self.name, value, float, 8 * self.length_bytes) from error
+            if not isinstance(value, self._kind):
+                problem = f"{value!r} is a {type(value).__name__}"
+                raise WrongTypeError(self.name, problem) from error
+            problem = f"{value!r} does not fit in {8 * self.length_bytes} bits"
+            raise InvalidArgumentError(self.name, problem) from error
 
-    def read(self, source: ByteReader) -> float:
+    def read(self, source: ByteReader) -> NumberT:
         """Read a number."""
-        value: float = source.unpack(self._form)[0]
+        value: NumberT = source.unpack(self._form)[0]
         return value
 
 
@@ -302,22 +284,22 @@ class SingletonSerializer(Generic[S]):
         return self._value
 
 
-INT_SERIALIZER: Final = _IntegerSerializer("int", "i")
+INT_SERIALIZER: Final = _NumberSerializer("int", "i", int)
 
 
-LONG_SERIALIZER: Final = _IntegerSerializer("long", "q")
+LONG_SERIALIZER: Final = _NumberSerializer("long", "q", int)
 
 
-SHORT_SERIALIZER: Final = _IntegerSerializer("short", "h")
+SHORT_SERIALIZER: Final = _NumberSerializer("short", "h", int)
 
 
-BYTE_SERIALIZER: Final = _IntegerSerializer("byte", "b")
+BYTE_SERIALIZER: Final = _NumberSerializer("byte", "b", int)
 
 
-DOUBLE_SERIALIZER: Final = _RealSerializer("double", "d")
+DOUBLE_SERIALIZER: Final = _NumberSerializer("double", "d", float)
 
 
-FLOAT_SERIALIZER: Final = _RealSerializer("float", "f")
+FLOAT_SERIALIZER: Final = _NumberSerializer("float", "f", float)
 
 
 BOOLEAN_SERIALIZER: Final = _BooleanSerializer()
@@ -327,14 +309,6 @@ STRING_SERIALIZER: Final = _StringSerializer()
 
 
 BYTES_SERIALIZER: Final = _BytesSerializer()
-
-
-def _refusal(
-    name: str, value: object, wanted: type, bits: int
-) -> InvalidArgumentError | WrongTypeError:
-    if isinstance(value, wanted):
-        return InvalidArgumentError(name, f"{value!r} does not fit in {bits} bits")
-    return WrongTypeError(name, f"{value!r} is a {type(value).__name__}")
 
 
 # What every serializer of one type can do.
