@@ -276,7 +276,8 @@ class Unfinished:
             Raises:
                 AttributeError: If the name is public.
             """
-            refuse_setting(self, name, self._called)
+            if not name.startswith("_"):
+                refuse_setting(self, name, self._called)
             super().__setattr__(name, value)
 
 
@@ -294,7 +295,7 @@ class Hinting(type):
             raise AttributeError(no_such_method(cls, name), name=name, obj=None)
 
 
-def refuse_setting(owner: object, name: str, called: str) -> None:
+def refuse_setting(owner: object, name: str, called: str) -> NoReturn:
     """Refuse a public attribute of what does not change, where it is set.
 
     Args:
@@ -303,10 +304,8 @@ def refuse_setting(owner: object, name: str, called: str) -> None:
         called: How users call the owner.
 
     Raises:
-        AttributeError: If the name is public. Nothing would ever read it.
+        AttributeError: Always. Nothing would ever read it.
     """
-    if name.startswith("_"):
-        return
     kind = type(owner)
     if callable(getattr(kind, name, None)):
         text = f"{name!r} of {kind.__name__!r} is a method and cannot be set; write "

@@ -842,7 +842,8 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
             Raises:
                 AttributeError: If the name is public.
             """
-            refuse_setting(self, name, "stream")
+            if not name.startswith("_"):
+                refuse_setting(self, name, "stream")
             super().__setattr__(name, value)
 
     def __repr__(self) -> str:
