@@ -271,10 +271,17 @@ def _environment(target: str) -> StreamExecutionEnvironment:
             "Python, or name an environment, or a function that describes a pipeline"
         )
     if callable(found):
-        env = StreamExecutionEnvironment()
         with _errors_of_the_program():
-            made = found(env) if inspect.signature(found).parameters else found()
-        found = env if made is None else made
+            if inspect.signature(found).parameters:
+                # Whatever it returns, such as its last stream: it was given the environment.
+                found(env := StreamExecutionEnvironment())
+                return env
+            found = found()
+        if not isinstance(found, StreamExecutionEnvironment):
+            _refuse(
+                f"{target} returned {type(found).__name__}: let it return its "
+                "environment, or take one as its argument"
+            )
     if not isinstance(found, StreamExecutionEnvironment):
         _refuse(
             f"{target} is {type(found).__name__}, not an environment with a pipeline"

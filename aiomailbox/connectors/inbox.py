@@ -33,6 +33,7 @@ from aiomailbox.operators.sources.source import (
 )
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.typevars import InT
 
 T = TypeVar("T")
 
@@ -135,7 +136,7 @@ def check_loop(
     raise IllegalStateError(f"{what} {text}")
 
 
-class Inbox(Generic[T]):
+class Inbox(Generic[InT]):
     """A source that other code of the program puts records into.
 
     Not replayable: records that a failed job has read are not read again. One job at a
@@ -178,7 +179,7 @@ class Inbox(Generic[T]):
         if size < 1:
             raise InvalidArgumentError("size", f"{size} is too few", "Use 1 or more.")
         self._taken_max = min(size, RUN_LENGTH_MAX)
-        self._waiting: deque[T] = deque()
+        self._waiting: deque[InT] = deque()
         self._places = _Places(size)
         self._has_some = Availability(available=False)
         self._is_closed = False
@@ -194,7 +195,7 @@ class Inbox(Generic[T]):
         """Return how many records wait in it."""
         return len(self._waiting)
 
-    async def put(self, record: T) -> None:
+    async def put(self, record: InT) -> None:
         """Put a record in; cancelling puts nothing.
 
         Waits for room, behind those who have called it before.
@@ -216,7 +217,7 @@ class Inbox(Generic[T]):
                 raise
         self._add(record)
 
-    def try_put(self, record: T) -> bool:
+    def try_put(self, record: InT) -> bool:
         """Put a record in if there is room that nobody waits for, and say whether.
 
         Raises:
@@ -296,7 +297,7 @@ class Inbox(Generic[T]):
             remedy="start the job that reads it, or use try_put",
         )
 
-    def _add(self, record: T) -> None:
+    def _add(self, record: InT) -> None:
         self._waiting.append(record)
         # Mostly there are more in a row: one flag spares a wake-up each.
         if not self._has_some.available:
@@ -317,7 +318,7 @@ class Inbox(Generic[T]):
         """Let records leave: their places are free."""
         self._places.give_back(count)
 
-    def _rest(self) -> Iterable[T]:
+    def _rest(self) -> Iterable[InT]:
         # Nobody would read what comes now, unless another job takes over.
         if self._jobs <= 1:
             self._refuse("the job that reads it is being stopped")

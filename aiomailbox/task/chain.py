@@ -194,6 +194,8 @@ class TaskRuntimeContext(Context):
             f"{job.seed}/{plan.name}/{plan.uid}/{self.subtask_index}"
         )
         self.log: Any = environment.log.bind(operator=plan.name)
+        if plan.uid is not None:
+            self.log = self.log.bind(uid=plan.uid)
         self.repeated: RepeatedWarnings = RepeatedWarnings(self.log, self.clock)
         self.metrics = environment.metrics.child(plan.metrics_name or plan.name)
         self.mailbox = mailbox

@@ -34,6 +34,12 @@ def numbers():
 def given(env):
     env.from_collection([1, 0]).map(lambda n: 1 / n).name("divide").sink_to(print)
 
+def streams(env):
+    return env.from_collection([1]).map(abs).sink_to(print)
+
+def forgets():
+    numbers()
+
 def raises(env):
     raise LookupError("no configuration")
 
@@ -66,6 +72,8 @@ def test_a_pipeline_is_run_and_its_progress_told(
     code, out, err = run(capsys, "run", "shop_pipelines:numbers", "--name", "shop")
     assert (code, out.split()) == (ExitCode.FINE, ["1", "2", "3"])
     assert "shop finished, 3 of 3 rows read (100%)" in err
+    # A function that gets the environment may return anything.
+    assert run(capsys, "run", "shop_pipelines:streams")[:2] == (ExitCode.FINE, "1\n")
     code, out, _ = run(capsys, "run", "shop_pipelines:ready", "--json")
     result = msgspec.json.decode(out.partition("3\n")[2])
     assert (code, result["state"], result["error"]) == (ExitCode.FINE, "finished", None)
@@ -169,6 +177,7 @@ def test_a_pipeline_is_explained_and_drawn(
     [
         ("shop_pipelines", ExitCode.USAGE, "module:name"),
         ("shop_pipelines:wrong", ExitCode.USAGE, "is int"),
+        ("shop_pipelines:forgets", ExitCode.USAGE, "returned NoneType: let it return"),
         ("shop_pipelines:nothing", ExitCode.NOTHING, "has no 'nothing'"),
         ("shop_pipelines:nothing", ExitCode.NOTHING, "; its environments: ready"),
         ("shop_pipelines:runs", ExitCode.USAGE, "is an async function"),

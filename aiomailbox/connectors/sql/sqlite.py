@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, date, datetime, time
@@ -55,7 +56,7 @@ class SqliteDatabase:
     in UTC), decimals, UUIDs; lists and dicts as JSON. Enums become their values.
 
     Rows that cannot be stored are found before they are written, but for those of a
-    ``STRICT`` table, which is asked about every run.
+    table that is ``STRICT`` or has a ``CHECK``: SQLite is asked about each of its runs.
 
     Args:
         path: The file.
@@ -81,6 +82,7 @@ class SqliteDatabase:
         self._buffered_columns: tuple[str, ...] = ()
         self._required: frozenset[str] | None = None
         self._is_strict = False
+        self._has_checks = False
         self._turns = ThreadTurns()
         self._waits = WaitLog(target, lease.sink)
 
@@ -123,8 +125,9 @@ class SqliteDatabase:
             self._buffer.pop()
         self._buffer += adapted
         self._buffered_columns = tuple(columns)
-        # A strict table refuses by types that are known to SQLite only.
-        if self._is_strict or len(self._buffer) >= _BUFFERED_MAX:
+        # Such tables refuse by what is known to SQLite only.
+        asks = self._is_strict or self._has_checks
+        if asks or len(self._buffer) >= _BUFFERED_MAX:
             await self._write_buffer()
 
     async def make_durable(self, writer: str, batch: int, rows: int) -> None:
@@ -344,7 +347,7 @@ class SqliteDatabase:
         )
 
     def _look_at_columns(self, connection: sqlite3.Connection) -> None:
-        """Learn which columns need a value, and whether types are enforced."""
+        """Learn which columns need a value, and whether types and checks are enforced."""
         self._required = frozenset(
             name
             for _, name, _, not_null, default, key, _ in self._table_info(
@@ -353,6 +356,12 @@ class SqliteDatabase:
             if not_null and default is None and not key
         )
         self._is_strict = self._strict(connection)
+        (made,) = connection.execute(
+            f"SELECT sql FROM {quoted(self._schema)}.sqlite_master "
+            "WHERE type = 'table' AND name = ? COLLATE NOCASE",
+            (self._name,),
+        ).fetchone() or ("",)
+        self._has_checks = re.search(r"\bcheck\b", made, re.IGNORECASE) is not None
 
     def _strict(self, connection: sqlite3.Connection) -> bool:
         found = connection.execute(
@@ -433,8 +442,23 @@ class SqliteDatabase:
             connection.executemany(
                 f"INSERT INTO {self._staging} ({names}) VALUES ({marks})", self._buffer
             )
+            if self._has_checks:
+                self._try_out(connection, columns)
         except (sqlite3.IntegrityError, sqlite3.DataError) as error:
             raise RowsRefused from error
+
+    def _try_out(self, connection: sqlite3.Connection, columns: Sequence[str]) -> None:
+        """Let the target check what is buffered, and take it back."""
+        names = ", ".join(map(quoted, columns))
+        marks = ", ".join("?" * len(columns))
+        connection.execute("SAVEPOINT aiomailbox_try")
+        connection.executemany(
+            f"INSERT INTO {self._table} ({names}) VALUES ({marks}) "
+            "ON CONFLICT DO NOTHING",
+            [row[len(STAGING_COLUMNS) :] for row in self._buffer],
+        )
+        connection.execute("ROLLBACK TO aiomailbox_try")
+        connection.execute("RELEASE aiomailbox_try")
 
     def _commit(
         self,

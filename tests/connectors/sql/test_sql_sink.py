@@ -404,6 +404,26 @@ async def test_a_strict_table_is_asked_about_every_run(sqlite: Any) -> None:
     assert await rows(sqlite) == [(1, "a"), (2, "d"), (3, "e")]
 
 
+@pytest.mark.parametrize("upsert_by", [(), ("n",)])
+async def test_a_table_with_a_check_is_asked_about_every_run(
+    sqlite: Any, upsert_by: Any
+) -> None:
+    await sqlite.execute(
+        "CREATE TABLE numbers (n INTEGER PRIMARY KEY, t TEXT, check (length(t) < 3))"
+    )
+    await sqlite.execute("INSERT INTO numbers VALUES (7, 'a')")
+    job = program(sqlite, upsert_by=upsert_by)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"n": 1, "t": "a"}, {"n": 2, "t": "long"}, {"n": 3, "t": "d"})
+    assert sorted(caught.value.errors) == [1]
+    # Nothing that was tried is left.
+    assert await rows(sqlite) == [(7, "a")]
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [(1, "a"), (3, "d"), (7, "a")]
+
+
 async def test_many_small_runs_share_transactions_and_none_is_lost_when_one_fails(
     sqlite: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
