@@ -20,13 +20,13 @@ from aiomailbox.durations import duration_text
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.eventtime.generators import BoundedOutOfOrderness, NoWatermarks
 from aiomailbox.eventtime.strategy import WatermarkStrategy
-from aiomailbox.graph.describe import rows_from
 from aiomailbox.graph.transformation import (
     FunctionInfo,
     OperatorFactory,
     Origin,
     Transformation,
     known_fields,
+    rows_from,
 )
 from aiomailbox.logs import library_log
 from aiomailbox.operators.aggregates.functions import (

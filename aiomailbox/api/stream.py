@@ -72,7 +72,6 @@ from aiomailbox.exchange.writer import (
     KeyGroupPartitioner,
     Partitioner,
 )
-from aiomailbox.graph.describe import rows_from
 from aiomailbox.graph.side_outputs import problem_of_side_output
 from aiomailbox.graph.transformation import (
     ChainingStrategy,
@@ -80,6 +79,7 @@ from aiomailbox.graph.transformation import (
     OperatorFactory,
     Origin,
     known_fields,
+    rows_from,
 )
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import (

@@ -16,35 +16,12 @@ from aiomailbox.graph.job_graph import (
     why_never_unaligned,
 )
 from aiomailbox.graph.side_outputs import describe_side_outputs
-from aiomailbox.graph.transformation import Origin, Transformation
+from aiomailbox.graph.transformation import Transformation, rows_from
 from aiomailbox.operators.sinks.sink import guarantee_of
 from aiomailbox.operators.sources.source import describe_replay, is_replayable
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
 
 # Which operators get columns, and which make rows of them.
-
-
-def rows_from(origins: list[Origin]) -> Transformation | None:
-    """Return the operator or source because of which rows come, None if columns do.
-
-    Args:
-        origins: The streams that one input unites.
-    """
-    origins = list(origins)
-    seen: set[int] = set()
-    while origins:
-        origin = origins.pop()
-        upstream = origin.transformation
-        if id(upstream) in seen:
-            continue
-        seen.add(id(upstream))
-        if origin.tag is None and getattr(upstream.source, "gives_columns", False):
-            continue
-        passed_on = origin.tag is None or origin.tag in upstream.columns_aside
-        if not passed_on or not upstream.takes_columns:
-            return upstream
-        origins += [each for united in upstream.inputs for each in united]
-    return None
 
 
 def describe_form(item: Transformation) -> str:

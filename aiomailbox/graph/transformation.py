@@ -175,9 +175,33 @@ def reachable(sinks: list[Transformation]) -> list[Transformation]:
 
 def known_fields(origins: list[Origin]) -> RecordFields | None:
     """Return the fields of the records of a stream, None if they are not known."""
-    return RecordFields.union(
-        [
-            None if origin.tag else origin.transformation.record_fields
-            for origin in origins
-        ]
-    )
+    known: list[RecordFields] = []
+    for origin in origins:
+        fields = None if origin.tag else origin.transformation.record_fields
+        if fields is None:
+            return None
+        known.append(fields)
+    return RecordFields.union(known)
+
+
+def rows_from(origins: list[Origin]) -> Transformation | None:
+    """Return the operator or source because of which rows come, None if columns do.
+
+    Args:
+        origins: The streams that one input unites.
+    """
+    origins = list(origins)
+    seen: set[int] = set()
+    while origins:
+        origin = origins.pop()
+        upstream = origin.transformation
+        if id(upstream) in seen:
+            continue
+        seen.add(id(upstream))
+        if origin.tag is None and getattr(upstream.source, "gives_columns", False):
+            continue
+        passed_on = origin.tag is None or origin.tag in upstream.columns_aside
+        if not passed_on or not upstream.takes_columns:
+            return upstream
+        origins += [each for united in upstream.inputs for each in united]
+    return None

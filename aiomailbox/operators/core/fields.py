@@ -406,9 +406,10 @@ class RecordFields:
             return None
         mappings = [one for one in records if isinstance(one, Mapping)]
         kinds = {type(one) for one in records if not isinstance(one, Mapping)}
-        known = [cls._of_class(kind) for kind in kinds]
+        found = [cls._of_class(kind) for kind in kinds]
+        known = [fields for fields in found if fields is not None]
         # A mapping of the user's own class may invent values.
-        if None in known or not all(type(one) is dict for one in mappings):
+        if len(known) < len(found) or not all(type(one) is dict for one in mappings):
             return None
         if not all(isinstance(name, str) for one in mappings for name in one):
             return None
@@ -440,18 +441,15 @@ class RecordFields:
         return RecordFields(names, readable, self.are_keys, types)
 
     @classmethod
-    def union(cls, several: list[RecordFields | None]) -> RecordFields | None:
-        """Return the fields of all together, None if one of them is not known."""
-        names: dict[str, None] = {}
-        readable: frozenset[str] = frozenset()
-        for fields in several:
-            if fields is None:
-                return None
-            names |= dict.fromkeys(fields.names)
-            readable |= fields.readable
-        known = [fields for fields in several if fields is not None]
+    def union(cls, known: list[RecordFields]) -> RecordFields | None:
+        """Return the fields of all together, None for none."""
         if not known:
             return None
+        names: dict[str, None] = {}
+        readable: frozenset[str] = frozenset()
+        for fields in known:
+            names |= dict.fromkeys(fields.names)
+            readable |= fields.readable
         are_keys = all(fields.are_keys for fields in known)
         # What all say; one that has no such field says nothing about its type.
         types = {
