@@ -153,8 +153,6 @@ _EXACT_MAX: Final = 2**53
 class Added:
     """How many records cells got, which the pieces of an aggregate share."""
 
-    __slots__ = ("counts",)
-
     def __init__(self, counts: np.ndarray) -> None:
         self.counts: np.ndarray = counts
 

@@ -481,8 +481,6 @@ def check_into(into: str, names: Sequence[str]) -> None:
 class _Unreadable:
     """Stands for a record that a function cannot be called with."""
 
-    __slots__ = ("error",)
-
     def __init__(self, error: Exception) -> None:
         self.error = error
 

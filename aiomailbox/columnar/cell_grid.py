@@ -34,8 +34,6 @@ class StartHeap:
         (None, 10, None)
     """
 
-    __slots__ = ("_heap", "_there")
-
     def __init__(self, there: Container[int]) -> None:
         self._there = there
         self._heap: list[int] = []
@@ -121,8 +119,6 @@ class DetachedRow:
         start: As given.
         keys: As given.
     """
-
-    __slots__ = ("_cells", "_seen", "keys", "start")
 
     def __init__(self, start: int, keys: int, seen: np.ndarray, cells: Cells) -> None:
         self.start: int = start

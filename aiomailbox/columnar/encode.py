@@ -626,8 +626,6 @@ class ResultColumn:
         True
     """
 
-    __slots__ = ("_kind", "_says_float")
-
     def __init__(self, hint: Any) -> None:
         declared = hinted_type(hint, pa.null())
         self._says_float = pa.types.is_floating(declared)

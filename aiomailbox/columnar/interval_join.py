@@ -73,11 +73,6 @@ class SortedRecords:
         middle: An event time in the middle.
     """
 
-    __slots__ = (
-        *("_codes", "_last_slot", "_ranked", "_width"),
-        *("earliest", "latest", "middle", "places", "run", "slots", "times"),
-    )
-
     def __init__(
         self, run: ArrowRun, places: np.ndarray, slots: np.ndarray, times: np.ndarray
     ) -> None:
@@ -250,8 +245,6 @@ class Query:
     Attributes:
         counts: How many were found for each, shape ``(n,)``.
     """
-
-    __slots__ = ("_found", "counts")
 
     def __init__(
         self, found: list[tuple[SortedRecords, np.ndarray, np.ndarray]], count: int

@@ -108,8 +108,6 @@ def check_messages(written: bytes) -> tuple[int, bool]:
 class _Table:
     """A flatbuffer's table, as far as it has to be looked at."""
 
-    __slots__ = ("_content", "_start", "_vtable", "_vtable_bytes")
-
     def __init__(self, content: bytes, start: int) -> None:
         self._content = content
         self._start = start
@@ -220,8 +218,6 @@ class BatchWriter:
         True
     """
 
-    __slots__ = ("_has_dictionaries", "_has_free_elements", "_head", "_schema")
-
     def __init__(self) -> None:
         self._schema: pa.Schema | None = None
         self._head = b""
@@ -286,8 +282,6 @@ class BatchWriter:
 
 class BatchReader:
     """Turns bytes into record batches; knows the schemas that it has seen again."""
-
-    __slots__ = ("_schemas",)
 
     def __init__(self) -> None:
         self._schemas: dict[bytes, pa.Schema] = {}

@@ -138,8 +138,6 @@ class KeySlots:
         array([0, 1, 0])
     """
 
-    __slots__ = ("_begin", "_known", "keys", "places")
-
     def __init__(self, begin: Callable[[list[Any]], None]) -> None:
         self.places: dict[Any, int] = {}
         self.keys: list[Any] = []

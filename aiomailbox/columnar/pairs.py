@@ -547,8 +547,6 @@ class _Plan:
         classes: Those of the left and of the right records; None if there is none.
     """
 
-    __slots__ = ("form", "maker", "makers", "outputs", "read")
-
     def __init__(self, plan: PairPlan, classes: tuple[Any, ...]) -> None:
         self.outputs = plan.outputs
         self.read = plan.read
@@ -646,8 +644,6 @@ class ColumnarSide:
         maker: Makes its rows; None before the first run.
         key_type: The type of the key's columns that was checked last.
     """
-
-    __slots__ = ("_given", "_plain", "key_type", "maker", "selector")
 
     def __init__(self, selector: Any) -> None:
         self.selector: Any = selector

@@ -481,8 +481,6 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
 class _PaneSnapshot:
     """Panes as they were, of which a thread makes rows."""
 
-    __slots__ = ("_frozen", "_keys")
-
     def __init__(self, frozen: FrozenGrid, keys: list[Any]) -> None:
         self._frozen = frozen
         self._keys = keys

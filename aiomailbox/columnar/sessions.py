@@ -75,8 +75,6 @@ class DeadlineIndex:
         ([0, 2], [], True)
     """
 
-    __slots__ = ("_horizon", "_near_max", "_places", "_times")
-
     def __init__(self) -> None:
         self._horizon = _PAST
         self._near_max = 0

@@ -83,8 +83,6 @@ class JoinGroups:
         keys: The groups' numbers, in the order in which they came.
     """
 
-    __slots__ = ("_distinct", "_ranks", "keys", "left", "right")
-
     def __init__(self, parts: list[Part]) -> None:
         slots = np.concatenate([part.slots for part in parts])
         distinct, firsts = np.unique(slots, return_index=True)
@@ -126,8 +124,6 @@ class EndingPairs:
         size: How long they are, milliseconds.
         keys: How many keys have a place.
     """
-
-    __slots__ = ("_done", "_emitted", "_ends", "_groups", "_keys", "_size", "_starts")
 
     def __init__(self, windows: list[Ending], size: int, keys: int) -> None:
         parts = [
@@ -281,8 +277,6 @@ class KeyedParts:
         count: How many parts there are.
     """
 
-    __slots__ = ("_ends", "_parts", "_positions", "_slots", "count")
-
     def __init__(self, parts: list[Part]) -> None:
         slots = np.concatenate([part.slots for part in parts])
         self._parts = parts
@@ -366,8 +360,6 @@ class JoinedRows:
         keys: The keys, by their places.
     """
 
-    __slots__ = ("_keys", "_lateness", "_size", "_windows")
-
     def __init__(
         self,
         windows: list[FrozenWindow],
@@ -431,8 +423,6 @@ class _Window:
         silent: Keys that were emitted before a restore, ascending: until another record
             of theirs comes, the end of the window emits nothing of them.
     """
-
-    __slots__ = ("_keyed", "parts", "silent")
 
     def __init__(self, parts: list[Part], silent: np.ndarray = _NO_KEYS) -> None:
         self.parts: list[Part] = parts

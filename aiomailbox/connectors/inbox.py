@@ -47,8 +47,6 @@ class _Places:
         count: How many there are.
     """
 
-    __slots__ = ("_free", "_line")
-
     def __init__(self, count: int) -> None:
         self._free = count
         # Not empty only while none is free.
@@ -541,8 +539,6 @@ class Answers:
 
 
 class _AnswerWriter(ImmediateWriter):
-    __slots__ = ("_context",)
-
     def __init__(self, context: RuntimeContext) -> None:
         self._context = context
 
@@ -618,8 +614,6 @@ class _PublicationWriter(ImmediateWriter):
     Attributes:
         accepts: Available while no reader that is waited for is full.
     """
-
-    __slots__ = ("_publication", "accepts")
 
     def __init__(self, publication: Publication) -> None:
         self._publication = publication

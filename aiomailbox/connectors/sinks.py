@@ -44,7 +44,6 @@ class ImmediateWriter:
             may leave it out or put an operator before it.
     """
 
-    __slots__ = ()
     keeps_nothing: ClassVar[bool] = True
 
     acts_on_records_only = True
@@ -216,8 +215,6 @@ class PullWriter(ImmediateWriter):
     Attributes:
         accepts: Available while there is room.
     """
-
-    __slots__ = ("_context", "_handover", "accepts")
 
     def __init__(self, name: str, context: RuntimeContext) -> None:
         self._context = context

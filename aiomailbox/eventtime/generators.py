@@ -62,8 +62,6 @@ class OutputGuard:
         []
     """
 
-    __slots__ = ("_outputs", "is_idle", "watermark")
-
     def __init__(self) -> None:
         self.watermark: int = MIN_TIMESTAMP
         self.is_idle: bool = False
@@ -176,7 +174,6 @@ class BoundedOutOfOrderness:
         112
     """
 
-    __slots__ = ("_behind", "_highest")
     only_latest: Final = True
 
     def __init__(self, bound_ms: int) -> None:
@@ -212,7 +209,6 @@ class NoWatermarks:
         Flink, ``NoWatermarksGenerator``.
     """
 
-    __slots__ = ()
     only_latest: Final = True
 
     def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
@@ -232,8 +228,6 @@ class PartialWatermark:
         watermark: The highest so far, `MIN_TIMESTAMP` before the first.
         is_idle: Whether the part is left out of the minimum.
     """
-
-    __slots__ = ("is_idle", "watermark")
 
     def __init__(self) -> None:
         self.watermark: int = MIN_TIMESTAMP
@@ -262,8 +256,6 @@ class CombinedWatermark:
     Concept:
         Flink, ``CombinedWatermarkStatus``.
     """
-
-    __slots__ = ("is_idle", "parts", "watermark")
 
     def __init__(self) -> None:
         self.parts: list[PartialWatermark] = []
@@ -311,8 +303,6 @@ class InputWatermarks:
         >>> inputs.input_watermark(3, 1)
         (Watermark(timestamp_ms=3),)
     """
-
-    __slots__ = ("_combined",)
 
     def __init__(self, inputs: int) -> None:
         self._combined = CombinedWatermark()
@@ -412,8 +402,6 @@ class RelativeClock:
         >>> clock.now_s() == clock.now_s()
         True
     """
-
-    __slots__ = ("_clock", "_lost", "_paused_at", "_pauses")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

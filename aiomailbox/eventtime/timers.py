@@ -107,16 +107,6 @@ class TimerQueue(Layered):
         (10, Timer(timestamp=10, key='k', namespace=None), None)
     """
 
-    __slots__ = (
-        "_buckets",
-        "_draining",
-        "_heap",
-        "_serial",
-        "_size",
-        "_sorted",
-        "_waiting",
-    )
-
     def __init__(self) -> None:
         super().__init__(LayeredDict(_thaw))
         self._heap: list[int] = []
@@ -426,21 +416,6 @@ class InternalTimerService:
         >>> timers.advance_watermark(10)
         k 10
     """
-
-    __slots__ = (
-        "_armed",
-        "_cancellation",
-        "_event",
-        "_key_group_range",
-        "_keys",
-        "_max_parallelism",
-        "_processing",
-        "_processing_time",
-        "_target",
-        "current_watermark",
-        "in_slices",
-        "results",
-    )
 
     def __init__(
         self,

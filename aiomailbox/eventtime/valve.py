@@ -85,8 +85,6 @@ class StatusWatermarkValve:
         (Watermark(timestamp_ms=3),)
     """
 
-    __slots__ = ("_holder", "_slots", "_slots_of", "last_watermark", "status")
-
     def __init__(self, channels: int) -> None:
         if channels < 1:
             raise InvalidArgumentError(
@@ -334,8 +332,6 @@ class WatermarkOutputMultiplexer:
 class _DeferredOutput:
     """Keeps what a split says for later."""
 
-    __slots__ = ("_part",)
-
     def __init__(self, part: PartialWatermark) -> None:
         self._part = part
 
@@ -351,8 +347,6 @@ class _DeferredOutput:
 
 class _ImmediateOutput:
     """Combines what a split says at once."""
-
-    __slots__ = ("_multiplexer", "_part")
 
     def __init__(
         self, part: PartialWatermark, multiplexer: WatermarkOutputMultiplexer

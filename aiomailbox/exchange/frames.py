@@ -381,8 +381,6 @@ class WriteTarget:
         builder: Of its unfinished buffer.
     """
 
-    __slots__ = ("builder", "channels")
-
     def __init__(self, channels: list[BytesSubpartition]) -> None:
         self.channels = channels
         self.builder: BufferBuilder | None = None

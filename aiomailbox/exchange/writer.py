@@ -439,20 +439,6 @@ class RecordWriter:
         Flink, ``RecordWriter``, ``ChannelSelectorRecordWriter``.
     """
 
-    __slots__ = (
-        "_broadcasts",
-        "_channel_count",
-        "_failure",
-        "_flush_interval_s",
-        "_flushes_always",
-        "_random",
-        "_split",
-        "_timer",
-        "availability",
-        "partition",
-        "partitioner",
-    )
-
     def __init__(
         self,
         partition: OutputPartition,

@@ -142,8 +142,6 @@ _Shape = type | tuple[Any, ...]
 class _Cache(dict[Any, int]):
     """A dict that computes what it misses and starts afresh when it is full."""
 
-    __slots__ = ("_compute", "_entries_max")
-
     def __init__(self, compute: Callable[[Any], int], entries_max: int) -> None:
         super().__init__()
         self._compute = compute
@@ -207,16 +205,6 @@ class KeyGroupAssigner:
         >>> assigner.key_group_of("a")
         81
     """
-
-    __slots__ = (
-        "_agreement",
-        "_channels",
-        "_groups",
-        "_shape",
-        "_type",
-        "max_parallelism",
-        "parallelism",
-    )
 
     def __init__(
         self,

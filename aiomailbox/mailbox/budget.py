@@ -205,18 +205,6 @@ class SliceBudget:
         ``1 <= stride <= 16``.
     """
 
-    __slots__ = (
-        "_clock",
-        "_governor",
-        "_ran",
-        "_slice_s",
-        "_started",
-        "_turns",
-        "is_queued",
-        "since",
-        "stride",
-    )
-
     def __init__(
         self, clock: Clock, slice_ms: float, ran: Callable[[float, float], None]
     ) -> None:
@@ -354,8 +342,6 @@ class SliceWatch:
     Args:
         budget: Of the mailbox loop that does the work.
     """
-
-    __slots__ = ("_began", "_budget", "_governor", "_started")
 
     def __init__(self, budget: SliceBudget) -> None:
         self._budget = budget

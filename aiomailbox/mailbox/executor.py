@@ -341,8 +341,6 @@ class MailboxExecutor:
         hello from the mailbox
     """
 
-    __slots__ = ("_priority", "_yielder")
-
     def __init__(self, yielder: MailYielder, priority: int) -> None:
         check_priority(priority)
         self._yielder = yielder

@@ -52,19 +52,6 @@ _REST_MAX_S: Final = 0.008
 class MailboxLoop:
     """Runs the mail and the default action of one processor, in the running task."""
 
-    __slots__ = (
-        "_action",
-        "_action_rests",
-        "_budget",
-        "_control",
-        "_controller",
-        "_gate",
-        "_mailbox",
-        "_metrics",
-        "_name",
-        "_rest_s",
-    )
-
     def __init__(
         self,
         name: str,

@@ -400,17 +400,6 @@ class TaskMailbox:
         <TaskMailbox 'demo' open: 1 queued, 0 batched>
     """
 
-    __slots__ = (
-        "_lifecycle",
-        "_lock",
-        "_mails",
-        "_waiter",
-        "_woken",
-        "name",
-        "ownership",
-        "signal",
-    )
-
     def __init__(
         self, owner: asyncio.Task[object] | None = None, *, name: str = ""
     ) -> None:

@@ -70,8 +70,6 @@ class HotKeys:
         "'hot'"
     """
 
-    __slots__ = ("_counts", "_offset", "_total")
-
     def __init__(self) -> None:
         self._counts: dict[Hashable, int] = {}
         self._offset = 0

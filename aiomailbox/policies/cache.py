@@ -83,8 +83,6 @@ class LruCache:
         ((True, 1), (False, None))
     """
 
-    __slots__ = ("_entries", "_size", "_ttl_s")
-
     def __init__(self, size: int, ttl_s: float | None = None) -> None:
         self._size = size
         self._ttl_s = ttl_s

@@ -153,8 +153,6 @@ class ListRunForm:
             used for all values of a run at once.
     """
 
-    __slots__ = ("_read_many", "_serializer", "_write_many")
-
     tag: Final = 64
     kind: Final = ListRun
 
@@ -280,8 +278,6 @@ class PythonSerializer:
         >>> serializer.read(ByteReader(output))
         {'pair': (1, {2, 3})}
     """
-
-    __slots__ = ("_classes", "_decoder", "_encoder", "_types", "serializer_id")
 
     # Version 2 writes runs by column, version 3 plain columns and version 4 plain rows all
     # at once.

@@ -63,8 +63,6 @@ class _HeapTable(Layered):
         rows: By key.
     """
 
-    __slots__ = ("rows",)
-
     def _bind(self) -> None:
         self.rows: dict[Any, Any] | Layer[Any, Any] = self._layers.live
 
@@ -91,8 +89,6 @@ class HeapStateTable(_HeapTable):
     Attributes:
         rows: ``key -> content``.
     """
-
-    __slots__ = ("get", "put")
 
     def __init__(self) -> None:
         super().__init__(LayeredDict(copy_content))
@@ -158,8 +154,6 @@ class HeapNamespacedTable(_HeapTable):
     Attributes:
         rows: ``key -> {namespace: content}``; no inner dict is empty.
     """
-
-    __slots__ = ()
 
     def __init__(self) -> None:
         super().__init__(LayeredDict(_copy_row))

@@ -123,18 +123,6 @@ class SliceSize:
         1
     """
 
-    __slots__ = (
-        "_fixed_s",
-        "_has_fixed_cost",
-        "_left",
-        "_monotonic",
-        "_records_max",
-        "_records_min",
-        "_room",
-        "_target_s",
-        "records",
-    )
-
     def __init__(
         self,
         clock: Clock,
@@ -251,15 +239,6 @@ class _MainOutput(Protocol):
 class ChainingOutput:
     """Hands everything to the next operator of the chain, by call, and counts it."""
 
-    __slots__ = (
-        "_process_run",
-        "_records_in",
-        "availability",
-        "emit_latency_marker",
-        "emit_status",
-        "emit_watermark",
-    )
-
     def __init__(
         self, target: Input, availability: Availability, records_in: Counter
     ) -> None:
@@ -290,8 +269,6 @@ class PartingOutput(ChainingOutput):
         records_in: As in `ChainingOutput`.
         context: Of the operator that gets the runs: its clock and its mailbox.
     """
-
-    __slots__ = ("_mailbox", "_monotonic", "_size")
 
     def __init__(
         self,
@@ -357,8 +334,6 @@ class WriterOutput:
         context: Of the operator that emits, named when a key function raises.
     """
 
-    __slots__ = ("_context", "_idle", "_write", "_writer", "availability")
-
     def __init__(self, writer: RecordWriter, context: RuntimeContext) -> None:
         self._writer = writer
         self._write: Callable[[Run], None] = writer.emit_run
@@ -417,8 +392,6 @@ class WriterOutput:
 class BroadcastingOutput:
     """Gives everything to several outputs, one after the other."""
 
-    __slots__ = ("_outputs", "availability")
-
     def __init__(self, outputs: Sequence[_MainOutput]) -> None:
         self._outputs = list(outputs)
         self.availability: Availability = all_of(
@@ -470,17 +443,6 @@ class OperatorOutput:
         watermark_ms: The watermark passed on last, `MIN_TIMESTAMP` before the first.
         is_idle: Whether the status passed on last is idle.
     """
-
-    __slots__ = (
-        "_everywhere",
-        "_main",
-        "_on_unread",
-        "_records_out",
-        "_sides",
-        "availability",
-        "is_idle",
-        "watermark_ms",
-    )
 
     def __init__(
         self,

@@ -75,8 +75,6 @@ class ContentsByStart(Layered):
         (60000, {'a': 7}, None)
     """
 
-    __slots__ = ("_heap", "contents")
-
     def __init__(self) -> None:
         super().__init__(LayeredDict(layer_over))
         self._heap: list[int] = []
@@ -146,8 +144,6 @@ class EndingWindow:
         >>> window.take(2), window.take(2), window.contents
         ({'a': 1, 'b': 2}, {'c': 3, 'd': 4, 'e': 5}, {})
     """
-
-    __slots__ = ("_is_turned", "_layers", "start")
 
     def __init__(self, start: int, contents: Contents) -> None:
         self.start: int = start

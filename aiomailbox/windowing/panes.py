@@ -128,20 +128,6 @@ class RunningMerge:
         ({'a': [3], 'b': [3]}, {'a': [2], 'b': [7]})
     """
 
-    __slots__ = (
-        "_aggregate",
-        "_block",
-        "_grown",
-        "_grown_to",
-        "_last",
-        "_offset",
-        "_pane",
-        "_panes",
-        "_rests",
-        "_size",
-        "_slide",
-    )
-
     def __init__(
         self,
         panes: Callable[[int], Contents | None],

@@ -57,8 +57,6 @@ class PrioritizedDeque(Generic[ItemT]):
         ('barrier', 'data')
     """
 
-    __slots__ = ("_items", "priority_count")
-
     def __init__(self) -> None:
         self._items: deque[ItemT] = deque()
         self.priority_count: int = 0

@@ -83,8 +83,6 @@ class GateBuffers:
         16
     """
 
-    __slots__ = ("_exclusive_per_channel", "_memory", "_unclaimed", "_users", "pool")
-
     def __init__(
         self,
         memory: NetworkBufferPool,
@@ -209,20 +207,6 @@ class ReceivedBuffers:
     Concept:
         Flink, the receiving half of ``RemoteInputChannel``; the limit of events is ours.
     """
-
-    __slots__ = (
-        "_barrier_id",
-        "_barrier_sequence_number",
-        "_buffers",
-        "_event_bytes",
-        "_events",
-        "_expected",
-        "_failure",
-        "_items",
-        "_listener",
-        "is_released",
-        "queued_bytes",
-    )
 
     def __init__(
         self,

@@ -75,16 +75,6 @@ class Channel:
         next one, and nothing after `close`.
     """
 
-    __slots__ = (
-        "_buffer_bytes",
-        "_host",
-        "_is_requested",
-        "_was_not_found",
-        "is_closed",
-        "receiver",
-        "request",
-    )
-
     def __init__(
         self, host: ClientConnection, receiver: Receiver, request: PartitionRequest
     ) -> None:

@@ -190,8 +190,6 @@ class OutgoingBatch:
         size_bytes: Of all pieces.
     """
 
-    __slots__ = ("buffers", "parts", "size_bytes")
-
     def __init__(self) -> None:
         self.parts: list[bytes | memoryview] = []
         self.buffers: list[Buffer] = []
@@ -244,8 +242,6 @@ class Outgoing:
     Invariants:
         A buffer is recycled once, and only when its last byte has left the transport.
     """
-
-    __slots__ = ("_is_writing", "_pinned", "_transport", "written_bytes")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport

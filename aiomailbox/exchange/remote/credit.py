@@ -56,19 +56,6 @@ class ChannelBuffers:
         1
     """
 
-    __slots__ = (
-        "_exclusive",
-        "_floating",
-        "_on_credit",
-        "_pool",
-        "_return_exclusive",
-        "initial_credit",
-        "is_released",
-        "is_waiting",
-        "required",
-        "unannounced",
-    )
-
     def __init__(
         self,
         pool: LocalBufferPool,
@@ -237,8 +224,6 @@ class SenderCredit:
         >>> credit.available
         0
     """
-
-    __slots__ = ("available", "initial_credit")
 
     def __init__(self, initial_credit: int) -> None:
         self.initial_credit: int = initial_credit

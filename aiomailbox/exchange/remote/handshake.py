@@ -248,17 +248,6 @@ class Handshake:
         ([], True, True)
     """
 
-    __slots__ = (
-        "_connects",
-        "_identity",
-        "_mine",
-        "_new_nonce",
-        "_secret",
-        "_theirs",
-        "is_complete",
-        "version",
-    )
-
     def __init__(
         self,
         identity: WorkerIdentity,

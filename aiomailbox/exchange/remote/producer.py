@@ -75,16 +75,6 @@ class Reader:
         Flink, ``CreditBasedSequenceNumberingViewReader``.
     """
 
-    __slots__ = (
-        "_on_ready",
-        "_subpartition",
-        "_view",
-        "credit",
-        "has_ended",
-        "is_queued",
-        "receiver",
-    )
-
     def __init__(
         self, request: PartitionRequest, on_ready: Callable[[Reader], None]
     ) -> None:

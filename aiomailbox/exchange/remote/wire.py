@@ -652,20 +652,6 @@ class WireDecoder:
         AddCredit 3
     """
 
-    __slots__ = (
-        "_body_bytes",
-        "_event_bytes_max",
-        "_failure",
-        "_handler",
-        "_header",
-        "_held",
-        "_missing",
-        "_number",
-        "_segment_bytes_max",
-        "_state",
-        "_window",
-    )
-
     def __init__(
         self,
         handler: FrameHandler,

@@ -178,17 +178,6 @@ class CallResults:
         context: The operator's context.
     """
 
-    __slots__ = (
-        "_batched",
-        "_function",
-        "_has_told",
-        "_log",
-        "_outcomes",
-        "_plain",
-        "_retry",
-        "_unwanted",
-    )
-
     def __init__(
         self,
         function: Callable[..., Any],

@@ -91,8 +91,6 @@ class AsyncFunction:
             asynchronous generator.
     """
 
-    __slots__ = ("_exit", "_given", "_instance", "call")
-
     def __init__(self, function: Any) -> None:
         if inspect.isclass(function):
             kind = callable_kind(_call_of_objects(function))

@@ -73,8 +73,6 @@ class TimerGate(KeyGate):
         'timer'
     """
 
-    __slots__ = ()
-
     def insert(
         self, entry: CallEntry, key: Hashable, goes_after: Callable[[CallEntry], bool]
     ) -> None:

@@ -101,8 +101,6 @@ class RunInterruption:
         rest: The rest of the run that the operator left; the caller takes it away.
     """
 
-    __slots__ = ("_mailbox", "may_leave", "rest", "watch")
-
     def __init__(self, mailbox: MailboxExecutor) -> None:
         self._mailbox = mailbox
         self.watch: SliceWatch = mailbox.watch()
@@ -877,8 +875,6 @@ class TwoInputOperator(Operator):
 class _OperatorInput:
     """The part that both inputs share."""
 
-    __slots__ = ("_operator",)
-
     index: int
 
     def __init__(self, operator: TwoInputOperator) -> None:
@@ -895,8 +891,6 @@ class _OperatorInput:
 
 
 class _FirstInput(_OperatorInput):
-    __slots__ = ()
-
     index = 0
 
     def process_run(self, run: Run) -> Pending:
@@ -907,8 +901,6 @@ class _FirstInput(_OperatorInput):
 
 
 class _SecondInput(_OperatorInput):
-    __slots__ = ()
-
     index = 1
 
     def process_run(self, run: Run) -> Pending:

@@ -42,8 +42,6 @@ class Slices:
         timers of one watermark.
     """
 
-    __slots__ = ("_availability", "_count", "_flush", "_mailbox", "_monotonic")
-
     def __init__(
         self, context: RuntimeContext, output: Output, flush: Callable[[], Pending]
     ) -> None:

@@ -121,15 +121,6 @@ class ElementCalls:
             and with None after it.
     """
 
-    __slots__ = (
-        "_collector",
-        "_context",
-        "_enter",
-        "_failures",
-        "_function",
-        "_interruption",
-    )
-
     def __init__(
         self,
         function: ProcessCall,

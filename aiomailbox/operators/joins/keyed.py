@@ -184,8 +184,6 @@ class PairCalls:
         check: Watches over the records of the pairs, or None.
     """
 
-    __slots__ = ("_call", "_collector", "_context", "_failures", "_function")
-
     def __init__(
         self,
         function: Any,

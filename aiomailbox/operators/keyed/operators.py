@@ -145,8 +145,6 @@ class KeyReader:
         ['a', 'b']
     """
 
-    __slots__ = ("_assigner", "_hot", "_key", "_operator", "_type", "_types")
-
     def __init__(
         self,
         key: Callable[[Any], Any],

@@ -293,8 +293,6 @@ class SplitProgress:
         emitted: Where runs wait to be passed on.
     """
 
-    __slots__ = ("_emitted", "_generator", "_output", "is_used", "split_id")
-
     def __init__(
         self,
         split_id: str,

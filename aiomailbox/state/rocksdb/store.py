@@ -122,8 +122,6 @@ class CacheLimit:
 class _Generation:
     """Contents by address, None for one that is known to have none, and places."""
 
-    __slots__ = ("contents", "places")
-
     def __init__(self) -> None:
         self.contents: dict[Any, Any] = {}
         self.places: dict[Any, bytes] = {}
@@ -155,8 +153,6 @@ class _Frozen:
         generations: The newest first; no longer changed.
         put: The addresses whose content is newer than that in the database.
     """
-
-    __slots__ = ("generations", "put")
 
     def __init__(self, generations: list[_Generation], put: set[Any]) -> None:
         self.generations = generations
@@ -420,8 +416,6 @@ class Rows:
         namespaced: Whether places hold a namespace.
     """
 
-    __slots__ = ("_codec", "_decode", "_namespaced", "_state")
-
     def __init__(
         self,
         state: int,
@@ -473,7 +467,6 @@ class RocksDBTable:
         cache: Holds those in use.
     """
 
-    __slots__ = ("_database", "_key_groups", "cache", "rows_of")
     _is_namespaced = False
 
     def __init__(
@@ -556,8 +549,6 @@ class RocksDBStateTable(RocksDBTable):
         prefetch: ``prefetch(keys)`` reads the contents of keys in one go.
     """
 
-    __slots__ = ("get", "prefetch", "put", "remove")
-
     def _bind(self) -> None:
         cache = self.cache
         self.get: Callable[..., Any] = cache.get
@@ -594,7 +585,6 @@ class RocksDBStateTable(RocksDBTable):
 class RocksDBNamespacedTable(RocksDBTable):
     """One state of all keys and namespaces."""
 
-    __slots__ = ()
     _is_namespaced = True
 
     def get(self, key: Any, namespace: Any, default: Any = None) -> Any:
