@@ -875,6 +875,9 @@ class FinishedCallError(WorldError):
 class RecordIdReusedError(UsageError):
     """Two records have one id and differ, so that one would get the other's result.
 
+    Attributes:
+        record: The later one as text, truncated if it is long.
+
     Args:
         operator: The name of the operator whose ``id=`` it is.
         uid: Its uid.
@@ -885,6 +888,7 @@ class RecordIdReusedError(UsageError):
         self.operator: str = operator
         self.uid = uid
         self.identity = identity
+        self.record: str | None = None
         super().__init__(
             f"{named_operator(operator, uid)}: two records with the id {safe_repr(identity)} differ. An "
             "id stands for one call, so different records need different ids; "
@@ -940,6 +944,9 @@ class InvalidRecordError(WorldError):
 
     A restart would read it again, so the job ends, whichever strategy it has.
 
+    Attributes:
+        told: The place and the problem, without a remedy.
+
     Args:
         name: The file.
         line: The line where it begins, from 1.
@@ -953,7 +960,8 @@ class InvalidRecordError(WorldError):
         self.name = name
         self.line = line
         self.position = position
+        self.told: str = f"{name}, line {line}, at byte {position}: {problem}"
         super().__init__(
-            f"{name}, line {line}, at byte {position}: {problem}. Repair the line, or "
-            "skip such lines: am.FileSource(..., on_error=am.skip)"
+            f"{self.told}. Repair the line, or skip such lines: "
+            "am.FileSource(..., on_error=am.skip)"
         )

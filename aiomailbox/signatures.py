@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
-from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
 CalledT = TypeVar("CalledT", bound=Callable[..., Any])
 OwnerT = TypeVar("OwnerT", bound=type)
@@ -36,21 +36,27 @@ def accepts(function: Callable[..., Any], arity: int) -> bool:
     return True
 
 
-def renamed(**new: str) -> Callable[[CalledT], CalledT]:
-    """Refuse keyword arguments that have another name now, and say which.
+def explained(usage: str = "", /, **new: str) -> Callable[[CalledT], CalledT]:
+    """Say what to write, where a function does not take the arguments that it is given.
 
     Args:
-        **new: What to write now, by the name of the argument in an earlier version. Text
-            that begins with a space is the whole remedy.
+        usage: How it is called, where no argument has another name.
+        **new: What to write now, by the name of the argument in an earlier version, or
+            elsewhere. Text that begins with a space is the whole remedy.
 
     Example:
-        >>> @renamed(buffer="capacity=...")
+        >>> @explained(buffer="capacity=...")
         ... def run(*, capacity: int) -> None: ...
         >>> run(buffer=3)
         Traceback (most recent call last):
             ...
-        aiomailbox.errors.InvalidArgumentError: buffer: run() has no such argument any
-        more. Write capacity=....
+        aiomailbox.errors.InvalidArgumentError: buffer: run() has no such argument. Write
+        capacity=....
+        >>> run(capactiy=3)
+        Traceback (most recent call last):
+            ...
+        aiomailbox.errors.InvalidArgumentError: capactiy: run() has no such argument. Is
+        capacity meant?
     """
 
     def decorated(called: CalledT) -> CalledT:
@@ -63,14 +69,27 @@ def renamed(**new: str) -> Callable[[CalledT], CalledT]:
 
         @wraps(function)
         def checked(*args: Any, **named: Any) -> Any:
+            # First: a function that passes arguments on would take one.
             for old in new.keys() & named.keys():
-                remedy = new[old]
-                raise InvalidArgumentError(
-                    old,
-                    f"{name}() has no such argument any more",
-                    f"{remedy.strip()}" if remedy[0] == " " else f"Write {remedy}.",
-                )
-            return function(*args, **named)
+                text = new[old]
+                remedy = text.strip() if text[0] == " " else f"Write {text}."
+                raise _no_such_argument(name, old, remedy)
+            try:
+                return function(*args, **named)
+            except TypeError as error:
+                # One of its body, or of what that calls, comes through a frame of it.
+                if error.__traceback__ is None or error.__traceback__.tb_next:
+                    raise
+                known = list(inspect.signature(function).parameters)
+                unknown = [other for other in named if other not in known]
+                if not unknown and not usage:
+                    raise
+                told = str(error)
+            if not unknown:
+                raise WrongTypeError("arguments", told, usage)
+            close = difflib.get_close_matches(unknown[0], known, n=1)
+            remedy = f"Is {close[0]} meant?" if close else usage
+            raise _no_such_argument(name, unknown[0], remedy)
 
         if is_class:
             setattr(called, "__init__", checked)  # noqa: B010 -- a class, to checkers a function
@@ -78,6 +97,10 @@ def renamed(**new: str) -> Callable[[CalledT], CalledT]:
         return cast("CalledT", checked)
 
     return decorated
+
+
+def _no_such_argument(function: str, name: str, remedy: str) -> InvalidArgumentError:
+    return InvalidArgumentError(name, f"{function}() has no such argument", remedy)
 
 
 # Says what is meant by a name that an object or a class of the library does not have.

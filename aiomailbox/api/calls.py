@@ -25,7 +25,7 @@ from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
-from aiomailbox.signatures import renamed
+from aiomailbox.signatures import explained
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
@@ -36,7 +36,7 @@ U = TypeVar("U")
 V = TypeVar("V")
 
 # Its older name is also that of a verb.
-OLD_NAMES: Final = renamed(buffer="capacity=...", key_buffer="key_capacity=...")
+OLD_NAMES: Final = explained(buffer="capacity=...", key_buffer="key_capacity=...")
 
 
 class Calls(Generic[T]):

@@ -15,7 +15,6 @@ from collections.abc import (
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import fields, replace as replaced
 from datetime import timedelta
-from difflib import get_close_matches
 from functools import partial
 from os import PathLike
 from tempfile import mkdtemp
@@ -712,19 +711,7 @@ def _checked(config: JobConfig, **settings: Unpack[JobSettings]) -> JobConfig:
     earlier, given = config.checkpoints, settings.get("checkpoints")
     if earlier is not None and isinstance(given, CheckpointConfig):
         _warn_of_lost_checkpoint_settings(earlier, given)
-    try:
-        return replaced(config, **settings)
-    except UsageError:
-        raise
-    except TypeError as error:
-        known = JobSettings.__annotations__
-        name = next(name for name in settings if name not in known)
-        close = get_close_matches(name, known, n=1)
-        raise InvalidArgumentError(
-            name,
-            "there is no such setting",
-            f"Is {close[0]} meant?" if close else "See am.JobConfig for all of them.",
-        ) from error
+    return replaced(config, **settings)
 
 
 def _warn_of_left_out(

@@ -18,6 +18,7 @@ from aiomailbox.api.build import (
 )
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
+from aiomailbox.signatures import explained
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
@@ -172,6 +173,7 @@ class Fields(Generic[T]):
         names = field_names(names)
         return self._projected("Drop", "drop", names=names, on_error=fail)
 
+    @explained('Write rename({"old": "new"}).')
     def rename(self, names: Mapping[str, str]) -> DataStream[Any]:
         """Rename fields of the records.
 

@@ -47,6 +47,7 @@ from aiomailbox.errors import (
 from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.operators.core.user_code import is_own_line
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.bottleneck import BackpressureReport, Bottleneck
 from aiomailbox.runtime.config import JobState
@@ -61,7 +62,7 @@ from aiomailbox.runtime.views import (
     place_of_savepoint,
     record_totals,
 )
-from aiomailbox.signatures import renamed
+from aiomailbox.signatures import explained
 from aiomailbox.supervision import outlast
 
 # The body of a block in which a job runs: what becomes of it when the job fails.
@@ -438,7 +439,7 @@ class JobClient:
         self._asked_there = self._questions[0]
         return self._asked_there
 
-    @renamed(buffer="size=...")
+    @explained(buffer="size=...")
     def subscribe(
         self,
         stream: DataStream[T],
@@ -464,8 +465,7 @@ class JobClient:
             InvalidArgumentError: If an argument is out of its range.
         """
         self._check_loop()
-        if size < 1:
-            raise InvalidArgumentError("size", f"{size} is too few", "Use 1 or more.")
+        check_count(size, "size")
         if on_full not in {"drop", "wait"}:
             raise InvalidArgumentError(
                 "on_full", f"{on_full!r} is not known", 'Use "drop" or "wait".'

@@ -15,7 +15,7 @@ from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.job_snapshot import JobSnapshot
-from aiomailbox.signatures import renamed
+from aiomailbox.signatures import explained
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.spark import DataFrame
@@ -138,7 +138,7 @@ class Pipeline(Generic[InT, OutT]):
         )
         return Applied(application, schema)
 
-    @renamed(
+    @explained(
         checkpoint_interval="config=am.JobConfig(checkpoints=am.CheckpointConfig(...))"
     )
     async def run_on(

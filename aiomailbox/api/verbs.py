@@ -520,6 +520,18 @@ class Results(Generic[T]):
             )
             raise UsageError(message)
 
+        def __getitem__(self, index: object) -> NoReturn:
+            """Say how the first records are pulled.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = (
+                "records come while the job runs: write `await stream.take(count)` for "
+                "the first ones, or `(await stream.collect())[0]`"
+            )
+            raise UsageError(message)
+
         def __bool__(self) -> NoReturn:
             """Say how to find out whether there are records.
 

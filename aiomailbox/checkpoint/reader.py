@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -122,7 +124,24 @@ class CheckpointFiles:
             found = f"there is no such directory, so {found}"
         if name != "latest" and get_close_matches(name, ("latest",), 1, 0.7):
             found = f'{found}. Is "latest" meant?'
+        elif newest := self._newest_below():
+            found = (
+                f'{found}. The newest below it is {newest!r}; restore_from="latest" '
+                "takes that of the job by itself"
+            )
         return found
+
+    def _newest_below(self) -> str:
+        """Return the newest checkpoint in a directory of jobs, or of one job; or ""."""
+        if "://" in self.place:
+            return ""
+        found = [(0.0, "")]
+        # A running job deletes old ones meanwhile.
+        with suppress(OSError):
+            for pattern in (f"*/{METADATA_NAME}", f"*/*/{METADATA_NAME}"):
+                for each in Path(self.place).glob(pattern):
+                    found.append((each.stat().st_mtime, str(each.parent)))
+        return max(found)[1]
 
     def metadata(self) -> CheckpointMetadata:
         """Return what the metadata says.

@@ -12,7 +12,6 @@ from aiomailbox.availability import Availability
 from aiomailbox.connectors.collection import Reopenable
 from aiomailbox.errors import (
     CancelTimeoutError,
-    InvalidArgumentError,
     WrongTypeError,
     named_operator,
 )
@@ -27,6 +26,7 @@ from aiomailbox.operators.sources.source import (
     ReaderOutput,
     StaticEnumerator,
 )
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 from aiomailbox.state.serializers import kept_in_state
 from aiomailbox.supervision import end_tasks, frames_of
@@ -121,10 +121,7 @@ class AsyncIterableSource:
             check_function(iterable, "iterable", arity=1)
         elif self._iterable.is_factory:
             check_function(iterable, "iterable", arity=0)
-        if buffered_max < 1:
-            raise InvalidArgumentError(
-                "buffered_max", f"{buffered_max!r} is too few", "Use 1 or more."
-            )
+        check_count(buffered_max, "buffered_max")
         self._buffered_max = buffered_max
         self.boundedness = Boundedness.BOUNDED if bounded else Boundedness.UNBOUNDED
 

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.async_iterable import AsyncSplit
 from aiomailbox.connectors.sinks import ImmediateWriter
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import IllegalStateError, WrongTypeError
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
@@ -31,6 +31,7 @@ from aiomailbox.operators.sources.source import (
     ReaderOutput,
     StaticEnumerator,
 )
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.typevars import InT
@@ -150,6 +151,7 @@ class Inbox(Generic[InT]):
 
     Raises:
         InvalidArgumentError: If ``size`` is less than 1.
+        WrongTypeError: If it is no int.
 
     Example:
         >>> import aiomailbox as am
@@ -174,8 +176,7 @@ class Inbox(Generic[InT]):
     boundedness = Boundedness.UNBOUNDED
 
     def __init__(self, size: int = _SIZE) -> None:
-        if size < 1:
-            raise InvalidArgumentError("size", f"{size} is too few", "Use 1 or more.")
+        check_count(size, "size")
         self._taken_max = min(size, RUN_LENGTH_MAX)
         self._waiting: deque[InT] = deque()
         self._places = _Places(size)

@@ -37,6 +37,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.run import Run
 from aiomailbox.storage.commit_log import Following
 
@@ -617,14 +618,9 @@ class ParquetSink:
             raise WrongTypeError(
                 "schema", f"{schema!r} is not a schema", "Use pyarrow.schema([...])."
             )
-        if rows_per_file is not None and rows_per_file < 1:
-            raise InvalidArgumentError(
-                "rows_per_file", f"{rows_per_file!r} is too few", "Use 1 or more."
-            )
-        if row_group_rows < 1:
-            raise InvalidArgumentError(
-                "row_group_rows", f"{row_group_rows!r} is too few", "Use 1 or more."
-            )
+        if rows_per_file is not None:
+            check_count(rows_per_file, "rows_per_file")
+        check_count(row_group_rows, "row_group_rows")
         self._schema = schema
         self._fields: RecordFields | None = None
         self._rows_per_file = rows_per_file

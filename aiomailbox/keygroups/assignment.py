@@ -186,12 +186,26 @@ def _unplaceable(key: object) -> KeyTypeError:
     else:
         base = next((kind for kind in _HASHERS if isinstance(key, kind)), None)
         problem = f"a key of type {name} has no hash that is the same in every process"
-        text = "key.isoformat()" if hasattr(key, "isoformat") else "str(key)"
-        remedy = f"Key by {allowed}, e.g. by {text}."
+        remedy = f"Key by {allowed}, e.g. by {_placeable(key)}."
         if base is not None:
             problem = f"{name} is a subclass of {base.__name__}, not {base.__name__}"
             remedy = f"Key by {base.__name__}(key)."
     return KeyTypeError("key", problem, remedy)
+
+
+def _placeable(key: object) -> str:
+    """Return what to write for a key of another type: the same in every process."""
+    kind = type(key)
+    if hasattr(key, "isoformat"):
+        return "key.isoformat()"
+    if isinstance(key, set | frozenset):
+        return "tuple(sorted(key))"
+    if isinstance(key, dict):
+        return "tuple(sorted(key.items()))"
+    if (kind.__str__, kind.__repr__) == (object.__str__, object.__repr__):
+        # Its text has its address.
+        return "one of its attributes"
+    return "str(key)"
 
 
 def murmur_hash(code: int) -> int:

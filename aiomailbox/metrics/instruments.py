@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.metrics.catalogue import (
     DECLARED,
     Histogram,
@@ -16,7 +16,7 @@ from aiomailbox.metrics.catalogue import (
     MetricKind,
     MetricValue,
 )
-from aiomailbox.signatures import Misnamed, with_other_names
+from aiomailbox.signatures import Misnamed, accepts, with_other_names
 
 # Which keys have the most records: a sample, counted in a bounded number of places.
 #
@@ -280,7 +280,14 @@ class MetricGroup(Misnamed):
 
         Raises:
             InvalidArgumentError: If the name is that of another kind of metric.
+            WrongTypeError: If ``read`` is no function without arguments.
         """
+        if not callable(read) or not accepts(read, 0):
+            raise WrongTypeError(
+                "read",
+                f"{read!r} is not a function without arguments",
+                "Write e.g. lambda: len(self.waiting).",
+            )
         self._declare(name, MetricKind.GAUGE, unit, merge, text)
         self._gauges[name] = read
 

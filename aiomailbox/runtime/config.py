@@ -26,7 +26,7 @@ from aiomailbox.policies.restart import (
     NoRestart,
     RestartStrategy,
 )
-from aiomailbox.signatures import renamed
+from aiomailbox.signatures import explained
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
 from aiomailbox.state.serializers import check_state_names
 
@@ -52,7 +52,8 @@ _LEAST: Final = {
 _MILLISECOND: Final = timedelta(milliseconds=1)
 
 
-@renamed(
+@explained(
+    "See am.JobConfig for all of them.",
     flush_interval_ms="buffer_timeout=am.millis(...)",
     buffer_debloat_target_ms="buffer_debloat_target=am.millis(...)",
     cancel_timeout_s="cancel_timeout=am.seconds(...)",
@@ -60,6 +61,10 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
     latency_interval_ms="latency_interval=am.millis(...)",
     stall_threshold_ms="stall_threshold=am.millis(...)",
     stuck_after_s="stuck_after=am.seconds(...)",
+    **{
+        name: f" Write am.StreamExecutionEnvironment({name}=...)."
+        for name in ("parallelism", "max_parallelism", "clock")
+    },
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:

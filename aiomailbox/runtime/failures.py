@@ -62,8 +62,7 @@ def place_of_error(error: BaseException) -> FailurePlace:
         *(_text(error, name) for name in ("operator", "uid", "location", "record"))
     )
     if not place.location:
-        line = user_location(error)
-        place = place._replace(location=line if is_users(line) else None)
+        place = place._replace(location=user_location(error) or None)
     return place
 
 

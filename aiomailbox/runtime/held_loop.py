@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-import pathlib
 import sys
 import traceback
 from collections import deque
@@ -18,14 +17,11 @@ import msgspec
 
 from aiomailbox.logs import library_log
 from aiomailbox.mailbox.mail import Mail
-from aiomailbox.operators.core.user_code import users_line
+from aiomailbox.operators.core.user_code import is_own_line, users_line
 from aiomailbox.operators.stateless.fused import FusedLoop
 from aiomailbox.threads import frames_stay
 
 # Where a thread stands, seen from another one: task, operator, line.
-
-
-_PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[1])
 
 
 _STACK_MAX: Final = 30
@@ -43,9 +39,10 @@ class HeldLoop:
         task: The asyncio task, "" outside of one.
         operator: The name of the operator whose code ran, "" outside of one.
         uid: The operator's uid, None if it has none.
-        line: ``file:line`` of the innermost line of the user's own.
+        line: ``file:line`` of the innermost line of the user's own; of the call that
+            made the operator if none of it ran, "" if that is not known.
         stack: Where the thread's code stood, outermost call first.
-        function: The name of the function that this line is in.
+        function: The name of the user's function that this line is in; "" if none ran.
         mail: The mail that was run, "" for none: then it was input, or no task of ours.
     """
 
@@ -91,6 +88,9 @@ def describe_frames(frames: list[FrameType], task: str) -> HeldLoop:
         lookup_lines=False,
     )
     line = users_line(summaries)
+    function = _function_at(frames, line)
+    if not line and len(contexts) == 1:
+        line = getattr(contexts[0], "line", "")
     return HeldLoop(
         _short(task),
         _short(operator),
@@ -100,7 +100,7 @@ def describe_frames(frames: list[FrameType], task: str) -> HeldLoop:
             _short(f"in {each.name} ({each.filename}:{each.lineno})")
             for each in summaries[-_STACK_MAX:]
         ],
-        _short(_function_at(frames, line)),
+        _short(function),
         _short(_mail(frames)),
     )
 
@@ -158,7 +158,7 @@ def contexts_of(frames: list[FrameType]) -> list[Any]:
         if issubclass(kind, FusedLoop):
             return _stages(owner, inner)
         # So does an attribute, unless the class is ours.
-        if code.co_filename.startswith(_PACKAGE):
+        if is_own_line(code.co_filename):
             context = _context_of(owner)
             if context is not None:
                 return [context]
@@ -221,8 +221,9 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
             run as one; "" outside of operators.
         uid: The operator's uid, None if it has none.
         mail: The purpose of the running mail; "" for input.
-        function: The function that stood there.
-        line: ``file:line`` of the innermost line of the user's own.
+        function: The user's function that stood there, "" if none did.
+        line: ``file:line`` of the innermost line of the user's own; of the call that made
+            the operator if no function of the user's stood there.
         stack: Where the code stood at that moment, outermost call first.
     """
 
@@ -245,10 +246,11 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         who = f"operator {self.operator!r}" if self.operator else "code of no operator"
-        text = (
-            f"{who} held the event loop for {self.duration_ms:.0f} ms "
-            f"in {self.function} ({self.line})"
-        )
+        text = f"{who} held the event loop for {self.duration_ms:.0f} ms"
+        if self.function:
+            text = f"{text} in {self.function}"
+        if self.line:
+            text = f"{text} ({self.line})"
         parts = []
         if self.cpu_ms is not None:
             parts.append(f"{self.cpu_ms:.0f} ms of it computed")
@@ -315,11 +317,22 @@ class StallLog:
         if stall.is_garbage_collection:
             what += " by a collection of garbage"
             remedy = "call am.tune_collector() at the start"
-        elif stall.operator:
+        elif stall.function and stall.operator:
             remedy = 'give it run_in="thread", or await instead of blocking'
-        else:
+        elif stall.function:
             remedy = "run it in a thread, or await instead of blocking"
+        elif stall.operator:
+            remedy = (
+                "no function of yours ran: give one of another library "
+                'run_in="thread"; where the operator computes, use am.Processes(n)'
+            )
+        else:
+            remedy = "no function of yours ran: the stack says what the library did"
         about: dict[str, Any] = {"mail": stall.mail} if stall.mail else {}
+        if stall.function:
+            about["function"] = stall.function
+        if stall.line:
+            about["line"] = stall.line
         if stall.cpu_ms is not None:
             about["cpu_ms"] = round(stall.cpu_ms)
         if count > 1:
@@ -328,8 +341,6 @@ class StallLog:
             what,
             duration_ms=round(stall.duration_ms),
             gc_ms=round(stall.gc_ms),
-            function=stall.function,
-            line=stall.line,
             **about,
             remedy=remedy,
             stack="\n".join(stall.stack[-_STACK_SHOWN:]),

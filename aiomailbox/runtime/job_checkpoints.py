@@ -40,7 +40,6 @@ from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.operators.core.operator import Pending, finished
 from aiomailbox.operators.core.user_code import (
     call_hook,
-    is_users,
     naming_hook,
     user_location,
 )
@@ -93,7 +92,7 @@ class _Entry:
         except AioMailboxError as error:
             error.operator, error.uid = error.operator or operator, error.uid or uid
             # A sink of the library has no line of the user's but the one that gave it.
-            if self.line and not is_users(user_location(error)):
+            if self.line and not user_location(error):
                 found: Any = error
                 found.location = self.line
             raise

@@ -39,7 +39,7 @@ import msgspec
 from aiomailbox.clock import Clock, SystemClock
 from aiomailbox.mailbox.budget import governor_of
 from aiomailbox.operators.core.operator import BlockCause, Blocked
-from aiomailbox.operators.core.user_code import is_users, users_line_of
+from aiomailbox.operators.core.user_code import users_line_of
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.runtime.held_loop import (
     HeldLoop,
@@ -164,7 +164,7 @@ def _block_of(
     """
     if contexts and _has(task, contexts[0]):
         operator = " -> ".join(context.metrics.name for context in contexts)
-        return operator, Blocked(BlockCause.FUNCTION, _line(running[::-1]))
+        return operator, Blocked(BlockCause.FUNCTION, users_line_of(running[::-1]))
     if kind is _Kind.ROOM:
         return _full_operator(task) or ("", Blocked(BlockCause.OUTPUT))
     if kind is _Kind.AWAITS:
@@ -221,14 +221,8 @@ def _awaited(task: StreamTask) -> Block | None:
                 blocked = operator.blocked()
                 if blocked is not None:
                     return context.metrics.name, blocked
-        return context.metrics.name, Blocked(BlockCause.AWAIT, _line(frames))
+        return context.metrics.name, Blocked(BlockCause.AWAIT, users_line_of(frames))
     return None
-
-
-def _line(frames: list[FrameType]) -> str:
-    """Return the user's line of a stack, outermost first; "" if none of it is theirs."""
-    line = users_line_of(frames)
-    return line if is_users(line) else ""
 
 
 _looks: WeakKeyDictionary[StreamTask, TaskLooks] = WeakKeyDictionary()

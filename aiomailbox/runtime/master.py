@@ -21,13 +21,14 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from aiomailbox.errors import (
     CancelTimeoutError,
     CheckpointFailedError,
     JobCancelledError,
     SourceChangedError,
+    UsageError,
     WorkerDiedError,
     safe_repr,
 )
@@ -62,6 +63,7 @@ from aiomailbox.runtime.views import (
     TaskView,
     record_totals,
 )
+from aiomailbox.signatures import Misnamed
 from aiomailbox.supervision import (
     Closing,
     Step,
@@ -80,8 +82,29 @@ _END_OF: Final = {
 }
 
 
+# What is asked of the result of a job, in the words of Flink and of lists.
+_OF_RESULT: Final = {
+    **dict.fromkeys(
+        ("records", "results", "values", "collect", "to_list"),
+        " its records are where the job's sinks put them; write "
+        "`await stream.collect()` for a list",
+    ),
+    **dict.fromkeys(
+        ("get_accumulator_result", "get_all_accumulator_results", "metrics"),
+        " write job.snapshot() while the job runs, which has the counters",
+    ),
+    **dict.fromkeys(
+        ("wait", "result", "done", "get_job_execution_result"),
+        " the job has ended, and this is how",
+    ),
+    "state": " a job that ended in another way has raised its error",
+    "get_net_runtime": "duration_s",
+    "job_name": "name",
+}
+
+
 @dataclass(frozen=True, slots=True)
-class JobResult:
+class JobResult(Misnamed):
     """How a job ended well.
 
     Attributes:
@@ -92,10 +115,36 @@ class JobResult:
             that; None for a job that ran.
     """
 
+    _called = "result"
+    _meant = _OF_RESULT
+
     name: str
     duration_s: float
     stop_reason: str = ""
     finished_before: datetime | None = None
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            """Say where the records are.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = (
+                f"the result of job {self.name!r} says how it ended, and has no "
+                "records: these are where the job's sinks put them. Write "
+                "`await stream.collect()` for a list"
+            )
+            raise UsageError(message)
+
+        def __getitem__(self, index: object) -> NoReturn:
+            """Say where the records are.
+
+            Raises:
+                UsageError: Always.
+            """
+            self.__iter__()
 
 
 # The job to whose tasks the running code belongs, and what that code has started.
@@ -356,6 +405,7 @@ class JobMaster:
         and shares the rest of its delay, as Flink's exponential delay does: one worker
         has tasks of several regions.
         """
+        name_call(error, self.graph)
         # While it restarts, a further failure of a part belongs to the first one.
         state = self.state
         is_merged = state is JobState.RESTARTING and tasks is not None

@@ -14,7 +14,7 @@ from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Input, Pending, in_turn
-from aiomailbox.operators.core.user_code import is_users, user_location
+from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.core.watched import watched_write
 from aiomailbox.records.events import (
     MIN_TIMESTAMP,
@@ -354,9 +354,7 @@ class WriterOutput:
             raise
         except USER_ERRORS as error:
             name, line = self._partitioner_name, self._writer.partitioner.line
-            location = user_location(error)
-            if line and not is_users(location):
-                location = line
+            location = user_location(error) or line
             raise UserFunctionError(name, self._context.uid, location, error) from error
         return None
 

@@ -57,8 +57,6 @@ from aiomailbox.operators.core.operator import Pending, finished
 from aiomailbox.operators.core.user_code import (
     ends_program,
     is_foreign,
-    is_own_line,
-    is_users,
     owner_of,
     users_line,
 )
@@ -213,7 +211,8 @@ def place_of(frames: Iterable[FrameType], otherwise: str) -> str:
         otherwise = named_operator(owner.operator, owner.uid)
     elif contexts:
         otherwise = named_operator(contexts[-1].operator_name, contexts[-1].uid)
-    return f"in {otherwise} at {_line(stack)}"
+    line = _line(stack) or (owner.line if owner is not None else "")
+    return f"in {otherwise} at {line}" if line else f"in {otherwise}"
 
 
 def places_of(tasks: Iterable[asyncio.Task[Any]], otherwise: str) -> str:
@@ -222,7 +221,7 @@ def places_of(tasks: Iterable[asyncio.Task[Any]], otherwise: str) -> str:
     One that only waits, on no line of the user's, is left out if another one is there.
     """
     stacks = [frames for task in tasks if (frames := frames_of(task))]
-    own = [stack for stack in stacks if is_users(_line(_lines_of(stack)))]
+    own = [stack for stack in stacks if _line(_lines_of(stack))]
     return "; ".join(place_of(stack, otherwise) for stack in own or stacks)
 
 
@@ -272,13 +271,10 @@ def name_place(error: BaseException) -> BaseException:
         if error.operator == owner.operator:
             error.location = error.location or owner.line
         return error
-    line = _line(stack)
-    if owner.line and not is_users(line):
-        # Nothing of the user's ran: the call that made the operator.
-        line = owner.line
+    # If nothing of the user's ran: the call that made the operator.
+    line = _line(stack) or owner.line
     if cause is error and (isinstance(error, Exception) or ends_program(error)):
-        # A line of the library's own would not lead to the mistake.
-        where = "" if is_own_line(line) else f" at {line}"
+        where = f" at {line}" if line else ""
         add_note(error, f"in {named_operator(owner.operator, owner.uid)}{where}")
         if isinstance(error, AioMailboxError):
             if error.operator is None:

@@ -15,7 +15,6 @@ from typing import Any
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.fields import (
-    FieldSelector,
     RecordFields,
     field_or_function,
 )
@@ -72,10 +71,7 @@ class SidedKey:
         )
 
     def __str__(self) -> str:
-        where, equal_to = (
-            str(key) if isinstance(key, FieldSelector) else describe(key)
-            for key in self._keys
-        )
+        where, equal_to = map(describe, self._keys)
         return f"where({where}).equal_to({equal_to})"
 
     def of_side(self, side: int) -> Callable[[Any], Any]:

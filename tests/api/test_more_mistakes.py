@@ -129,7 +129,7 @@ def test_a_mistake_is_refused_where_it_is_written(
 
 
 def test_a_count_of_a_field_is_not_taken_for_one_of_what_is_true() -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(am.WrongTypeError, match=r"count\(where=field\)"):
         ANY.count("price")
 
 

@@ -22,7 +22,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -957,6 +957,16 @@ async def _header_as_record(told: Told) -> None:
 @line("the header of a CSV file has a column twice")
 async def _column_twice(told: Told) -> None:
     await read_csv(told, "price,price\n1,2\n")
+
+
+class Priced(NamedTuple):
+    item: str
+    price: float
+
+
+@line("the header of a CSV file lacks a field of the records' class")
+async def _column_missing(told: Told) -> None:
+    await read_csv(told, "item,cost\ntea,3\n", records=Priced)
 
 
 @line("a file of JSON lines is one array")

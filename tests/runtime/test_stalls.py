@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import aiomailbox as am
+from aiomailbox.operators.core.user_code import users_line_of
 from aiomailbox.runtime import loop_watch
 from aiomailbox.runtime.held_loop import Stall, StallLog
 from aiomailbox.runtime.loop_watch import LoopWatch
@@ -392,10 +393,10 @@ async def test_what_runs_the_loop_is_not_at_work() -> None:
         await asyncio.sleep(0)
     frames, handle = found[0]
     assert [frame.f_code.co_name for frame in frames] == ["callback"]
-    assert loop_watch._line(frames).startswith(f"{__file__}:")
+    assert users_line_of(frames).startswith(f"{__file__}:")
     # The engine at work: no line is the user's.
     assert "asyncio" in handle.f_code.co_filename
-    assert loop_watch._line([handle]) == ""
+    assert users_line_of([handle]) == ""
 
 
 def test_in_a_loop_of_other_code_a_call_is_what_its_caller_has_called() -> None:

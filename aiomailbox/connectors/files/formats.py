@@ -9,7 +9,7 @@ import stat
 import typing
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
@@ -436,13 +436,13 @@ class CsvFormat:
         """Warn, once, of a header that is another file's, or has another delimiter.
 
         Raises:
-            InvalidRecordError: If a name occurs twice: one of the values would be lost.
+            DamagedFileError: If a name occurs twice: one of the values would be lost.
         """
         # Nobody misses columns without a name, as behind a delimiter at the end.
         twice = [one for one in columns if one and columns.count(one) > 1]
         if twice:
             problem = f"the header has column {twice[0]!r} twice"
-            raise _no_record(name, 0, problem)
+            raise DamagedFileError(f"{name}, line 1,", problem)
         if self._has_warned:
             return
         warn = partial(library_log().warning, file=name)
@@ -495,8 +495,11 @@ class CsvFormat:
         columns: tuple[str, ...],
     ) -> Iterator[FileChunk]:
         make = self._maker(name, columns)
+        if columns:
+            self._check_columns(name, columns)
         collected = _Collected(name, skips=self._skips)
         start = lines.position
+        row: list[str] | None = None
         while True:
             try:
                 row = next(rows, None)
@@ -509,7 +512,7 @@ class CsvFormat:
                     texts = dict(zip(columns, row, strict=True))
                     collected.add(make(texts), end)
             except (csv.Error, ValueError, msgspec.ValidationError) as error:
-                collected.refuse(start, _of_row(error), error)
+                collected.refuse(start, _of_row(error, len(row or ()), columns), error)
                 if isinstance(error, csv.Error):
                     # A quote that does not end takes the lines after it for its own.
                     lines.skip_line(start)
@@ -530,7 +533,6 @@ class CsvFormat:
         if self._records == "infer":
             return self._inferred(name)
         if isinstance(self._records, Mapping):
-            _check_columns(name, self._records, columns)
             return _with_empty(
                 self._records, _typed_fields(self._records, strict=False)
             )
@@ -541,6 +543,31 @@ class CsvFormat:
             return value if make is None else make(value)
 
         return _with_empty(_hints_of(self._records), convert)
+
+    def _check_columns(self, name: str, columns: tuple[str, ...]) -> None:
+        """Refuse a file none of whose rows can be a record: it lacks a field.
+
+        Raises:
+            DamagedFileError: If so; also where lines that are no records are left out.
+        """
+        missing = [each for each in _required(self._records) if each not in columns]
+        if not missing:
+            return
+        wanted = missing[0]
+        alike = [one for one in columns if one.strip().lower() == wanted.lower()]
+        if alike:
+            remedy = (
+                f"is {alike[0]!r} meant? Change the header, or leave records= out and "
+                "make the records in .map(...)"
+            )
+        elif self._columns is None:
+            remedy = "if its first row is a record, name the columns: columns=[...]"
+        else:
+            remedy = "columns= names all columns of the file"
+        raise DamagedFileError(
+            name,
+            f"there is no column {wanted!r}; it has {', '.join(columns)}; {remedy}",
+        )
 
     def _inferred(self, name: str) -> Callable[[dict[str, str]], Any]:
         """Return what converts the texts of a file, by types that its beginning has."""
@@ -703,14 +730,17 @@ def _hints_of(records: Any) -> dict[str, Any]:
     return {}
 
 
-def _check_columns(
-    name: str, types: Mapping[str, Any], columns: tuple[str, ...]
-) -> None:
-    missing = [column for column in types if column not in columns]
-    if missing and columns:
-        raise DamagedFileError(
-            name, f"there is no column {missing[0]!r}; it has {', '.join(columns)}"
-        )
+def _required(records: Any) -> Iterable[str]:
+    """Return the columns without which no row of a file is a record."""
+    if isinstance(records, Mapping):
+        return records
+    if not isinstance(records, type) or records is dict:
+        return ()
+    # What a class has whose types cannot be looked up shows with its first row.
+    with suppress(Exception):
+        shape: Any = msgspec.inspect.type_info(_shape_of(records)[0])
+        return [each.encode_name for each in shape.fields if each.required]
+    return ()
 
 
 class _Collected:
@@ -877,11 +907,14 @@ def _skip_mark(file: BinaryIO) -> int:
     return 0
 
 
-def _of_row(error: Exception) -> str:
+def _of_row(error: Exception, count: int, columns: tuple[str, ...]) -> str:
     text = str(error)
     # Python's own words would say nothing about rows.
     if text.startswith("zip()"):
-        return "the row has another number of columns than the first row"
+        return (
+            "the row has another number of columns than the first row: "
+            f"{count}, and not {len(columns)}"
+        )
     if "got `str`" in text:
         return f"{text} (a cell may be empty if its type has None, as float | None)"
     return text

@@ -412,7 +412,7 @@ class FileReader:
             self._context.log.warning(
                 "lines that are not valid records are skipped",
                 source=self._context.operator_name,
-                first=str(chunk.first),
+                first="" if chunk.first is None else chunk.first.told,
             )
 
     def _end_file(self, output: ReaderOutput) -> None:

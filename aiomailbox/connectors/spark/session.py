@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from aiomailbox.connectors.spark.frame_checks import check_session
 from aiomailbox.errors import (
-    InvalidArgumentError,
     JavaNotFoundError,
     MissingExtraError,
     UsageError,
     install_command,
 )
+from aiomailbox.policies.arguments import check_count
 from aiomailbox.scratch import ScratchDirectory
 
 if TYPE_CHECKING:
@@ -231,8 +231,7 @@ def local_session(
         MissingExtraError: If pyspark is not installed.
         JavaNotFoundError: If there is no Java 17 or newer.
     """
-    if cores < 1:
-        raise InvalidArgumentError("cores", f"{cores!r} is too few", "Give 1 or more.")
+    check_count(cores, "cores")
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:

@@ -26,13 +26,13 @@ from aiomailbox.operators.sources.source import (
     StaticEnumerator,
 )
 from aiomailbox.policies.arguments import check_count, local_path
-from aiomailbox.signatures import renamed
+from aiomailbox.signatures import explained
 from aiomailbox.typevars import OutT
 
 _LOOPBACK: Final = "127.0.0.1"
 
 
-@renamed(
+@explained(
     path=" Leave it out: all columns come as Arrow batches, user-defined types too.",
     stage_name=' To read staged rows, write SparkSource.from_stage("directory").',
 )

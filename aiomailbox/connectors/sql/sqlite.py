@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any, Final, TypeVar
 from uuid import UUID
@@ -234,8 +235,9 @@ class SqliteDatabase:
     def _begin(self, connection: sqlite3.Connection) -> str:
         existing = self._column_names(connection)
         if not existing:
-            raise SinkError(f"there is no {self._target}: create it first.")
+            raise SinkError(f"there is no {self._target}{self._others(connection)}")
         check_columns(self._target, existing)
+        self._check_writable(connection)
         self._check_upsert(connection)
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {self._ledger} (writer TEXT PRIMARY KEY, "
@@ -277,6 +279,19 @@ class SqliteDatabase:
         for (token,) in dead:
             self._delete(connection, self._staging, "aiomailbox_writer", token)
         return former
+
+    def _others(self, connection: sqlite3.Connection) -> str:
+        """Return what there is in place of the target, and what to do."""
+        found = connection.execute(
+            f"SELECT name FROM {quoted(self._schema)}.sqlite_master WHERE type = 'table' "
+            "AND name NOT LIKE 'aiomailbox_%' AND name NOT LIKE 'sqlite_%' ORDER BY name"
+        ).fetchall()
+        names = [name for (name,) in found]
+        close = get_close_matches(self._name, names, n=1)
+        if close:
+            return f". Is {close[0]!r} meant?"
+        tables = f"it has {', '.join(names)}" if names else "the file has no tables"
+        return f": create it first; {tables}."
 
     def _take_lease(self, connection: sqlite3.Connection) -> str:
         """Make the lease this execution's; return whose it was, if another job's.
@@ -370,6 +385,14 @@ class SqliteDatabase:
         ).fetchone()
         return found is not None and bool(found[0])
 
+    def _check_writable(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute(f"EXPLAIN INSERT INTO {self._table} DEFAULT VALUES")
+        except sqlite3.OperationalError as error:
+            raise SinkError(
+                f"{self._target} cannot be written: {error}. Name the table behind it."
+            ) from error
+
     def _check_upsert(self, connection: sqlite3.Connection) -> None:
         if not self._target.upsert_by:
             return
@@ -422,7 +445,11 @@ class SqliteDatabase:
             for index in must:
                 # SQLite takes NaN for NULL.
                 if plain[index] is None or plain[index] != plain[index]:
-                    reason = f"NOT NULL constraint failed: {columns[index]}"
+                    reason = (
+                        f"NOT NULL constraint failed: {columns[index]}. Give each record "
+                        "a value there, or leave those without out: "
+                        "sink_to(..., on_error=am.skip)"
+                    )
                     raise RowsRefused from sqlite3.IntegrityError(reason)
             yield (writer, batch, number, *plain)
 
@@ -577,7 +604,10 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Enum):
         value = value.value
     if isinstance(value, int) and value not in _INTEGERS:
-        raise OverflowError(f"{value} does not fit into 64 bits")
+        raise OverflowError(
+            f"{value} does not fit into the 64 bits of SQLite's integers: give it as "
+            "text, str(value)"
+        )
     if isinstance(value, str) and not value.isascii():
         # Here, where one record is refused: its run is written with others'.
         value.encode()

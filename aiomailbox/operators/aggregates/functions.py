@@ -47,6 +47,7 @@ from aiomailbox.operators.core.user_code import (
     refuse_resultless,
     shortened,
 )
+from aiomailbox.signatures import explained
 from aiomailbox.state.accumulators import (
     AccumulatorSchema,
     accumulator_schema,
@@ -702,6 +703,7 @@ class Aggregate(Generic[InT, OutT]):
         return compile_function(name, source, customs | names)
 
 
+@explained("Write count(), or count(where=field) for the records with a value there.")
 def count(*, where: Condition | None = None) -> Aggregate[Any, int]:
     """Count the records, or those for which ``where`` gives something true.
 

@@ -16,6 +16,7 @@ from aiomailbox.errors import (
     RecordIdReusedError,
     RejectedMailError,
     StateError,
+    add_note,
     named_operator,
 )
 from aiomailbox.journal.entries import EntryKind, JournalEntry
@@ -23,6 +24,7 @@ from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.settings import Identity
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import DeadLetter
+from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.state.schema import ClassSchema
 from aiomailbox.state.serializers import (
     ObjectSerializer,
@@ -264,7 +266,7 @@ class RowJournal:
             if _identity(before).fingerprint == identity.fingerprint:
                 self._behind.setdefault(key, []).append(entry)
             else:
-                self._refuse(identity)
+                self._refuse(entry, before.record)
             return False
         place = self._journal.find(key)
         if place is None:
@@ -380,7 +382,7 @@ class RowJournal:
         """Give a row what its call came to in an earlier attempt."""
         identity = _identity(entry)
         if found.fingerprint != identity.fingerprint:
-            self._refuse(identity)
+            self._refuse(entry)
             return
         if found.kind == EntryKind.RESULT:
             entry.result = self._results.decode(found.payload)
@@ -418,9 +420,13 @@ class RowJournal:
                 if self.admit(follower):
                     self._actions.call(follower)
 
-    def _refuse(self, identity: Identity) -> None:
-        context = self._context
+    def _refuse(self, entry: CallEntry, *before: Any) -> None:
+        """Fail for a record that has the id of another one, which may be known."""
+        context, identity = self._context, _identity(entry)
         error = RecordIdReusedError(context.operator_name, context.uid, identity.id)
+        error.record = shortened(entry.record)
+        for other in before:
+            add_note(error, f"the other record: {shortened(other)}")
         self._fail(error, is_named=True)
 
     async def _keep_doing(self, rounds: Rounds) -> None:

@@ -24,7 +24,7 @@ from aiomailbox.operators.core.failures import (
     OnError,
     RecordFailures,
 )
-from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.fields import FieldSelector, field_or_function
 from aiomailbox.operators.core.user_code import describe
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache, LruCache
@@ -80,10 +80,13 @@ NO_KEY: Final = object()
 
 
 def _of_key(read: Callable[[Any], Any], error: BaseException) -> BaseException:
-    """Return what names the function of a key that has no hash, in place of an error."""
+    """Return what names what reads a key that has no hash, in place of an error."""
     if isinstance(error, TypeError) and str(error).startswith("unhashable type"):
-        problem, remedy = f"a key without a hash ({error})", "Return text, a number"
-        return BadResultError(describe(read), problem, f"{remedy} or a tuple of these.")
+        problem = f"a key without a hash ({error})"
+        remedy = "A key is text, a number or a tuple of these."
+        if isinstance(read, FieldSelector):
+            remedy += " Give a function that makes one of the field."
+        return BadResultError(describe(read), problem, remedy)
     return error
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from aiomailbox.errors import (
+    BadResultError,
     OverdraftCeilingError,
     RecordMutatedError,
     StopTask,
@@ -21,9 +22,6 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Output, Pending, then
 from aiomailbox.operators.core.user_code import (
     collected,
-    describe,
-    is_own_line,
-    is_users,
     line_of,
     shortened,
     user_location,
@@ -324,20 +322,12 @@ class RecordFailures:
         if isinstance(error, (UserFunctionError, RecordMutatedError, StopTask)):
             return error
         context = self._context
-        location = user_location(error)
-        if not is_users(location):
-            location = self._line_of_function(location)
+        # A function of a library, a built-in one, or the name of a field: the call that
+        # it was given to.
+        is_other = isinstance(error, BadResultError)
+        function = "" if is_other else line_of(self._function)
+        location = user_location(error) or function or context.line
         return UserFunctionError(context.operator_name, context.uid, location, error)
-
-    def _line_of_function(self, location: str) -> str:
-        """Return a line of the user's for a failure in which none of them ran."""
-        if is_own_line(location) and (line := line_of(self._function)):
-            return line
-        # A function of a library, or a built-in one: the call that it was given to.
-        if self._context.line or not is_own_line(location):
-            return self._context.line or location
-        described = describe(self._function)
-        return "" if is_own_line(described.partition("(")[2]) else described
 
     def guard(self, call: Callable[..., Pending], *args: Any) -> Pending:
         """Call a method of the user's that is about no record in particular.

@@ -24,7 +24,7 @@ from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.metrics.catalogue import LATENCY_FROM
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
-from aiomailbox.operators.core.user_code import is_users, user_location
+from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import (
     MIN_TIMESTAMP,
@@ -619,9 +619,8 @@ class Operator:
         """
         if isinstance(error, UserFunctionError | RecordMutatedError):
             return error
-        context, location = self.context, user_location(error)
-        if context.line and not is_users(location):
-            location = context.line
+        context = self.context
+        location = user_location(error) or context.line
         return UserFunctionError(context.operator_name, context.uid, location, error)
 
 

@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import itertools
 import linecache
+import os
 import pathlib
 import signal
 import sys
@@ -471,7 +472,10 @@ def refuse_all_unmade(
 
 
 def describe(function: Callable[..., Any]) -> str:
-    """Return the function's name and where it is written.
+    """Return the function's name and where it is written, or how the user wrote it.
+
+    A function of the library's own has no line that leads to a mistake; what reads a
+    field, such as a `FieldSelector`, is the name of the field and the user's line.
 
     Example:
         >>> describe(len)
@@ -487,6 +491,10 @@ def describe(function: Callable[..., Any]) -> str:
         code = getattr(call, "__code__", None)
     if code is None:
         return name
+    if is_own_line(code.co_filename):
+        kind = type(target)
+        says_it = (kind.__str__, kind.__repr__) != (object.__str__, object.__repr__)
+        return str(target) if says_it and not inspect.isroutine(target) else name
     return f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
@@ -498,9 +506,13 @@ def line_of(function: Callable[..., Any]) -> str:
         ''
     """
     described = describe(function)
-    # An expression is its own place: it has been written where it stands.
+    return described if _has_line(described) else ""
+
+
+def _has_line(described: str) -> bool:
+    """Say whether what `describe` has returned ends with a line of the user's."""
     line = described.partition("(")[2]
-    return described if line and is_users(line) else ""
+    return bool(line) and is_users(line)
 
 
 def shortened(value: object, length_max: int = 200) -> str:
@@ -531,7 +543,7 @@ def _name(function: Callable[..., Any]) -> str:
 # Finds the user's line in a traceback.
 
 
-_PACKAGE: Final = str(pathlib.Path(__file__).resolve().parents[2])
+_PACKAGE: Final = f"{pathlib.Path(__file__).resolve().parents[2]}{os.sep}"
 
 
 _GENERATED: Final = "<aiomailbox"
@@ -541,6 +553,10 @@ _ENDS: Final = (StopIteration, StopAsyncIteration)
 
 
 _STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
+
+
+# The second one is Debian's.
+_INSTALLED: Final = ("site-packages", "dist-packages")
 
 
 def caller_location() -> str:
@@ -561,19 +577,19 @@ def is_called_by_import() -> bool:
 
 def _caller() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame is not None and not _is_users_frame(
+        frame.f_code.co_filename, frame.f_code.co_name
+    ):
         frame = frame.f_back
     return frame
 
 
 def user_location(error: BaseException) -> str:
-    """Return ``file:line`` of the innermost frame that is not aiomailbox's own.
+    """Return ``file:line`` of the innermost frame that is the user's own; see `users_line`.
 
-    Libraries and the standard library count only if no line of the user's own is known;
-    "unknown" when the traceback is empty. A return value that is lost has the
-    function's own line.
+    A return value that is lost has the function's own line.
     """
-    if isinstance(error, BadResultError):
+    if isinstance(error, BadResultError) and _has_line(error.function):
         return error.function
     cause = error.__cause__
     if isinstance(error, RuntimeError) and isinstance(cause, _ENDS):
@@ -583,31 +599,28 @@ def user_location(error: BaseException) -> str:
 
 
 def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Return ``file:line`` of the innermost frame that is the user's own.
+    """Return ``file:line`` of the innermost frame that is the user's own, "" for none.
+
+    A line of a library, or of aiomailbox itself, does not lead to a mistake: whoever
+    has no other one names the user's call that made the operator.
 
     Args:
-        frames: The innermost one last. Those of libraries and of the standard library
-            count only if there is no other, and aiomailbox's own after them.
+        frames: The innermost one last.
     """
-    outside = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((_PACKAGE, _GENERATED))
-    ]
-    users = [
-        frame
-        for frame in outside
-        if "site-packages" not in frame.filename
-        and not frame.filename.startswith(_STANDARD_LIBRARY)
-    ]
-    for candidates in (users, outside, frames):
-        if candidates:
-            return f"{candidates[-1].filename}:{candidates[-1].lineno}"
-    return "unknown"
+    for frame in reversed(frames):
+        if _is_users_frame(frame.filename, frame.name):
+            return f"{frame.filename}:{frame.lineno}"
+    return ""
+
+
+def _is_users_frame(file: str, function: str) -> bool:
+    # The methods that Python writes for a dataclass have no file.
+    is_made = file == "<string>" and function.startswith("__")
+    return is_users(file) and not is_made
 
 
 def users_line_of(frames: Iterable[FrameType]) -> str:
-    """Return ``file:line`` of the innermost frame of a stack that is the user's own.
+    """Return ``file:line`` of the innermost frame of a stack; see `users_line`.
 
     Args:
         frames: Outermost first; no file is looked at.
@@ -615,7 +628,10 @@ def users_line_of(frames: Iterable[FrameType]) -> str:
     return users_line(
         [
             traceback.FrameSummary(
-                frame.f_code.co_filename, frame.f_lineno, "", lookup_line=False
+                frame.f_code.co_filename,
+                frame.f_lineno,
+                frame.f_code.co_name,
+                lookup_line=False,
             )
             for frame in frames
         ]
@@ -625,20 +641,19 @@ def users_line_of(frames: Iterable[FrameType]) -> str:
 def is_users(location: str) -> bool:
     """Say whether a location is the user's, and not of a library or aiomailbox itself."""
     return not (
-        is_own_line(location)
-        or "site-packages" in location
-        or location.startswith(_STANDARD_LIBRARY)
+        location.startswith((_PACKAGE, _GENERATED, *_STANDARD_LIBRARY))
+        or any(name in location for name in _INSTALLED)
     )
 
 
 def is_own_line(location: str) -> bool:
-    """Say whether a location is in aiomailbox itself, or not known: of no use to users.
+    """Say whether a location is in aiomailbox itself.
 
     Example:
         >>> is_own_line(__file__), is_own_line("job.py:7")
         (True, False)
     """
-    return location.startswith((_PACKAGE, _GENERATED)) or location == "unknown"
+    return location.startswith((_PACKAGE, _GENERATED))
 
 
 # Compiles source that is written at run time; tracebacks show its lines.
@@ -947,19 +962,13 @@ class naming_hook:  # noqa: N801 -- like `suppress`: what it does, not what it i
         operator, uid = self._operator, self._uid
         place = f"in {self._hook}() of {named_operator(operator, uid)}"
         location = user_location(error)
-        if isinstance(error, AioMailboxError):
-            is_own = is_own_line(location)
-            add_note(error, place if is_own else f"{place} at {location}")
-            return
-        if ends_program(error):
-            add_note(error, f"{place} at {location}")
+        if isinstance(error, AioMailboxError) or ends_program(error):
+            add_note(error, f"{place} at {location}" if location else place)
             return
         owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
         if owner is not None:
             operator, uid, _ = owner
-        failure = UserFunctionError(
-            operator, uid, location if is_users(location) else "", error
-        )
+        failure = UserFunctionError(operator, uid, location, error)
         add_note(failure, place)
         if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
             # The cause says whose it was.

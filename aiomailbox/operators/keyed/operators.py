@@ -177,9 +177,10 @@ class KeyReader:
             UserFunctionError: If the key function raises.
         """
         keys = self._apply(values)
-        if self._type is None and values:
-            self._check_stable(values[0], keys[0])
+        is_first = self._type is None and bool(values)
         self.check(keys)
+        if is_first:
+            self._check_stable(values[0], keys[0])
         self._hot.sample(keys)
         return keys
 
@@ -241,7 +242,7 @@ class KeyReader:
             problem = str(error).removeprefix("key: ").removesuffix(".")
             raise KeyTypeError(
                 self._operator.place,
-                f"the key of {_described(self._key)}: {problem}",
+                f"the key of {describe(self._key)}: {problem}",
             ) from None
         self._type = type(keys[0])
         self._types = {self._type}
@@ -256,11 +257,6 @@ class KeyReader:
             f"{describe(self._key)} returned a coroutine where a key is expected",
             "A plain function is needed here: do the awaiting in map_async before.",
         )
-
-
-def _described(key: Callable[[Any], Any]) -> str:
-    # Those of the library say what they read.
-    return str(key) if "__str__" in vars(type(key)) else describe(key)
 
 
 # What operators with keys have in common: state, timers, and their snapshot.

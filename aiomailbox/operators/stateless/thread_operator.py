@@ -34,7 +34,6 @@ from aiomailbox.operators.core.user_code import (
     check_run_in,
     check_sync_function,
     checkpoint_listener,
-    is_own_line,
     items_of,
     refuse_generator,
     refuse_unmade,
@@ -266,5 +265,4 @@ class _Piece:
             while frame is not None:
                 frames.append(frame)
                 frame = frame.f_back
-        line = users_line_of(reversed(frames)) if frames else ""
-        return "" if is_own_line(line) else line
+        return users_line_of(reversed(frames))
