@@ -232,6 +232,8 @@ def _check_seconds(value: Any, parameter: str) -> None:
 
 def _refuse_negative(negative: bool, value: Any, parameter: str) -> None:
     if negative:
+        # Of a duration Python writes the days first: -1 day, 23:59:59 for a second.
+        shown = f"-{-value}" if isinstance(value, timedelta) else value
         raise InvalidArgumentError(
-            parameter, f"{value} is negative", "Use a duration of zero or more."
+            parameter, f"{shown} is negative", "Use a duration of zero or more."
         )

@@ -367,8 +367,16 @@ class UserFunctionError(WorldError):
         )
         super().__init__(
             f"{named_operator(operator, uid)} failed{place}: "
-            f"{type(cause).__name__}: {safe_str(cause)}{remedy}"
+            f"{type(cause).__name__}: {safe_str(cause)}{_first_of(cause)}{remedy}"
         )
+
+
+def _first_of(error: BaseException) -> str:
+    """Return the first error of a group, whose own text only counts them."""
+    first: BaseException = error
+    while isinstance(first, BaseExceptionGroup):
+        first = first.exceptions[0]
+    return "" if first is error else f": {type(first).__name__}: {safe_str(first)}"
 
 
 class RecordMutatedError(UsageError):

@@ -806,6 +806,8 @@ def _refuse_sink(given: object) -> None:
         remedy = "For files use am.ParquetSink(path) or am.FileSink(path, 'jsonl')."
     elif isinstance(given, list):
         remedy = "Write sink_to(results.append), or use await stream.collect()."
+    elif isinstance(given, type) and "__call__" in vars(given):
+        remedy = f"It is a class: give an object of it, {given.__name__}(...)."
     elif not callable(given):
         remedy = "Give a function of a record, or a sink such as am.ParquetSink(path)."
     else:

@@ -36,7 +36,11 @@ U = TypeVar("U")
 V = TypeVar("V")
 
 # Its older name is also that of a verb.
-OLD_NAMES: Final = explained(buffer="capacity=...", key_buffer="key_capacity=...")
+OLD_NAMES: Final = explained(
+    buffer="capacity=...",
+    key_buffer="key_capacity=...",
+    run_in=' Leave it out: a function that blocks belongs into map(..., run_in="thread").',
+)
 
 
 class Calls(Generic[T]):

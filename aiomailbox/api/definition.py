@@ -6,7 +6,7 @@ import atexit
 import os
 import sys
 from collections import deque
-from collections.abc import Callable, MutableSequence
+from collections.abc import Callable, Iterable, MutableSequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -104,6 +104,8 @@ class JobDefinition:
 
     def declare(self, item: Transformation) -> list[Origin]:
         """Keep an operator that the user has written, and return its results' origins."""
+        for origins in item.inputs:
+            refuse_ended(origins)
         item.line = caller_location()
         self.declared.append(item)
         return [Origin(item)]
@@ -267,6 +269,23 @@ class JobDefinition:
         self.declared.clear()
         self.declared.extend(left)
         return job
+
+
+def refuse_ended(origins: Iterable[Origin]) -> None:
+    """Refuse to go on from a sink, which emits nothing but dead letters.
+
+    Raises:
+        UsageError: If a stream is the end of one.
+    """
+    for origin in origins:
+        item = origin.transformation
+        if item.sink is not None and origin.tag is None:
+            message = (
+                f"a stream ends in sink_to(...): no records come out of {item.name!r} "
+                f"({item.line}). Go on from the stream before it, which may have several "
+                "ends"
+            )
+            raise UsageError(message)
 
 
 def warn_of_unrun() -> None:

@@ -43,6 +43,7 @@ from aiomailbox.errors import (
     JobCancelledError,
     JobFailedError,
     UsageError,
+    WrongTypeError,
 )
 from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
@@ -465,6 +466,11 @@ class JobClient:
             InvalidArgumentError: If an argument is out of its range.
         """
         self._check_loop()
+        given: object = stream
+        if not isinstance(given, DataStream):
+            raise WrongTypeError(
+                "stream", f"{given!r} is not a stream", "Give a published stream."
+            )
         check_count(size, "size")
         if on_full not in {"drop", "wait"}:
             raise InvalidArgumentError(

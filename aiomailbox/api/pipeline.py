@@ -8,7 +8,7 @@ from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from aiomailbox.api.definition import JobDefinition
-from aiomailbox.api.stream import DataStream
+from aiomailbox.api.stream import DataStream, checked_result
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.graph.transformation import Origin
 from aiomailbox.policies.arguments import check_count
@@ -45,13 +45,9 @@ class Pipeline(Generic[InT, OutT]):
         Raises:
             WrongTypeError: If the function does not return a stream.
         """
-        result: Any = self._build(*streams, **named)
-        if not isinstance(result, DataStream):
-            raise WrongTypeError(
-                "pipeline",
-                f"{self.name!r} returned {type(result).__name__}",
-                "Return the stream that results.",
-            )
+        result: DataStream[OutT] = checked_result(
+            self._build(*streams, **named), repr(self.name)
+        )
         return result
 
     def apply_to(

@@ -49,7 +49,7 @@ from aiomailbox.api.connected import (
     BroadcastStream,
     ConnectedStreams,
 )
-from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.definition import JobDefinition, refuse_ended
 from aiomailbox.api.fields import Fields
 from aiomailbox.api.joined import CoGroupedWindows, JoinedStreams, JoinedWindows
 from aiomailbox.api.keyed import Keyed
@@ -89,7 +89,11 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.fields import RecordFields, is_expression, why_rows
-from aiomailbox.operators.core.user_code import caller_location, check_function
+from aiomailbox.operators.core.user_code import (
+    caller_location,
+    check_function,
+    describe,
+)
 from aiomailbox.operators.functions.base import held_back
 from aiomailbox.operators.functions.contexts import ProcessContext
 from aiomailbox.operators.functions.process import (
@@ -111,6 +115,7 @@ from aiomailbox.operators.useful.operators import (
     WithLatestOperator,
 )
 from aiomailbox.records.events import OutputTag
+from aiomailbox.signatures import explained
 from aiomailbox.state.descriptors import MapStateDescriptor
 from aiomailbox.windowing.assigners import GlobalWindows, WindowAssigner
 from aiomailbox.windowing.co_group import SidedKey, mark_first, mark_second
@@ -132,6 +137,31 @@ WindowT = TypeVar("WindowT")
 
 # Replaced by the job's own number when the job graph is built.
 _ANY_MAX_PARALLELISM = 128
+
+
+_OF_CALLS: Final = explained(
+    **{
+        name: f"map_async(function, {name}=...), with an async def"
+        for name in ("retry", "timeout", "concurrency", "limit", "batch", "cache")
+    }
+)
+
+
+def checked_result(result: Any, name: str) -> Any:
+    """Return what a pipeline has made, if it is a stream that emits something.
+
+    Raises:
+        UsageError: If it is the end of a stream.
+        WrongTypeError: If it is no stream.
+    """
+    if not isinstance(result, DataStream):
+        raise WrongTypeError(
+            "pipeline",
+            f"{name} returned {type(result).__name__}",
+            "Return the stream that results.",
+        )
+    refuse_ended(result._origins)
+    return result
 
 
 class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
@@ -168,6 +198,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         run_in: RunIn = "loop",
     ) -> DataStream[U]: ...
 
+    @_OF_CALLS
     def map(
         self,
         function: Callable[[T], Any],
@@ -600,7 +631,8 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
     ) -> DataStream[U]:
         """Attach a pipeline (see `aiomailbox.pipeline`) and return the resulting stream."""
         check_function(pipeline, "pipeline", arity=1)
-        return pipeline(self)
+        result: DataStream[U] = checked_result(pipeline(self), describe(pipeline))
+        return result
 
     def get_side_output(self, tag: OutputTag[U]) -> DataStream[U]:
         """Return the side output ``tag`` of the operator that made this stream.
@@ -764,6 +796,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         item.follows_input = item.is_part_of_input = True
         return stream
 
+    @explained(retry="map_async(function, retry=...) before the sink")
     def sink_to(
         self,
         sink: Sink | Callable[[T], Any],
@@ -805,6 +838,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
             >>> sums
             [0, 1, 3, 7]
         """
+        refuse_ended(self._origins)
         item = sink_transformation(
             sink, self._origins, self._definition.sinks, on_error, run_in
         )

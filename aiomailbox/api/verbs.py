@@ -9,7 +9,7 @@ from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypeVar
 
-from aiomailbox.api.definition import JobDefinition
+from aiomailbox.api.definition import JobDefinition, refuse_ended
 from aiomailbox.api.showing import show_records
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import IteratorSource
@@ -223,6 +223,7 @@ class _Pulling:
         name: str,
         handover: PullHandover,
     ) -> None:
+        refuse_ended(origins)
         self.loop = asyncio.get_running_loop()
         self.handover = handover
         sink = PullSink(_HANDOVER)

@@ -27,6 +27,7 @@ from aiomailbox.logs import library_log
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import (
+    caller_location,
     check_function,
     check_methods,
     describe,
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
     from aiomailbox.api.stream import DataStream
 
 _SLIDING: Final = (SlidingEventTimeWindows, SlidingProcessingTimeWindows)
+# A day by ten seconds is fewer.
+_WINDOWS_MANY: Final = 10_000
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -121,7 +124,19 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
                 "the size",
                 size_ms=assigner.size_ms,
                 slide_ms=assigner.slide_ms,
+                line=caller_location(),
                 remedy=f"write {self._assigner_name}.of(size, slide)",
+            )
+        elif isinstance(assigner, _SLIDING) and (
+            (windows := assigner.size_ms // assigner.slide_ms) > _WINDOWS_MANY
+        ):
+            library_log().warning(
+                "each record is in very many windows: a job holds and fires them all",
+                windows=windows,
+                size_ms=assigner.size_ms,
+                slide_ms=assigner.slide_ms,
+                line=caller_location(),
+                remedy="use a longer slide, or a running aggregate without windows",
             )
 
     def __repr__(self) -> str:

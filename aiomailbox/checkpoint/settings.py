@@ -147,8 +147,10 @@ class CheckpointConfig:
                 raise WrongTypeError(
                     name, f"{place!r} is not a path", "Give a str or a Path."
                 )
-            if place is not None:
-                refuse_home(place, name)
+            if place is not None and not refuse_home(place, name):
+                raise InvalidArgumentError(
+                    name, "it is empty", 'Write "." for the directory of the program.'
+                )
         self._check_unaligned()
 
     def __str__(self) -> str:

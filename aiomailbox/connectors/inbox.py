@@ -12,13 +12,13 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar
 from weakref import WeakValueDictionary
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.async_iterable import AsyncSplit
 from aiomailbox.connectors.sinks import ImmediateWriter
-from aiomailbox.errors import IllegalStateError, WrongTypeError
+from aiomailbox.errors import IllegalStateError, UsageError, WrongTypeError
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
@@ -689,6 +689,25 @@ class Subscription(Generic[T]):
         if self._waits:
             self._publication.look_for_room()
         return record
+
+    if not TYPE_CHECKING:
+
+        def __iter__(self) -> NoReturn:
+            """Say how records are read.
+
+            Raises:
+                UsageError: Always.
+            """
+            message = "write `async for record in job.subscribe(stream)`"
+            raise UsageError(f"records come while the job runs: {message}")
+
+        def __await__(self) -> NoReturn:
+            """Say how records are read.
+
+            Raises:
+                UsageError: Always.
+            """
+            self.__iter__()
 
     async def __aenter__(self) -> Subscription[T]:
         return self

@@ -28,6 +28,7 @@ from aiomailbox.errors import (
     AioMailboxError,
     InvalidArgumentError,
     MissingExtraError,
+    WrongTypeError,
 )
 from aiomailbox.observe.history import JobHistory, ProgramHistory, Shown, encoded
 from aiomailbox.operators.core.user_code import is_own_line
@@ -84,8 +85,17 @@ def dashboard(
 
     Raises:
         InvalidArgumentError: If the token is empty.
+        WrongTypeError: If ``job`` is no job that runs.
         MissingExtraError: If starlette is not installed.
     """
+    given: object = job
+    if not isinstance(given, JobClient | LatestSnapshot | None):
+        raise WrongTypeError(
+            "job",
+            f"{given!r} is not a running job",
+            "Write `async with env.start() as job:` and give the job, or leave it out "
+            "for all jobs of this program.",
+        )
     if token is not None and not token:
         raise InvalidArgumentError("token", "it is empty", "Use a long random text.")
     try:

@@ -65,6 +65,10 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
         name: f" Write am.StreamExecutionEnvironment({name}=...)."
         for name in ("parallelism", "max_parallelism", "clock")
     },
+    **dict.fromkeys(
+        ("name", "job_name"),
+        ' A job\'s name is the first argument: env.execute("name"), env.start("name").',
+    ),
 )
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:

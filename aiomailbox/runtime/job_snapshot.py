@@ -252,7 +252,8 @@ class JobSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         for operator in self.operators:
             if operator.name == name:
                 return operator
-        raise KeyError(name)
+        names = ", ".join(operator.name for operator in self.operators)
+        raise KeyError(f"there is no operator {name!r}; the job has {names}")
 
     def metric(self, name: str) -> Metric | None:
         """Return what a metric is, None if it is not declared."""

@@ -11,6 +11,7 @@ from typing import (
     TYPE_CHECKING,
     Any,
     ClassVar,
+    Final,
     Generic,
     Protocol,
     TypedDict,
@@ -106,6 +107,10 @@ VOID = Void.VOID
 KindT = TypeVar("KindT")
 
 
+# No type has such a type: a default may have got into its place.
+_VALUES: Final = (bool, int, float, bytes, list, tuple, dict, set)
+
+
 # What the contents of a kind of state consist of, where it is not a value.
 _PARTS = {"list": "element", "aggregating": "accumulator"}
 
@@ -196,6 +201,16 @@ class StateDescriptor:
                 f"state cannot be called {self.name!r}",
                 "Give it a non-empty string, unique within its operator.",
             )
+        for part in ("type_", "key_type", "value_type"):
+            given = getattr(self, part, None)
+            if isinstance(given, _VALUES):
+                kind = type(given).__name__
+                raise WrongTypeError(
+                    part,
+                    f"{given!r} is a value and not a type",
+                    f"Write a type, such as {kind}"
+                    f"{'[str]' if isinstance(given, list) else ''}.",
+                )
         ttl: Any = self.ttl_config
         if ttl is not None and not isinstance(ttl, StateTtlConfig):
             raise WrongTypeError(

@@ -428,3 +428,233 @@ def test_a_stream_has_no_places() -> None:
 def test_a_count_that_is_no_number_is_told(call: Callable[[], Any]) -> None:
     with pytest.raises(am.WrongTypeError, match="is not a whole number"):
         call()
+
+
+# What fresh eyes tried.
+
+
+class Gauging(am.ProcessFunction[int, int]):
+    def __init__(self, read: Any) -> None:
+        self.read = read
+
+    def open(self, context: Any) -> None:
+        context.metrics.gauge("waiting", self.read)
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        out.collect(value)
+
+
+@pytest.mark.parametrize("read", [5, lambda one: one])
+async def test_a_gauge_that_cannot_be_read_fails_the_job_and_does_not_hang_it(
+    read: Any,
+) -> None:
+    found = await failure_of(
+        Env().from_collection([1]).process(Gauging(read)).collect()
+    )
+    assert "is not a function without arguments" in str(found)
+    good = Env().from_collection([1]).process(Gauging(lambda: 5))
+    assert await good.collect() == [1]
+
+
+@pytest.mark.parametrize(
+    "go_on",
+    [
+        lambda end: end.collect(),
+        lambda end: end.count(),
+        lambda end: end.map(str),
+        lambda end: end.sink_to(print),
+        lambda end: end.union(end).map(str),
+    ],
+)
+async def test_nothing_goes_on_from_the_end_of_a_stream(go_on: Any) -> None:
+    end = Env().from_collection([1]).sink_to(print)
+    with pytest.raises(am.UsageError, match=r"a stream ends in sink_to\(\.\.\.\)"):
+        pending = go_on(end)
+        await pending
+
+
+async def test_dead_letters_of_a_sink_go_on() -> None:
+    def refuse(number: int) -> None:
+        raise ValueError(number)
+
+    tag = am.OutputTag[am.DeadLetter]("refused")
+    env = Env()
+    end = env.from_collection([1]).sink_to(refuse, on_error=am.dead_letter(tag))
+    letters = end.get_side_output(tag).map(lambda letter: letter.record)
+    assert await letters.collect() == [1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "error"),
+    [
+        (lambda stream: None, am.WrongTypeError),
+        (lambda stream: 3, am.WrongTypeError),
+        (lambda stream: stream.sink_to(print), am.UsageError),
+    ],
+)
+def test_steps_that_give_no_stream_are_refused_where_they_are_attached(
+    steps: Any, error: Any
+) -> None:
+    for attached in (steps, am.pipeline(steps)):
+        with pytest.raises(error):
+            Env().from_collection([1]).through(attached)
+
+
+async def test_a_subscription_says_how_it_is_read() -> None:
+    env = Env()
+    inbox: am.Inbox[int] = am.Inbox()
+    stream = env.from_source(inbox)
+    stream.publish()
+    async with env.start() as job:
+        with pytest.raises(am.WrongTypeError, match="is not a stream"):
+            job.subscribe(as_any("results"))
+        subscription = as_any(job.subscribe(stream))
+        with pytest.raises(am.UsageError, match="async for record in job"):
+            list(subscription)
+        with pytest.raises(am.UsageError, match="async for record in job"):
+            await subscription
+        with pytest.raises(KeyError, match="the job has "):
+            job.snapshot().operator("nope")
+        await job.cancel()
+
+
+def test_a_page_is_of_a_job_that_runs() -> None:
+    env = Env()
+    for given in (env, am.JobClient, "job"):
+        with pytest.raises(am.WrongTypeError, match="is not a running job"):
+            am.observe.dashboard(as_any(given))
+
+
+class Writes:
+    def __init__(self) -> None: ...
+
+    def __call__(self, record: Any) -> None: ...
+
+
+async def yields(record: Any) -> Any:
+    yield record
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda s: s.sink_to(Writes), r"give an object of it, Writes\("),
+        (lambda s: s.sink_to(yields), "is a generator"),
+        (lambda s: s.map(str, retry=am.Retry(3)), r"map_async\(function, retry="),
+        (lambda s: s.map(str, concurrency=3), r"map_async\(function, concurrency="),
+        (lambda s: s.sink_to(print, retry=am.Retry(3)), "before the sink"),
+        (lambda s: s.map_async(str), "is given to map"),
+        (lambda s: s.map_async(same, run_in="thread"), "belongs into map"),
+        (
+            lambda s: s.map_async(same, limit=am.RateLimit(5), weight="tokens"),
+            r"lambda record: record\['tokens'\]",
+        ),
+        (lambda s: ANY.JobConfig(name="a"), "A job's name is the first argument"),
+        (lambda s: ANY.ValueStateDescriptor("n", 0), "is a value and not a type"),
+        (lambda s: ANY.ListStateDescriptor("n", [str]), r"such as list\[str\]"),
+        (lambda s: ANY.MapStateDescriptor("n", "k", {}), "is a value and not a type"),
+        (
+            lambda s: Env().enable_checkpointing(am.seconds(1), directory=""),
+            "it is empty",
+        ),
+        (
+            lambda s: s.map_async(same, timeout=am.seconds(-1)),
+            "timeout: -0:00:01 is negative",
+        ),
+    ],
+)
+def test_a_wrong_argument_says_what_would_be_right(call: Any, told: str) -> None:
+    stream = as_any(Env().from_collection([1]))
+    with pytest.raises(am.UsageError, match=told):
+        call(stream)
+
+
+class Frozen(NamedTuple):
+    price: int
+
+
+@dataclass(frozen=True)
+class FrozenData:
+    price: int
+
+
+def reads(name: str) -> Any:
+    return lambda record: getattr(record, name)
+
+
+def takes(name: str) -> Any:
+    return lambda record: record[name]
+
+
+def change(record: Any) -> None:
+    record.price = 3
+
+
+@pytest.mark.parametrize(
+    ("record", "use", "told"),
+    [
+        ({"price": 1}, takes("prise"), "Is 'price' meant? The record has the fields"),
+        (Frozen(1), reads("prise"), "The record has the fields price."),
+        (FrozenData(1), reads("prise"), "The record has the fields price."),
+        (FrozenData(1), takes("price"), "write record.price."),
+        (Frozen(1), change, "make another one, record._replace(price=...)"),
+        (FrozenData(1), change, "dataclasses.replace(record, price=...)"),
+    ],
+)
+async def test_a_field_that_is_not_there_is_told_with_those_that_are(
+    record: Any, use: Any, told: str
+) -> None:
+    found = await failure_of(Env().from_collection([record]).map(use).collect())
+    assert told in str(found)
+    assert str(found.location).startswith(f"{__file__}:")
+
+
+async def test_a_key_that_another_dict_lacks_says_nothing_of_the_record() -> None:
+    stream = Env().from_collection([{"price": 1}])
+    found = await failure_of(stream.map(lambda record: dict[str, int]()["oslo"]).collect())
+    assert "meant" not in str(found)
+
+
+async def test_of_several_errors_the_first_is_told() -> None:
+    async def fails(record: Any) -> None:
+        raise ExceptionGroup(
+            "unhandled", [ExceptionGroup("one", [ValueError("no row")])]
+        )
+
+    found = await failure_of(Env().from_collection([1]).map_async(fails).collect())
+    assert "unhandled (1 sub-exception): ValueError: no row" in str(found)
+
+
+async def test_state_that_is_added_to_says_how_it_is_updated() -> None:
+    class Adds(am.KeyedProcessFunction[str, int, int]):
+        def open(self, context: Any) -> None:
+            state = am.ValueStateDescriptor("n", int, default=0)
+            self.n: Any = context.keyed_state.get_value(state)
+
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            self.n += 1
+
+    stream = Env().from_collection([1]).key_by(str).process(Adds())
+    assert "state.update(state.value() + 1)" in str(await failure_of(stream.collect()))
+
+
+@pytest.mark.parametrize(
+    ("size", "slide", "told"),
+    [
+        (am.seconds(1), am.seconds(5), "in none"),
+        (am.days(365), am.seconds(1), "in very many windows"),
+        (am.days(1), am.minutes(1), None),
+    ],
+)
+def test_sliding_windows_that_hardly_can_be_meant_are_told_with_their_line(
+    size: Any, slide: Any, told: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    keyed = Env().from_collection([1]).key_by(str)
+    line = here() + 1
+    keyed.window(am.SlidingEventTimeWindows.of(size, slide))
+    if told is None:
+        assert not caplog.records
+        return
+    [record] = caplog.records
+    assert told in record.getMessage()
+    assert vars(record)["line"] == f"{__file__}:{line}"

@@ -105,7 +105,9 @@ def _examined(df: Any, parameter: str) -> tuple[bool, Any]:
         raise WrongTypeError(
             parameter,
             f"{type(df).__name__} is not a Spark DataFrame",
-            "Pass a pyspark.sql.DataFrame.",
+            "Pass a pyspark.sql.DataFrame, such as spark.table(name) or "
+            "spark.createDataFrame(rows); env.from_arrow(...) and "
+            "env.from_collection(...) take rows without Spark.",
         )
     if _has_stopped(df.sparkSession):
         raise InvalidArgumentError(

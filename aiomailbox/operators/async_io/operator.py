@@ -148,7 +148,8 @@ def _call_of_objects(given: type) -> Callable[..., Any]:
     raise WrongTypeError(
         "function",
         f"objects of the class {given.__qualname__} cannot be called",
-        "Define async def __call__(self, record).",
+        "Define async def __call__(self, record); a class that makes one record of "
+        "another is given to map.",
     )
 
 

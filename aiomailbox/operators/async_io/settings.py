@@ -130,6 +130,12 @@ class CallSettings:
         if callable(self.weight):
             check_sync_function(self.weight, "weight", arity=1)
             return
+        if isinstance(self.weight, str):
+            raise WrongTypeError(
+                "weight",
+                f"{self.weight!r} is not a number",
+                f"For a field, write lambda record: record[{self.weight!r}].",
+            )
         check_number(self.weight, "weight", minimum=0)
         self.limit.check_weight(self.weight * self.batch_size)
 

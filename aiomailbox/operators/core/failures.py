@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
@@ -27,6 +28,7 @@ from aiomailbox.operators.core.user_code import (
     user_location,
 )
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import ListRun
 from aiomailbox.signatures import no_such_name
 from aiomailbox.state.store import STATE_OF_ELSEWHERE, NoKeysStateStore
@@ -72,8 +74,14 @@ _AWAITED: Final = {
     "object NoneType can't be used in 'await' expression": "That has returned None: "
     "out.collect(...), context.output(...) and the methods of a state are written "
     "without await.",
+    "'TimeWindow' object is not callable": "Write context.window, without parentheses.",
 }
+_NAMES_MAX: Final = 20
 _OF_STATE: Final = {
+    **dict.fromkeys(
+        ("'ValueHandle' and", "and 'ValueHandle'"),
+        "A state is not its value: write state.update(state.value() + 1).",
+    ),
     "'method'": "A method is used there without parentheses: a state's value is "
     "state.value().",
     "attribute 'value' is read-only": "Write state.update(value).",
@@ -94,19 +102,61 @@ def _hint(error: BaseException, record: Any, *, is_keyed: bool) -> str:
         ...     _hint(error, error.obj, is_keyed=False)
         "A dict has its fields by name: write record['price']."
     """
-    if not isinstance(error, AttributeError | TypeError):
+    if isinstance(error, AttributeError | TypeError | KeyError):
+        return _of_record(error, record) or next(
+            (
+                hint
+                for part, hint in (
+                    _AWAITED | _OF_STATE if is_keyed else _AWAITED
+                ).items()
+                if part in str(error)
+            ),
+            "",
+        )
+    return ""
+
+
+def _of_record(error: BaseException, record: Any) -> str:
+    """Say how a record's fields are read, and which it has; "" if it is not about that."""
+    text, kind = str(error), type(record)
+    names = [
+        name
+        for name in (record if kind is dict else fields_of(record) or ())
+        if isinstance(name, str)
+    ]
+    if isinstance(error, KeyError):
+        # Perhaps of another dict, unless the name is hardly misspelt.
+        wanted = error.args[0] if error.args else None
+        if not isinstance(wanted, str):
+            return ""
+        close = difflib.get_close_matches(wanted, names, n=1)
+        return f"Is {close[0]!r} meant? {_has(names)}" if close else ""
+    if kind is dict:
+        name = getattr(error, "name", None)
+        is_read = isinstance(error, AttributeError) and error.obj is record
+        if is_read and name in names:
+            return f"A dict has its fields by name: write record[{name!r}]."
         return ""
-    is_of_record = isinstance(error, AttributeError) and error.obj is record
-    name = getattr(error, "name", None) if is_of_record else None
-    if name and type(record) is dict and name in record:
-        return f"A dict has its fields by name: write record[{name!r}]."
-    text = str(error)
-    fields: tuple[str, ...] = getattr(record, "_fields", ())
+    if not names:
+        return ""
+    if isinstance(error, FrozenInstanceError) or text.startswith("can't set attribute"):
+        make = (
+            f"record._replace({names[0]}=...)"
+            if isinstance(record, tuple)
+            else f"dataclasses.replace(record, {names[0]}=...)"
+        )
+        return f"A record does not change: make another one, {make}."
+    if isinstance(error, AttributeError) and error.obj is record:
+        return _has(names)
     is_index = text.startswith("tuple indices must be integers")
-    if is_index and fields and isinstance(record, tuple):
-        return f"The fields of this record are attributes: write record.{fields[0]}."
-    hints = _AWAITED | _OF_STATE if is_keyed else _AWAITED
-    return next((hint for part, hint in hints.items() if part in text), "")
+    if is_index or text == f"{kind.__name__!r} object is not subscriptable":
+        return f"The fields of this record are attributes: write record.{names[0]}."
+    return ""
+
+
+def _has(names: list[str]) -> str:
+    shown = ", ".join(names[:_NAMES_MAX])
+    return f"The record has the fields {shown}{', ...' if names[_NAMES_MAX:] else ''}."
 
 
 def raise_as(failure: BaseException, error: BaseException) -> NoReturn:

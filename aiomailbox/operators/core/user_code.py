@@ -225,7 +225,11 @@ def refuse_generator(function: object, parameter: str, remedy: str) -> None:
     """
     target = inspect.unwrap(_without_partials(cast("Callable[..., Any]", function)))
     call = getattr(type(target), "__call__", None)  # noqa: B004 -- it is looked at
-    if inspect.isgeneratorfunction(target) or inspect.isgeneratorfunction(call):
+    if any(
+        is_generator(each)
+        for is_generator in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+        for each in (target, call)
+    ):
         raise InvalidArgumentError(
             parameter,
             f"{describe(cast('Callable[..., Any]', function))} is a generator",
@@ -493,7 +497,8 @@ def describe(function: Callable[..., Any]) -> str:
         return name
     if is_own_line(code.co_filename):
         kind = type(target)
-        says_it = (kind.__str__, kind.__repr__) != (object.__str__, object.__repr__)
+        texts: list[object] = [kind.__str__, kind.__repr__]
+        says_it = texts != [object.__str__, object.__repr__]
         return str(target) if says_it and not inspect.isroutine(target) else name
     return f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
