@@ -23,6 +23,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Output, Pending, then
 from aiomailbox.operators.core.user_code import (
     collected,
+    describe,
     line_of,
     shortened,
     user_location,
@@ -377,6 +378,7 @@ class RecordFailures:
         is_other = isinstance(error, BadResultError)
         function = "" if is_other else line_of(self._function)
         location = user_location(error) or function or context.line
+        location = location or describe(self._function)
         return UserFunctionError(context.operator_name, context.uid, location, error)
 
     def guard(self, call: Callable[..., Pending], *args: Any) -> Pending:
