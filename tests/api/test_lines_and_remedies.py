@@ -611,7 +611,9 @@ async def test_a_field_that_is_not_there_is_told_with_those_that_are(
 
 async def test_a_key_that_another_dict_lacks_says_nothing_of_the_record() -> None:
     stream = Env().from_collection([{"price": 1}])
-    found = await failure_of(stream.map(lambda record: dict[str, int]()["oslo"]).collect())
+    found = await failure_of(
+        stream.map(lambda record: dict[str, int]()["oslo"]).collect()
+    )
     assert "meant" not in str(found)
 
 
