@@ -44,6 +44,8 @@ from aiomailbox.operators.core.fields import (
 )
 from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.core.user_code import (
+    CallableKind,
+    callable_kind,
     caller_location,
     check_function,
     describe,
@@ -852,9 +854,12 @@ def sink_transformation(
     else:
         _refuse_sink(sink)
         function = check_function(sink, "sink", arity=1)
-        refuse_generator(
-            sink, "sink", "Write the record; what is yielded goes nowhere."
-        )
+        remedy = "Write the record; what is yielded goes nowhere."
+        refuse_generator(sink, "sink", remedy)
+        if callable_kind(function) is CallableKind.ASYNC_GENERATOR:
+            raise InvalidArgumentError(
+                "sink", f"{describe(function)} is an asynchronous generator", remedy
+            )
         found = FunctionSink(function, run_in=run_in)
         functions = (function_info(function),)
     name = base = type(found).__name__

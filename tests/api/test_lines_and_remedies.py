@@ -539,7 +539,7 @@ async def yields(record: Any) -> Any:
     ("call", "told"),
     [
         (lambda s: s.sink_to(Writes), r"give an object of it, Writes\("),
-        (lambda s: s.sink_to(yields), "is a generator"),
+        (lambda s: s.sink_to(yields), "is an asynchronous generator"),
         (lambda s: s.map(str, retry=am.Retry(3)), r"map_async\(function, retry="),
         (lambda s: s.map(str, concurrency=3), r"map_async\(function, concurrency="),
         (lambda s: s.sink_to(print, retry=am.Retry(3)), "before the sink"),

@@ -225,11 +225,7 @@ def refuse_generator(function: object, parameter: str, remedy: str) -> None:
     """
     target = inspect.unwrap(_without_partials(cast("Callable[..., Any]", function)))
     call = getattr(type(target), "__call__", None)  # noqa: B004 -- it is looked at
-    if any(
-        is_generator(each)
-        for is_generator in (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-        for each in (target, call)
-    ):
+    if inspect.isgeneratorfunction(target) or inspect.isgeneratorfunction(call):
         raise InvalidArgumentError(
             parameter,
             f"{describe(cast('Callable[..., Any]', function))} is a generator",
