@@ -220,7 +220,7 @@ BEHIND: list[Any] = [
     few(("a", 7), ("d", 7)),
     few(("a", 8), ("e", 16)),
     72,
-    few(("b", 9), ("f", 16)),
+    few(("b", 9), ("f", 16), ("g", 5)),
     10,
     few(("c", 6), ("a", 18)),
     16,
@@ -228,7 +228,7 @@ BEHIND: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("again", [0, 2, 5])
+@pytest.mark.parametrize("again", [0, 3, 5])
 @pytest.mark.parametrize("lateness", [7, 25])
 @pytest.mark.parametrize("kind", ASSIGNERS)
 def test_what_fired_before_a_restore_fires_again_only_with_another_record(
@@ -263,6 +263,22 @@ def test_what_fired_before_a_restore_fires_again_only_with_another_record(
     expected = resumed(False, False, False)
     for forms in ((True, True, True), (True, False, True), (False, True, False)):
         assert resumed(*forms) == expected, forms
+
+
+@pytest.mark.parametrize("lateness", [0, 7])
+@pytest.mark.parametrize("behind", [-1, 0, 1])
+def test_a_record_between_windows_is_late_as_soon_as_it_would_be_in_one(
+    behind: int, lateness: int
+) -> None:
+    """No window takes it; it is told of if it had come too late for one that did."""
+    time = 17
+    steps = [[few(("a", 1))[0]], 60 + time + lateness + behind, few(("b", time))]
+    by_columns, by_rows = (
+        outcome(operator(columns, lateness, kind="holes"), columns, steps)
+        for columns in (True, False)
+    )
+    assert by_columns == by_rows
+    assert any("'b'" in text for text in by_columns) == (behind >= 0)
 
 
 def test_keys_of_late_records_keep_the_order_of_these_in_windows_that_end_later() -> (

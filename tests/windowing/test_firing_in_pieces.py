@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -94,6 +96,10 @@ async def _feed(harness: OneInputHarness, records: list[Any]) -> None:
     await harness.run(harness.process_run, run)
 
 
+def _take(harness: OneInputHarness, taken: list[Any]) -> None:
+    taken.append(harness.snapshot())
+
+
 def _results(elements: list[Any]) -> Counter[Any]:
     return Counter(
         (element.value, element.timestamp)
@@ -157,6 +163,43 @@ async def test_a_snapshot_between_two_pieces_resumes_the_rest(
             after = whole[:emitted] + resumed.output
             is_equal = _results(after) == _results(fired[:emitted] + whole[emitted:])
             assert is_equal
+
+
+@pytest.mark.parametrize("kind", list(_OPERATORS))
+async def test_what_fires_again_after_a_restore_is_in_a_snapshot_once(
+    kind: str,
+) -> None:
+    """Event time is behind what had fired: the state of several subtasks is in one."""
+
+    def resumed(
+        snapshot: Any, mailbox: HarnessMailbox | None = None
+    ) -> OneInputHarness:
+        harness = _harness(_OPERATORS[kind](50), mailbox)
+        if snapshot is not None:
+            harness.restore(replace(snapshot, watermark=0))
+        return harness
+
+    busy = _Busy()
+    taken: list[Any] = [None]
+    for stamp in (1, 2):
+        async with resumed(taken[-1], busy) as harness:
+            await _feed(harness, [(key, stamp) for key in range(_KEYS)])
+            taken = []
+            busy.in_pause = partial(_take, harness, taken)
+            await harness.run(harness.process_watermark, 40)
+            taken.append(harness.snapshot())
+            busy.in_pause = lambda: None
+    assert len(taken) > 5
+    for snapshot in taken[:: len(taken) // 5]:
+        async with resumed(snapshot) as harness:
+            await _feed(harness, [(key, 3) for key in range(_KEYS)])
+            await harness.run(harness.process_watermark, 1_000)
+            # A list has the records, the others have the sum of their times.
+            found = {
+                sum(stamp for _, stamp in result) if kind == "sliding" else result.total
+                for result in harness.values
+            }
+        assert found == {1 + 2 + 3}
 
 
 async def test_a_snapshot_after_the_last_piece_resumes_nothing() -> None:

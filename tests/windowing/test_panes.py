@@ -261,3 +261,20 @@ def test_a_running_merge_gives_what_merging_each_window_anew_gives(
             if start <= pane < start + panes_per_window:
                 expected.setdefault(key, [0])[0] += 1
         assert merged.take(start * 5) == expected
+
+
+@pytest.mark.parametrize("taken", range(1, 9))
+def test_what_comes_late_into_a_pane_is_in_all_windows_that_follow(taken: int) -> None:
+    """Wherever it comes: the windows are those of panes that had it from the beginning."""
+    shape: dict[str, int] = {"size": 4, "slide": 1, "pane": 1}
+    ends = 9
+    for late in range(ends + 4):
+        panes = {pane: {"a": [1 << pane]} for pane in range(ends + 4)}
+        merge = RunningMerge(panes.get, sum_(int), **shape)
+        for start in range(taken):
+            merge.take(start)
+        panes[late]["a"] = [panes[late]["a"][0] + 1]
+        merge.add(late, "a", [1])
+        whole = RunningMerge(panes.get, sum_(int), **shape)
+        for start in range(taken, ends):
+            assert merge.take(start) == whole.take(start), (late, start)
