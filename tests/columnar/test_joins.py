@@ -817,6 +817,57 @@ def test_a_record_is_kept_until_the_watermark_reaches_its_last_partner(
             assert len(driven.harness.values) == pairs
 
 
+def at(*times: int) -> list[Any]:
+    """Return records of one key with these event times."""
+    return [
+        ({"key": "a", "n": time, "x": 0.5, "small": 1, "ok": True}, time)
+        for time in times
+    ]
+
+
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize("kind", INTERVALS)
+def test_borders_are_the_same_in_both_forms_wherever_event_time_is(
+    kind: str, side: int
+) -> None:
+    """Of what is late, near or forgotten: also after a restore, and with more records."""
+    forms = [(True, True), (True, False), (False, True)]
+    borders = {bound * sign for bound in INTERVALS[kind] for sign in (-1, 1)}
+    for watermark in sorted(
+        {time + b + near for time in (0, 10) for b in borders for near in (-1, 0, 1)}
+    ):
+        before: list[Any] = [(side, at(0, 10, 20), "plain"), 60 + watermark]
+        after = [
+            (1 - side, at(watermark, watermark + 1, watermark - 1), "plain"),
+            # What is kept becomes one piece, without what is over.
+            *[(side, at(watermark + step, 20), "plain") for step in range(4)],
+            (1 - side, at(watermark, watermark + 9, 15), "plain"),
+            5,
+            (1 - side, at(watermark + 5, watermark + 6), "plain"),
+        ]
+
+        def resumed(
+            first: bool,
+            second: bool,
+            before: list[Any] = before,
+            after: list[Any] = after,
+        ) -> list[str]:
+            one = Driven(join(kind, first), first)
+            with one.harness:
+                one.run(before)
+                snapshot = decode_snapshot(encode_snapshot(one.harness.snapshot()))
+            two = Driven(join(kind, second), second, snapshot)
+            two.watermark = one.watermark
+            with two.harness:
+                two.run(after)
+                return two.end()
+
+        by_rows = outcome(join(kind, False), False, [*before, *after])
+        assert outcome(join(kind, True), True, [*before, *after]) == by_rows, watermark
+        expected = resumed(False, False)
+        assert [resumed(*each) for each in forms] == [expected] * 3, watermark
+
+
 @pytest.mark.parametrize("kind", SELECTS)
 @pytest.mark.parametrize("has_null", [False, True])
 async def test_dictionaries_that_cannot_be_one_are_joined_all_the_same(

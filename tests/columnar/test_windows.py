@@ -220,9 +220,9 @@ BEHIND: list[Any] = [
     few(("a", 7), ("d", 7)),
     few(("a", 8), ("e", 16)),
     72,
-    few(("b", 9), ("f", 16), ("g", 5)),
+    few(("b", 9), ("f", 16), ("g", 5), ("h", -12)),
     10,
-    few(("c", 6), ("a", 18)),
+    few(("c", 6), ("a", 18), ("h", -11)),
     16,
     few(("b", 10), ("d", 20)),
 ]
@@ -266,19 +266,18 @@ def test_what_fired_before_a_restore_fires_again_only_with_another_record(
 
 
 @pytest.mark.parametrize("lateness", [0, 7])
-@pytest.mark.parametrize("behind", [-1, 0, 1])
-def test_a_record_between_windows_is_late_as_soon_as_it_would_be_in_one(
-    behind: int, lateness: int
+@pytest.mark.parametrize("kind", ASSIGNERS)
+def test_a_record_leads_to_the_same_in_both_forms_wherever_event_time_is(
+    kind: str, lateness: int
 ) -> None:
-    """No window takes it; it is told of if it had come too late for one that did."""
-    time = 17
-    steps = [[few(("a", 1))[0]], 60 + time + lateness + behind, few(("b", time))]
-    by_columns, by_rows = (
-        outcome(operator(columns, lateness, kind="holes"), columns, steps)
-        for columns in (True, False)
-    )
-    assert by_columns == by_rows
-    assert any("'b'" in text for text in by_columns) == (behind >= 0)
+    """In windows that are open, have fired, are over, or that only it is between."""
+    for watermark in range(14, 36):
+        steps = [few(("a", 12), ("a", 22)), 60 + watermark, few(("b", 20), ("a", 17))]
+        by_columns, by_rows = (
+            outcome(operator(columns, lateness, kind=kind), columns, steps)
+            for columns in (True, False)
+        )
+        assert by_columns == by_rows, watermark
 
 
 def test_keys_of_late_records_keep_the_order_of_these_in_windows_that_end_later() -> (

@@ -37,7 +37,10 @@ FOLDINGS: dict[str, Any] = {
     "sum": lambda: sum_(lambda record: 720 // record[1]),
     "list": lambda: collect_list(lambda record: 720 // record[1]),
 }
-BEFORE: list[Any] = [[("a", 1), ("b", 2), ("c", 3), ("a", 4)], [1, 2, 3, 12]]
+BEFORE: list[Any] = [
+    [("a", 1), ("b", 2), ("c", 3), ("a", 4), ("e", 36)],
+    [1, 2, 3, 12, 25],
+]
 # Records that fail, of one key, and of a key that has fired in none.
 AFTER: list[Any] = [
     [[("a", 0), ("c", 0), ("b", 0)], [4, 4, 12]],

@@ -566,6 +566,51 @@ def test_files_that_are_all_gone_for_a_while_are_not_read_again() -> None:
     assert context.assigned == [(0, "c")]
 
 
+def test_a_reader_that_asks_again_gets_one_file_as_soon_as_there_is_one() -> None:
+    context = Context()
+    enumerator = FileEnumerator(context, list, "files", 1.0, None)
+    for reader in (0, 0, 1):
+        enumerator.handle_split_request(reader)
+    assert context.assigned == context.ended == []
+    # Of a reader that failed: nobody asks for them once more.
+    enumerator.add_splits_back([FileSplit("x"), FileSplit("y"), FileSplit("z")], 2)
+    assert context.assigned == [(0, "x"), (1, "y")]
+    assert enumerator.snapshot() == [FilesSeen([FileSplit("z")], [])]
+
+
+async def test_what_was_found_while_it_was_closed_is_given_to_nobody() -> None:
+    context = Context()
+    enumerator = FileEnumerator(context, list, "files", 1.0, None)
+    enumerator.start()
+    enumerator.handle_split_request(0)
+    found: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
+    found.set_result(["late"])
+    enumerator.close()
+    enumerator._on_found(found)
+    assert context.assigned == []
+
+
+async def test_each_time_that_listings_begin_to_fail_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", logger="aiomailbox")
+    answers = iter("..ff.fff.")
+
+    def find() -> list[str]:
+        if next(answers, ".") == "f":
+            raise OSError("away")
+        return ["a"]
+
+    enumerator = FileEnumerator(Context(), find, "files", 0.01, None)
+    enumerator.start()
+    async with asyncio.timeout(60):
+        while len(caplog.records) < 4:
+            await asyncio.sleep(0.01)
+    enumerator.close()
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"] * 2
+    assert [vars(record)["failed"] for record in caplog.records[1::2]] == [2, 3]
+
+
 def test_what_was_seen_and_deleted_is_forgotten(tmp_path: Path) -> None:
     gone, there = (write_json(tmp_path / f"{name}.jsonl", []) for name in "ab")
     source = FileSource(tmp_path, "jsonl", watch=1)
