@@ -45,8 +45,8 @@ class SparkLog:
         disk: The file operations.
 
     Cost:
-        A file with the new entries per commit. The first commit of a program, one that
-        is made again, and every 101st read all entries.
+        A file with the new entries per commit. The first commits of a program up to one
+        with new files, those that are made again, and every 101st read all entries.
 
     Concept:
         Spark, ``FileStreamSinkLog``, ``CompactibleFileStreamLog`` and
@@ -56,7 +56,7 @@ class SparkLog:
     def __init__(self, target: Path, disk: Disk | None = None) -> None:
         self._target = target.absolute()
         self._disk = disk or Disk()
-        # The checkpoint of the last commit, None before there is one.
+        # The checkpoint of the last commit that was not there yet, None before there is one.
         self._appended_id: int | None = None
 
     def create(self, directory: Path) -> None:
@@ -93,9 +93,12 @@ class SparkLog:
         Raises:
             OSError: If the disk refuses.
         """
+        if not names:
+            return
         before = self._appended_id
         known: set[str] = set()
-        # A commit is made again after a failure, and by a program that starts again.
+        # Commits are made again after a failure, and by a program that starts again: as
+        # many as the checkpoint holds that it resumes from.
         if before is None or checkpoint_id <= before:
             known = {_path_of(line) for lines in _read(directory) for line in lines}
         added = []
@@ -107,7 +110,7 @@ class SparkLog:
                 added.append(msgspec.json.encode(entry))
         if added:
             self._append(directory, added)
-        self._appended_id = checkpoint_id
+            self._appended_id = checkpoint_id
 
     def take_back(self, directory: Path) -> None:
         """Forget the files that are gone.

@@ -217,7 +217,7 @@ def few(*records: tuple[str, int]) -> list[Any]:
 
 # Until a watermark has come, those behind a restore are for windows that have fired.
 BEHIND: list[Any] = [
-    few(("a", 7), ("d", 7)),
+    few(("a", 7), ("d", 7), ("h", -2)),
     few(("a", 8), ("e", 16)),
     72,
     few(("b", 9), ("f", 16), ("g", 5), ("h", -12)),
@@ -252,6 +252,8 @@ def test_what_fired_before_a_restore_fires_again_only_with_another_record(
 
             begin(None)
             drives[0].run([few(("a", 4), ("b", 5), ("c", 6), ("a", 15)), 82])
+            # Alone in a window that has ended.
+            drives[0].run([few(("h", -1))])
             restart()
             for number, step in enumerate(BEHIND):
                 drives[-1].run([step])
@@ -272,7 +274,11 @@ def test_a_record_leads_to_the_same_in_both_forms_wherever_event_time_is(
 ) -> None:
     """In windows that are open, have fired, are over, or that only it is between."""
     for watermark in range(14, 36):
-        steps = [few(("a", 12), ("a", 22)), 60 + watermark, few(("b", 20), ("a", 17))]
+        steps = [
+            few(("a", 12), ("a", 22)),
+            60 + watermark,
+            few(("b", 20), ("a", 17), ("a", 11)),
+        ]
         by_columns, by_rows = (
             outcome(operator(columns, lateness, kind=kind), columns, steps)
             for columns in (True, False)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from aiomailbox.errors import SinkError
 from aiomailbox.storage.commit_log import CommitLog, DirectoryLog
 from aiomailbox.storage.local import Disk
 from aiomailbox.storage.spark_log import SparkLog
@@ -106,6 +107,99 @@ def test_a_log_of_one_file_that_has_all_is_gone_on_with(tmp_path: Path) -> None:
     log.check(tmp_path)
     log.append(tmp_path, 1, ["a", "b"])
     assert told(tmp_path) == ["a", "b"]
+
+
+def test_what_a_reader_has_begun_to_read_stays_until_long_after_the_next_commit(
+    tmp_path: Path,
+) -> None:
+    log = SparkLog(tmp_path, Disk())
+    log.create(tmp_path)
+    begun: list[Path] = []
+    for number in range(1, 250):
+        (tmp_path / f"{number}").touch()
+        begun = spark_reads(log_files(tmp_path))
+        log.append(tmp_path, number, [f"{number}"])
+        assert [file.name for file in begun if not file.exists()] == []
+    assert begun[0].name == "302.compact"
+
+
+@pytest.mark.parametrize("is_sparks", [True, False])
+def test_a_log_that_spark_compacts_or_of_which_a_file_is_gone_is_refused(
+    tmp_path: Path, is_sparks: bool
+) -> None:
+    log = SparkLog(tmp_path, Disk())
+    if is_sparks:
+        (tmp_path / "_spark_metadata").mkdir()
+        for name in [*map(str, range(9)), "9.compact", "10"]:
+            (tmp_path / "_spark_metadata" / name).write_bytes(b"v1")
+    else:
+        log.create(tmp_path)
+        for name in "abc":
+            (tmp_path / name).touch()
+            log.append(tmp_path, ord(name), [name])
+        log.check(tmp_path)
+        log_files(tmp_path)[102].unlink()
+    with pytest.raises(SinkError, match="Spark writes to it"):
+        log.check(tmp_path)
+
+
+@pytest.mark.parametrize("new_log", LOGS.values(), ids=LOGS)
+def test_a_file_that_readers_have_passed_and_deleted_is_told_of_to_nobody(
+    tmp_path: Path, new_log: NewLog
+) -> None:
+    log = new_log(tmp_path, Disk())
+    log.create(tmp_path)
+    (tmp_path / "there").touch()
+    log.append(tmp_path, 1, ["gone", "there"])
+    log.append(tmp_path, 2, ["gone, too"])
+    assert told(tmp_path) == ["there"]
+
+
+@pytest.mark.parametrize("new_log", LOGS.values(), ids=LOGS)
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_commits_that_are_made_again_are_told_once_whatever_came_after_them(
+    tmp_path: Path, new_log: NewLog, goes_on: bool
+) -> None:
+    """A restored checkpoint holds several, and readers may have passed some files."""
+    log = new_log(tmp_path, Disk())
+    log.create(tmp_path)
+    commits = [(1, ["a", "b"]), (2, ["c"]), (2, ["d"]), (3, ["e"])]
+    for name in "abcde":
+        (tmp_path / name).touch()
+    for checkpoint_id, names in commits:
+        log.append(tmp_path, checkpoint_id, names)
+    if not goes_on:
+        log = new_log(tmp_path, Disk())
+    (tmp_path / "a").unlink()
+    for checkpoint_id, names in commits:
+        log.append(tmp_path, checkpoint_id, names)
+    assert told(tmp_path) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_commit_whose_files_are_being_deleted_is_known(tmp_path: Path) -> None:
+    log = CommitLog("delete")
+    log.create(tmp_path)
+    for name in "ab":
+        (tmp_path / name).touch()
+        log.append(tmp_path, ord(name), [name])
+    last = max((tmp_path / "_aiomailbox" / "commits").glob("*.json"))
+    last.rename(last.with_suffix(".gone"))
+    log.append(tmp_path, ord("b"), ["b"])
+    assert told(tmp_path) == ["a"]
+
+
+def test_a_commit_is_taken_back_only_with_all_its_files(tmp_path: Path) -> None:
+    log = CommitLog("keep")
+    log.create(tmp_path)
+    for name in "ab":
+        (tmp_path / name).touch()
+    log.append(tmp_path, 0, ["a", "b"])
+    (tmp_path / "a").unlink()
+    log.take_back(tmp_path)
+    assert told(tmp_path) == ["a", "b"]
+    (tmp_path / "b").unlink()
+    log.take_back(tmp_path)
+    assert list((tmp_path / "_aiomailbox" / "commits").iterdir()) == []
 
 
 @pytest.mark.parametrize("new_log", LOGS.values(), ids=LOGS)
