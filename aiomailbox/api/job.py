@@ -701,7 +701,7 @@ class JobClient:
             self._job.services.log.warning(
                 "the job stops before event time ends: operators drop what they hold",
                 operators=held,
-                remedy="`await job.stop(drain=True)` emits it, "
+                remedy="`await job.stop(drain=True)` emits what waits for event time, "
                 "`await job.stop_with_savepoint(path)` keeps it for another job",
             )
 

@@ -81,6 +81,9 @@ _TOLD: Final = {
 # What `explain` says of windows that never end.
 _NEVER_PURGED: Final = "a global window keeps its contents until its trigger purges"
 
+# What a stop drops of windows that event time does not fire, with or without draining.
+_BY_TRIGGER: Final = "open windows, which only their trigger fires"
+
 # What a function may return for the items of a stream.
 Items = Iterable[U] | Awaitable[Iterable[U]] | AsyncIterable[U]
 WindowFunction = ProcessWindowFunction[K, T, U, W] | Callable[[K, W, list[T]], Items[U]]
@@ -414,6 +417,7 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
         evicting = isinstance(settings.get("evictor"), CountEvictor)
         stays = isinstance(self._assigner, GlobalWindows) and not purging | evicting
         unbounded = _NEVER_PURGED if stays else ""
+        waits = waits_for_watermarks({"assigner": self._assigner, **self._settings})
         return self._derive(
             name,
             factory,
@@ -421,10 +425,8 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
             unbounded=unbounded,
             settings=(self._told(),),
             has_columns=True,
-            held="open windows",
-            waits_for_watermarks=waits_for_watermarks(
-                {"assigner": self._assigner, **self._settings}
-            ),
+            held="open windows" if waits else _BY_TRIGGER,
+            waits_for_watermarks=waits,
         )
 
     def _told(self) -> str:

@@ -57,6 +57,18 @@ async def test_windows_fire_if_the_job_is_drained(
     assert_nothing_left()
 
 
+async def test_a_stop_tells_of_windows_that_no_draining_would_fire(
+    env: Env, caplog: pytest.LogCaptureFixture
+) -> None:
+    windows = env.from_async_iterable(seconds).key_by(lambda _: 0).count_window(100)
+    windows.reduce(lambda a, b: a + b).sink_to(print)
+    async with env.start() as job:
+        await asyncio.sleep(0.55)
+        await job.stop()
+    (told,) = [one.getMessage() for one in caplog.records if "drop" in one.msg]
+    assert "'open windows, which only their trigger fires'" in told
+
+
 @pytest.mark.parametrize("drain", [True, False])
 async def test_calls_on_their_way_are_finished(
     env: Env, assert_nothing_left: NothingLeft, drain: bool
