@@ -210,7 +210,7 @@ class _GraphObserver:
             tasks=tasks,
             stalls=_stalls(tasks),
             bottleneck=find_operator(
-                map(look.place_of, look.operators.values()), tasks
+                (look.place_of(one) for one in look.operators.values()), tasks
             ),
             declared=list(look.own.values()),
             **facts,

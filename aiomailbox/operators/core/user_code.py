@@ -408,7 +408,7 @@ def unmade(result: object) -> tuple[str, str]:
 
     Example:
         >>> unmade("tea".upper)
-        ('the method upper', "Call it, with parentheses. A method that is a record goes into a tuple.")
+        ('the method upper', 'Call it, with parentheses. A method that is a record goes into a tuple.')
     """
     if isinstance(result, CoroutineType):
         result.close()
