@@ -27,7 +27,7 @@ def tune_collector() -> None:
         >>> before = gc.get_threshold()
         >>> tune_collector()
         >>> gc.get_threshold()[0]
-        100000
+        10000
         >>> gc.unfreeze()
         >>> gc.set_threshold(*before)
 
