@@ -16,7 +16,7 @@ import aiomailbox as am
 from aiomailbox.columnar import window_join
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import NamedTupleForm
-from aiomailbox.columnar.interval_join import ColumnarIntervalJoin
+from aiomailbox.columnar.interval_join import ColumnarIntervalJoin, KeptColumns
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.window_join import ColumnarWindowJoin
 from aiomailbox.operators.core.fields import (
@@ -815,6 +815,54 @@ def test_a_record_is_kept_until_the_watermark_reaches_its_last_partner(
             driven.advance(watermark - 30 + late)
             driven.run([(1 - first, [(record, late)], "plain")])
             assert len(driven.harness.values) == pairs
+
+
+@pytest.mark.parametrize("watermark", [29, 30])
+def test_a_record_that_rows_take_over_is_kept_as_long(watermark: int) -> None:
+    driven = Driven(join("wide", True), True)
+    with driven.harness:
+        driven.run([(0, at(0), "plain")])
+        assert driven.harness.operator._is_columnar
+        driven.columns = False
+        driven.run([(1, at(500), "plain")])
+        assert not driven.harness.operator._is_columnar
+        driven.advance(watermark)
+        driven.run([(1, at(30), "plain")])
+        assert len(driven.harness.values) == (watermark < 30)
+        driven.advance(1_000)
+        keyed = driven.harness.snapshot().keyed
+        assert [dict(one.key_groups) for one in keyed if one.key_groups] == []
+
+
+@pytest.mark.parametrize("more", range(1, 6))
+def test_a_snapshot_that_is_read_later_has_no_later_records(more: int) -> None:
+    """Pieces become one meanwhile, and what is over is forgotten."""
+    encoded = []
+    for later in (0, more):
+        driven = Driven(join("wide", True), True)
+        with driven.harness:
+            for time in range(3):
+                driven.run([(0, at(time), "plain"), (1, at(900 + time), "plain")])
+            snapshot = driven.harness.snapshot()
+            for time in range(later):
+                driven.run([(0, at(40 + time), "plain")])
+            if later:
+                driven.advance(31)
+            encoded.append(encode_snapshot(snapshot))
+    assert encoded[0] == encoded[1]
+
+
+@pytest.mark.parametrize("apart", [40, 2**61])
+def test_both_borders_belong_to_an_interval_however_far_apart_times_are(
+    apart: int,
+) -> None:
+    kept = KeptColumns()
+    zeros = np.zeros(3, np.int64)
+    kept.add(run_of(at(0, 30, apart)), zeros, np.array([0, 30, apart]))
+    spans = [(0, 30, 2), (1, 30, 1), (0, 29, 1), (1, 29, 0), (30, apart, 2)]
+    low, high, counts = map(list, zip(*spans, strict=True))
+    found = kept.query(np.zeros(5, np.int64), np.array(low), np.array(high))
+    assert found.counts.tolist() == counts
 
 
 def at(*times: int) -> list[Any]:
