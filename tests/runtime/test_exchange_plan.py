@@ -60,5 +60,7 @@ def test_a_target_of_no_time_is_refused() -> None:
     ],
 )
 def test_settings_that_no_job_can_run_with_are_refused(name: str, value: Any) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"^{name}: {value}"):
+    is_negative = isinstance(value, timedelta) and value < timedelta()
+    shown = f"-{-value} is negative" if is_negative else str(value)
+    with pytest.raises(InvalidArgumentError, match=f"^{name}: {shown}"):
         JobConfig(**{name: value})  # type: ignore[arg-type]
