@@ -18,6 +18,7 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
 )
+from aiomailbox.operators.async_io.calls import Call, CallEntry
 from aiomailbox.operators.core.failures import dead_letter, skip
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
@@ -628,3 +629,13 @@ async def test_a_function_may_answer_its_own_timeout(drive: Any) -> None:
     driven.send([2], [5])
     assert await driven.finish() == [3, 6]
     assert now_s() == pytest.approx(15, abs=0.05)
+
+
+def test_no_row_of_a_batch_has_fewer_attempts_left_than_alone() -> None:
+    """Rows that a checkpoint held may have been in other batches before."""
+    rows = [
+        CallEntry(value, None, attempts)
+        for value, attempts in zip("abc", (3, 1, 2), strict=True)
+    ]
+    assert Call(rows).attempts == 1
+    assert [Call([row]).attempts for row in rows] == [3, 1, 2]
