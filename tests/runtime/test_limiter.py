@@ -11,6 +11,7 @@ import pytest
 import aiomailbox as am
 from aiomailbox.clock import clock_of
 from aiomailbox.errors import (
+    BudgetExceededError,
     CorruptStreamError,
     IllegalStateError,
     InvalidArgumentError,
@@ -294,3 +295,31 @@ async def test_a_job_that_goes_on_keeps_its_limit(tmp_path: Path) -> None:
     # With a limit that had forgotten them, the others would have been called at once.
     assert len(called) == 5
     assert called[3] - called[0] >= 60
+
+
+async def test_units_that_are_about_to_be_used_count_for_the_budget() -> None:
+    limiter = new(RateLimit(10, budget=5))
+    await limiter.hold(4)
+    with pytest.raises(BudgetExceededError):
+        await limiter.lease(2)
+
+
+async def test_after_a_lease_beyond_the_budget_no_lighter_one_is_granted() -> None:
+    limiter = new(RateLimit(10, budget=5))
+    await limiter.lease(4)
+    for weight in (2, 1):
+        with pytest.raises(BudgetExceededError):
+            await limiter.lease(weight)
+
+
+async def test_all_that_wait_behind_a_lease_beyond_the_budget_are_refused() -> None:
+    limiter = new(RateLimit(2, per=1.0, budget=3))
+    await limiter.lease(2)
+    async with asyncio.timeout(10):
+        found = await asyncio.gather(
+            *(limiter.lease() for _ in range(3)), return_exceptions=True
+        )
+    # Each fits when it is asked for, and one of them when they are granted.
+    assert found[0] is None
+    assert [type(one) for one in found[1:]] == [BudgetExceededError] * 2
+    assert limiter.waiting == 0
