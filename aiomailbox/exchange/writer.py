@@ -34,6 +34,13 @@ from aiomailbox.records.run import ListRun, Run, SelectableRun, take_records
 _COMPARED_MAX: Final = 4
 
 
+# For each channel the byte 1 where a number is that channel, and 0 elsewhere.
+_CHOSEN: Final = [
+    bytes(number == channel for number in range(256))
+    for channel in range(_COMPARED_MAX)
+]
+
+
 class Partitioner:
     """Base of partitioners.
 
@@ -366,15 +373,17 @@ def _distribute_to_few(
     """Look at all records once a channel: no step of it is Python's."""
     parts: list[tuple[int, Run]] = []
     timestamps = run.timestamps
+    # To compare a byte costs a tenth of what it costs to compare an int.
+    numbers = bytes(channels)
     for channel in range(channel_count):
-        count = channels.count(channel)
+        count = numbers.count(channel)
         if not count:
             continue
         # All to one channel, as runs of one key often are: nothing is copied.
         if count == len(channels):
             parts.append((channel, run))
         else:
-            chosen = list(map(channel.__eq__, channels))
+            chosen = numbers.translate(_CHOSEN[channel])
             times = None if timestamps is None else list(compress(timestamps, chosen))
             parts.append((channel, ListRun(list(compress(run.values, chosen)), times)))
     return parts
