@@ -443,7 +443,8 @@ async def test_a_sink_that_refuses_a_record_names_the_line_that_wrote_it(
     [
         # Refused as it is written, and as the checkpoint that has it is committed.
         (2**70, "ended 3 attempts"),
-        (7, "refuses rows of a completed checkpoint"),
+        (1, "refuses rows of a completed checkpoint"),
+        (7, "CHECK constraint failed: n < 5"),
     ],
 )
 async def test_a_record_that_a_table_always_refuses_ends_the_job(
@@ -454,7 +455,7 @@ async def test_a_record_that_a_table_always_refuses_ends_the_job(
     env.enable_checkpointing(am.hours(1), directory=tmp_path / "kept")
     place = tmp_path / "shop.db"
     with closing(sqlite3.connect(place)) as database:
-        database.execute("CREATE TABLE orders (n INTEGER CHECK (n < 5))")
+        database.execute("CREATE TABLE orders (n INTEGER UNIQUE CHECK (n < 5))")
     rows = env.from_collection([{"n": 1}, {"n": number}])
     rows.sink_to(am.SqlSink(f"sqlite:///{place}", "orders"))
     with pytest.raises(am.JobFailedError, match=told):

@@ -169,7 +169,11 @@ class SharedResults:
 
     def __init__(self, cache: Cache, clock: Clock, hits: Counter) -> None:
         assert cache.key is not None, "checked where the settings are made"
-        self.key: Callable[[Any], Hashable] = field_or_function(cache.key, "key")
+        key: Any = field_or_function(cache.key, "key")
+        if isinstance(key, FieldSelector):
+            # No call of the user's is on the stack here: errors name that of the operator.
+            key = FieldSelector(key.field, "key")
+        self.key: Callable[[Any], Hashable] = key
         self._results = LruCache(cache.size, cache.ttl_s)
         self._clock = clock
         self._hits = hits
