@@ -502,9 +502,7 @@ class FrameWriter:
         """Append a run's frames to one channel; see `write`. A short one may wait."""
         if not len(run):
             return
-        waiting = channel.waiting
-        # The last frame may have been one of columns, which are longer.
-        length = min(self._encoder.length, run.length_max)
+        waiting, length = channel.waiting, self._encoder.length
         fits = waiting.takes(run, length)
         if not fits:
             self.write_waiting(channel)

@@ -133,17 +133,6 @@ def test_they_do_not_become_longer_than_a_run_may_be(bench: Bench) -> None:
     assert bench.runs == [[800, 800, 400]]
 
 
-def test_nor_do_they_on_an_exchange_whose_last_frame_had_columns(bench: Bench) -> None:
-    remote = bench.partition._remote
-    assert remote is not None
-    remote._encoder.length = 16_384
-    for _ in range(5):
-        bench.emit(*range(400))
-    bench.partition.flush_all()
-    bench.take()
-    assert bench.runs == [[800, 800, 400]]
-
-
 def test_records_with_and_without_event_times_stay_apart(bench: Bench) -> None:
     partition = bench.partition
     bench.emit(1)
