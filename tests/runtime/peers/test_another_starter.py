@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -225,49 +224,3 @@ async def test_a_checkpoint_of_workers_that_have_done_nothing_has_no_barriers(
             await asyncio.sleep(0.05)
         assert await quiet(running) > newest
         await running.cancel()
-
-
-class FailsOnce:
-    """Lets a number through when it comes again."""
-
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
-
-    def __call__(self, number: int) -> tuple[int, int]:
-        if number == 2500 and not self.marker.exists():
-            self.marker.touch()
-            raise LookupError("no such airport")
-        return number % 13, number
-
-
-@pytest.mark.parametrize("unaligned", [False, True])
-async def test_short_runs_between_workers_are_there_once_after_a_failure(
-    env: am.StreamExecutionEnvironment, tmp_path: Path, *, unaligned: bool
-) -> None:
-    """Whatever waits for more when a barrier passes, it is before it or in flight."""
-
-    async def numbers(after: int | None) -> Any:
-        for number in range(0 if after is None else after + 1, 4000):
-            yield number
-            if number % 7 == 0:
-                await asyncio.sleep(0)
-
-    env.configure(restart=am.restart.fixed_delay(1, 0.01))
-    place = tmp_path / "checkpoints"
-    env.enable_checkpointing(am.seconds(0.05), directory=place, unaligned=unaligned)
-    read = env.from_async_iterable(numbers, offset=lambda number: number).uid("read")
-    pairs = read.rebalance().map(FailsOnce(tmp_path / "failed")).uid("pairs")
-    sums = pairs.key_by(lambda pair: pair[0]).reduce(lambda a, b: (a[0], a[1] + b[1]))
-    out = tmp_path / "out"
-    sums.uid("sums").rebalance().map(list).sink_to(am.FileSink(out, "jsonl"))
-    await env.execute("short runs")
-    assert (tmp_path / "failed").exists()
-    lines = [
-        line
-        for file in out.iterdir()
-        if file.name[0] not in "._"
-        for line in file.read_text().splitlines()
-    ]
-    # The sums of a key grow: no two are equal.
-    assert len(set(lines)) == len(lines) == 4000
-    assert max(json.loads(line) for line in lines) == [12, sum(range(12, 4000, 13))]
