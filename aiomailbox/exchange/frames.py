@@ -10,10 +10,6 @@ The reader is notified when the first finished buffer is queued, when a flush ma
 unfinished one ready, and when a priority event comes. Which additions and flushes tell is
 Flink's, exactly: a buffer that its writer finishes notifies nothing until the next buffer
 or flush comes.
-
-Short runs of a channel wait for each other: a frame costs as much with ten records as
-with hundreds, and so does what its reader does with it. They count as a part of the
-unfinished buffer: a flush, or whatever else follows on the channel, writes them first.
 """
 
 from __future__ import annotations
@@ -22,12 +18,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Final, cast
 
-from aiomailbox.errors import (
-    AioMailboxError,
-    CorruptStreamError,
-    InvalidArgumentError,
-    add_note,
-)
+from aiomailbox.errors import CorruptStreamError, InvalidArgumentError
 from aiomailbox.exchange.core.contract import CONTROL, ObjectBuffer, PolledBytes
 from aiomailbox.exchange.core.subpartition import Producer, ResultSubpartition
 from aiomailbox.memory.buffer import (
@@ -50,7 +41,7 @@ from aiomailbox.records.events import (
     RuntimeEvent,
     WatermarkEvent,
 )
-from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.records.run import RUN_LENGTH_MAX, Run
 from aiomailbox.records.spanning import RecordDeserializer, begin_frame, end_frame
 
 # From runs and control elements to framed bytes of a sensible size.
@@ -81,9 +72,6 @@ class FrameEncoder:
         codec: For the elements.
         frame_bytes_wished: How large the frame of a run should be.
 
-    Attributes:
-        length: How many records a frame of that size has, as far as is known.
-
     Example:
         >>> from aiomailbox.records import LONG_SERIALIZER, ListRun
         >>> encoder = FrameEncoder(ElementCodec(LONG_SERIALIZER))
@@ -100,7 +88,7 @@ class FrameEncoder:
             )
         self.frame_bytes_wished: int = frame_bytes_wished
         self._codec = codec
-        self.length: int = _FIRST_LENGTH
+        self._length = _FIRST_LENGTH
 
     def frame(self, element: Control | Run) -> bytearray:
         """Return one element in a frame, whatever its size.
@@ -120,7 +108,7 @@ class FrameEncoder:
         count = len(run)
         start = 0
         while start < count:
-            stop = min(start + self.length, count)
+            stop = min(start + self._length, count)
             piece = run if stop - start == count else run.slice(start, stop)
             framed = self._frame_or_less(piece)
             if framed is not None:
@@ -136,7 +124,7 @@ class FrameEncoder:
         fitting = max(1, min(piece.length_max, wished * count // size_bytes))
         # It may fall to one at once, and grows fourfold at most: one run of small
         # records is no promise that the next one is as small.
-        self.length = min(fitting, _GROWTH_MAX * max(count, self.length))
+        self._length = min(fitting, _GROWTH_MAX * max(count, self._length))
         # The work is lost, but only for the first of its kind: the length is known now.
         if size_bytes > _EXCESS_MAX * wished and fitting < count:
             return None
@@ -420,50 +408,6 @@ class WriteTarget:
             builder.close()
 
 
-class WaitingRuns:
-    """Short runs of one channel that become one frame.
-
-    Attributes:
-        count: How many records they have.
-    """
-
-    __slots__ = ("_runs", "count")
-
-    def __init__(self) -> None:
-        self._runs: list[Run] = []
-        self.count: int = 0
-
-    def takes(self, run: Run, count_max: int) -> bool:
-        """Say whether a run may wait here; with all, there are so many records at most."""
-        if type(run) is not ListRun or self.count + len(run) > count_max:
-            return False
-        runs = self._runs
-        return not runs or (runs[0].timestamps is None) is (run.timestamps is None)
-
-    def add(self, run: Run) -> None:
-        """Let a run wait."""
-        self._runs.append(run)
-        self.count += len(run)
-
-    def joined(self) -> Run:
-        """Return all as one run; there is at least one."""
-        first, *others = self._runs
-        if not others:
-            return first
-        values = [*first.values]
-        timestamps = None if first.timestamps is None else [*first.timestamps]
-        for run in others:
-            values += run.values
-            if timestamps is not None:
-                timestamps += run.timestamps or ()
-        return ListRun(values, timestamps)
-
-    def clear(self) -> None:
-        """Forget all."""
-        self._runs.clear()
-        self.count = 0
-
-
 class FrameWriter:
     """Frames what goes to the remote channels of one output, together or to one.
 
@@ -472,7 +416,6 @@ class FrameWriter:
         encoder: Makes frames of runs and control elements.
         small_buffers_max: How many segments beyond the pool may be taken rather than
             make buffers larger than wished.
-        name: Of the exchange, for errors of records that have waited.
 
     Attributes:
         channels: The channels; each enters itself.
@@ -483,12 +426,7 @@ class FrameWriter:
     """
 
     def __init__(
-        self,
-        producer: Producer,
-        encoder: FrameEncoder,
-        *,
-        small_buffers_max: int = 0,
-        name: str = "",
+        self, producer: Producer, encoder: FrameEncoder, *, small_buffers_max: int = 0
     ) -> None:
         self.channels: list[BytesSubpartition] = []
         self.shared: WriteTarget = WriteTarget(self.channels)
@@ -496,43 +434,9 @@ class FrameWriter:
         self._encoder = encoder
         self._frame_bytes_max = encoder.frame_bytes_wished
         self._small_buffers_max = small_buffers_max
-        self._name = name or f"partition {producer.partition_id}"
 
     def emit_run(self, run: Run, channel: BytesSubpartition) -> None:
-        """Append a run's frames to one channel; see `write`. A short one may wait."""
-        if not len(run):
-            return
-        waiting, length = channel.waiting, self._encoder.length
-        fits = waiting.takes(run, length)
-        if not fits:
-            self.write_waiting(channel)
-        # With a full frame, or in a form of its own, it need not wait.
-        if len(run) < length and (fits or waiting.takes(run, length)):
-            waiting.add(run)
-        else:
-            self._write_run(run, channel)
-
-    def write_waiting(self, channel: BytesSubpartition) -> None:
-        """Append the frame of the short runs that wait on a channel, if there are any."""
-        waiting = channel.waiting
-        if not waiting.count:
-            return
-        if not self._producer.is_closed:
-            try:
-                self._write_run(waiting.joined(), channel)
-            except AioMailboxError as error:
-                # The operator that emitted them is not asked to now.
-                add_note(error, f"in {self._name}")
-                raise
-        # Not before: whoever goes on after an error must not lose them in silence.
-        waiting.clear()
-
-    def write_all_waiting(self) -> None:
-        """Do so on all channels."""
-        for channel in self.channels:
-            self.write_waiting(channel)
-
-    def _write_run(self, run: Run, channel: BytesSubpartition) -> None:
+        """Append a run's frames to one channel; see `write`."""
         # A buffer is never smaller than what it holds whole.
         wished = min(self._frame_bytes_max, channel.buffer_bytes)
         self._encoder.frame_bytes_wished = wished
@@ -542,12 +446,10 @@ class FrameWriter:
 
     def emit_control(self, element: Control, channel: BytesSubpartition) -> None:
         """Append a control element's frame to one channel; see `write`."""
-        self.write_waiting(channel)
         self.write(self._encoder.frame(element), channel.own)
 
     def broadcast_run(self, run: Run) -> None:
         """Append a run's frames to all channels; it is encoded once."""
-        self.write_all_waiting()
         # One buffer for all, so the smallest wish counts.
         least = min(each.buffer_bytes for each in self.channels)
         self._encoder.frame_bytes_wished = min(self._frame_bytes_max, least)
@@ -562,7 +464,6 @@ class FrameWriter:
         It goes where the records went: to the shared buffer if they are broadcast,
         else to each channel's own, so that none is finished early.
         """
-        self.write_all_waiting()
         framed = self._encoder.frame(element)
         if self.shared.builder is not None:
             self.write(framed, self.shared)
@@ -628,7 +529,6 @@ class FrameWriter:
 
     def finish_all(self) -> None:
         """Finish the buffers that are written to."""
-        self.write_all_waiting()
         self.shared.finish()
         for channel in self.channels:
             channel.own.finish()
@@ -671,7 +571,6 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
 
     Attributes:
         own: What only this channel reads.
-        waiting: The short runs that come next, and are no frame yet.
         receiver_exclusive_buffers: As given, or as a partition request says.
     """
 
@@ -680,30 +579,9 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
     ) -> None:
         super().__init__(index)
         self.own: WriteTarget = WriteTarget([self])
-        self.waiting: WaitingRuns = WaitingRuns()
         self.receiver_exclusive_buffers: int = receiver_exclusive_buffers
         self._writer = writer
         writer.channels.append(self)
-
-    @property
-    def has_unflushed_data(self) -> bool:
-        """Whether something was emitted that cannot be taken yet."""
-        return self.waiting.count > 0 or super().has_unflushed_data
-
-    def flush(self) -> None:
-        """Let what waits and the unfinished buffer be taken, if there is anything."""
-        self._writer.write_waiting(self)
-        super().flush()
-
-    def in_flight(self) -> list[bytes]:
-        """Return the data that an unaligned barrier overtakes now, to be kept."""
-        self._writer.write_waiting(self)
-        return super().in_flight()
-
-    def release(self, failure: BaseException | None = None) -> None:
-        """Release what is queued, and what waits; see `ResultSubpartition.release`."""
-        self.waiting.clear()
-        super().release(failure)
 
     def emit_run(self, run: Run) -> bool:
         # Also not encoded: a consumer that has gone would cost as much as one that

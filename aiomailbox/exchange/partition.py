@@ -64,7 +64,6 @@ class ResultPartition:
         frame_bytes_wished: How large an encoded run should be.
         small_buffers_max: How many segments beyond the pool may be taken rather than
             make buffers of bytes larger than wished.
-        name: Of the exchange, for errors.
 
     Attributes:
         partition_id: As given.
@@ -109,7 +108,6 @@ class ResultPartition:
         codec: ElementCodec | None = None,
         frame_bytes_wished: int = FRAME_BYTES_WISHED,
         small_buffers_max: int = SMALL_BUFFERS_MAX,
-        name: str = "",
     ) -> None:
         remote = set(remote_channels)
         _check(subpartition_count, buffer_size_bytes, remote)
@@ -128,7 +126,7 @@ class ResultPartition:
                 )
             encoder = FrameEncoder(codec, frame_bytes_wished=frame_bytes_wished)
             self._remote = FrameWriter(
-                producer, encoder, small_buffers_max=small_buffers_max, name=name
+                producer, encoder, small_buffers_max=small_buffers_max
             )
         for index in range(subpartition_count):
             if self._remote is not None and index in remote:
@@ -228,13 +226,11 @@ class ResultPartition:
         found = self.subpartitions[channel]
         assert self._remote is not None, "only remote channels take frames"
         assert isinstance(found, BytesSubpartition), "only they take frames"
-        self._remote.write_waiting(found)
         self._remote.write(framed, found.own)
 
     def broadcast_record(self, framed: Framed) -> None:
         """Append a record's frame to all remote channels; see `FrameWriter`."""
         assert self._remote is not None, "only remote channels take frames"
-        self._remote.write_all_waiting()
         self._remote.write(framed, self._remote.shared)
 
     def broadcast_event(self, event: RuntimeEvent) -> None:

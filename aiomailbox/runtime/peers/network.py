@@ -136,10 +136,6 @@ class PeerNetwork:
             codec=self._codec,
             buffer_size_bytes=self._config.buffer_size_bytes,
             frame_bytes_wished=_SEGMENT_BYTES,
-            name=(
-                f"{edge.partitioner.name} after {edge.source.name} "
-                f"before {edge.target.name}"
-            ),
         )
 
     def new_blocking_partition(
