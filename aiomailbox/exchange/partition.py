@@ -92,7 +92,6 @@ class ResultPartition:
         ... )
         >>> partition.emit_run(ListRun([7]), 0), partition.emit_run(ListRun([8]), 1)
         (True, True)
-        >>> partition.flush_all()
         >>> [channel.queued_bytes for channel in partition.statistics()]
         [128, 18]
     """

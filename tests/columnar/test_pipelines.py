@@ -420,7 +420,8 @@ def folded(rows: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     def extreme(field: str, better: Any, where: Any = bool) -> Any:
         best = None
         for value in values(field, where):
-            if best is None or better(value, best):
+            # NaN, which is not equal to itself, is no value.
+            if value == value and (best is None or better(value, best)):
                 best = value
         return best
 

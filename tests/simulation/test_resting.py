@@ -106,8 +106,6 @@ class Comparisons:
             assert {task.subtask for task in running} == restored.keys()
             for task in running:
                 self._compare(task, restored[task.subtask])
-        if life.world.staged:
-            self.differences.append(f"not committed: {life.world.staged}")
 
     def _compare(self, task: StreamTask, restored: TaskSnapshot) -> None:
         assert task.chain is not None
