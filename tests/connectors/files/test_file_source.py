@@ -394,7 +394,8 @@ async def test_a_watched_directory_may_be_gone_for_a_while(tmp_path: Path) -> No
     enumerator.handle_split_request(0)
     place.rename(tmp_path / "away")
     enumerator.handle_split_request(1)
-    await asyncio.sleep(0.05)
+    while not enumerator._failures:
+        await asyncio.sleep(0.01)
     (tmp_path / "away").rename(place)
     write_json(place / "b.jsonl", ["b"])
     while len(context.assigned) < 2:
