@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, MutableSequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import product
 from typing import Any, Final
 
 import msgspec
@@ -38,6 +39,7 @@ from aiomailbox.graph.regions import (
 from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.user_code import caller_location, is_called_by_import
+from aiomailbox.operators.sources.source import Boundedness
 from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import Deployment, Embedded
@@ -259,6 +261,7 @@ class JobDefinition:
         # Workers get the settings, and start no others.
         config = replace(traced(config), deployment=None)
         _check_inboxes(graph)
+        _check_files(graph)
         _check_replayable(graph, config)
         _check_blocking(graph, config)
         _check_ends(graph, config)
@@ -391,6 +394,37 @@ def _check_inboxes(graph: JobGraph) -> None:
                 "env.from_source(inbox)` once, and begin both with `stream`; or give "
                 "each its own inbox"
             )
+
+
+def _check_files(graph: JobGraph) -> None:
+    """Look at sinks that write files where a source of the job reads.
+
+    Raises:
+        UsageError: If the source looks for new files: it would read those for ever.
+    """
+    items = [node.transformation for node in graph.nodes]
+    for source, sink in product(items, items):
+        files: Any = source.source
+        may_read = getattr(files, "may_read", None)
+        file_like = getattr(sink.sink, "file_like", None)
+        if may_read is None or file_like is None or not may_read(file_like):
+            continue
+        if files.boundedness is Boundedness.UNBOUNDED:
+            raise UsageError(
+                f"{sink.sink!r} ({sink.line}) writes where {files!r} "
+                f"({source.line}) looks for new files: the job would read its own "
+                "results, again and again. Let the sink write to a directory that the "
+                "source does not read"
+            )
+        library_log().warning(
+            "a sink writes files where a source of its job reads: the next job reads "
+            "the results of this one",
+            sink=repr(sink.sink),
+            sink_line=sink.line,
+            source=repr(files),
+            source_line=source.line,
+            remedy="let the sink write to a directory that the source does not read",
+        )
 
 
 def _check_blocking(graph: JobGraph, config: JobConfig) -> None:

@@ -46,7 +46,9 @@ class Pipeline(Generic[InT, OutT]):
             WrongTypeError: If the function does not return a stream.
         """
         result: DataStream[OutT] = checked_result(
-            self._build(*streams, **named), repr(self.name)
+            self._build(*streams, **named),
+            repr(self.name),
+            [*streams, *named.values()],
         )
         return result
 

@@ -7,7 +7,7 @@ the three verbs is used: ``await stream.collect()`` (or ``await env.execute()``)
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -147,10 +147,16 @@ _OF_CALLS: Final = explained(
 )
 
 
-def checked_result(result: Any, name: str) -> Any:
+def checked_result(result: Any, name: str, inputs: Iterable[Any]) -> Any:
     """Return what a pipeline has made, if it is a stream that emits something.
 
+    Args:
+        result: What it returned.
+        name: The pipeline, for messages.
+        inputs: What it was given.
+
     Raises:
+        InvalidArgumentError: If it is a stream of another environment.
         UsageError: If it is the end of a stream.
         WrongTypeError: If it is no stream.
     """
@@ -161,6 +167,17 @@ def checked_result(result: Any, name: str) -> Any:
             "Return the stream that results.",
         )
     refuse_ended(result._origins)
+    for given in inputs:
+        if (
+            isinstance(given, DataStream)
+            and given._definition is not result._definition
+        ):
+            raise InvalidArgumentError(
+                "pipeline",
+                f"{name} returned {result!r}, which belongs to another environment than "
+                f"the stream that it was given, {given!r}",
+                "Return a stream that is made from the one that it was given.",
+            )
     return result
 
 
@@ -631,7 +648,9 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
     ) -> DataStream[U]:
         """Attach a pipeline (see `aiomailbox.pipeline`) and return the resulting stream."""
         check_function(pipeline, "pipeline", arity=1)
-        result: DataStream[U] = checked_result(pipeline(self), describe(pipeline))
+        result: DataStream[U] = checked_result(
+            pipeline(self), describe(pipeline), [self]
+        )
         return result
 
     def get_side_output(self, tag: OutputTag[U]) -> DataStream[U]:

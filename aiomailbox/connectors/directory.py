@@ -249,7 +249,11 @@ class DirectoryTarget:
         if self.mode == "append":
             # Beside files of an earlier execution of the same job.
             prefix = f"{prefix}-{context.execution_id[:8]}"
-        return Segments(staging_directory(self.path, token), prefix, ending)
+        segments = Segments(staging_directory(self.path, token), prefix, ending)
+        if self.mode == "append":
+            segments.joined = partial(_first_file, self.path, ending)
+            segments.log = context.log
+        return segments
 
 
 class Segments:
@@ -263,11 +267,16 @@ class Segments:
     Attributes:
         directory: Where they are prepared.
         count: How many have been begun.
+        joined: Finds one of the files that they are added to; None once it was asked
+            for, and if there are none.
+        log: Where a warning goes about those.
     """
 
     def __init__(self, directory: Path, prefix: str, ending: str) -> None:
         self.directory = directory
         self.count: int = 0
+        self.joined: Callable[[], Path | None] | None = None
+        self.log: Any = None
         self._prefix = prefix
         self._ending = ending
         self._finished: list[str] = []
@@ -293,10 +302,39 @@ class Segments:
         sync_directory(path.parent)
         self._finished.append(str(path.relative_to(self.directory.parent)))
 
+    def take_joined(self) -> Path | None:
+        """Return one of the files that these are added to, once; None if there are none.
+
+        Blocks.
+        """
+        find, self.joined = self.joined, None
+        return None if find is None else find()
+
+    def warn_of_columns(self, joined: Path, differences: list[str]) -> None:
+        """Say that the files that these are added to have other columns."""
+        self.log.warning(
+            "files are added to a directory whose files have other columns",
+            directory=str(self.directory.parent),
+            compared_with=str(joined),
+            differences="; ".join(differences),
+            remedy="write records with the same columns and types, or into another "
+            "directory: who reads it as one table fails, or reads None",
+        )
+
     def take_finished(self) -> list[str]:
         """Return the names of the files finished since the last call."""
         finished, self._finished = self._finished, []
         return finished
+
+
+def _first_file(directory: Path, ending: str) -> Path | None:
+    """Return the first file of an ending that readers of a directory see, if there is one."""
+    for place, folders, names in os.walk(directory):
+        folders[:] = sorted(name for name in folders if name[0] not in "._")
+        for name in sorted(names):
+            if name[0] not in "._" and name.endswith(ending):
+                return Path(place, name)
+    return None
 
 
 class SegmentWriter(ABC):

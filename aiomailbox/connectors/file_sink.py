@@ -31,6 +31,7 @@ from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
+from aiomailbox.policies.arguments import check_suffix
 from aiomailbox.records.run import Run
 
 Format = Literal["jsonl", "csv", "text"]
@@ -81,8 +82,14 @@ class FileSink:
             raise InvalidArgumentError(
                 "format", f"{format!r} is unknown", 'Use "jsonl", "csv" or "text".'
             )
+        check_suffix(self._target.path, format)
         self._format: Format = format
         self._columns = None if columns is None else _checked(columns, format)
+
+    @property
+    def file_like(self) -> Path:
+        """A path like those of the files."""
+        return self._target.path / f"part-0{_ENDINGS[self._format]}"
 
     def create_writer(self, context: RuntimeContext) -> _LineWriter:
         """Create the writer of one subtask."""
@@ -199,11 +206,24 @@ class _LineWriter(SegmentWriter):
 
     def _write(self) -> None:
         if self._file is None:
+            self._compare(self._lines.header)
             self._path = self._segments.begin()
             self._file = open(self._path, "wb")  # noqa: SIM115 -- closed by others
             self._file.write(self._lines.header)
         self._file.write(self._buffer)
         self._buffer.clear()
+
+    def _compare(self, header: bytes) -> None:
+        """Warn, before the first file, if those that it is added to have other columns."""
+        joined = self._segments.take_joined() if header else None
+        if joined is None:
+            return
+        with open(joined, "rb") as file:
+            there = file.readline(_BUFFERED_BYTES)
+        if there.rstrip(b"\r\n") != header.rstrip(b"\n"):
+            texts = [one.decode(errors="replace").strip() for one in (header, there)]
+            told = f"the first line is {texts[0]!r}, and was {texts[1]!r}"
+            self._segments.warn_of_columns(joined, [told])
 
     def _finish(self) -> None:
         self._write()

@@ -37,7 +37,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, check_suffix
 from aiomailbox.records.run import Run
 from aiomailbox.storage.commit_log import Following
 
@@ -393,6 +393,7 @@ class ParquetWriter(SegmentWriter):
         if len(self._files) >= _OPEN_FILES_MAX:
             # The one that was not written to for longest.
             self._close_file(next(iter(self._files)))
+        self._compare(schema)
         path = self._segments.begin(folder)
         try:
             writer = pq.ParquetWriter(path, _told_spark(schema))
@@ -407,10 +408,41 @@ class ParquetWriter(SegmentWriter):
         self._schema = schema
         return file
 
+    def _compare(self, schema: pa.Schema) -> None:
+        """Warn, before the first file, if those that it is added to have other columns."""
+        joined = self._segments.take_joined()
+        if joined is None:
+            return
+        try:
+            there = pq.read_schema(joined)
+        except (pa.ArrowInvalid, OSError):
+            # No Parquet, or gone by now: its readers tell.
+            return
+        if differences := _differences(there, schema):
+            self._segments.warn_of_columns(joined, differences)
+
     def _close_file(self, folder: str) -> None:
         file = self._files.pop(folder)
         file.writer.close()
         self._segments.finish(file.path)
+
+
+def _differences(there: pa.Schema, here: pa.Schema) -> list[str]:
+    """Say in which columns two files differ, by the types that Spark has."""
+    found = [f"no column {name!r}" for name in there.names if name not in here.names]
+    for field in here:
+        if field.name not in there.names:
+            found.append(f"a new column {field.name!r}")
+            continue
+        other = there.field(field.name)
+        kinds = [_spark_text(each.type) for each in (field, other)]
+        if kinds[0] != kinds[1] and "void" not in kinds:
+            found.append(f"column {field.name!r} is {field.type}, and was {other.type}")
+    return found
+
+
+def _spark_text(kind: pa.DataType) -> str:
+    return str(spark_type(kind, lambda other, _: str(other)))
 
 
 # Where Spark looks for its own types in a file.
@@ -611,9 +643,9 @@ class ParquetSink:
                 'Spark\'s log names files that follow="delete" deletes',
                 'Use follow="keep".',
             )
-        self._target = replace(
-            DirectoryTarget.of(path, mode), follow=follow, has_spark_log=spark_log
-        )
+        target = DirectoryTarget.of(path, mode)
+        check_suffix(target.path, "parquet")
+        self._target = replace(target, follow=follow, has_spark_log=spark_log)
         if schema is not None and not isinstance(schema, pa.Schema):
             raise WrongTypeError(
                 "schema", f"{schema!r} is not a schema", "Use pyarrow.schema([...])."
@@ -634,6 +666,11 @@ class ParquetSink:
         sink = copy(self)
         sink._fields = fields
         return sink
+
+    @property
+    def file_like(self) -> Path:
+        """A path like those of the files."""
+        return self._target.path / "part-0.parquet"
 
     def create_writer(self, context: RuntimeContext) -> ParquetWriter:
         """Create the writer of one subtask."""

@@ -228,6 +228,15 @@ class JobGraph:
         """Whether an operator keeps finished calls."""
         return any(node.transformation.has_journal for node in self.nodes)
 
+    @property
+    def shares_records(self) -> bool:
+        """Whether several functions may get one object."""
+        return any(
+            len(node.out_edges) > 1 or edge.partitioner.is_broadcast
+            for node in self.nodes
+            for edge in node.out_edges
+        )
+
     def vertex_of(self, node: Node) -> JobVertex:
         """Return the vertex that a node was chained into."""
         return next(vertex for vertex in self.vertices if node in vertex.nodes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 
@@ -88,3 +88,35 @@ def local_path(path: str | os.PathLike[str], parameter: str) -> Path:
             "Give a path, e.g. one where the storage is mounted.",
         )
     return Path(text)
+
+
+# Others, as `.txt` and `.log`, say little of what is in a file.
+_TELLING: Final = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+}
+
+
+def check_suffix(path: str | os.PathLike[str], format_: str) -> None:
+    """Refuse a path that ends like files of another format.
+
+    Raises:
+        InvalidArgumentError: If it does.
+
+    Example:
+        >>> check_suffix("orders.csv", "csv")
+        >>> check_suffix("orders.csv", "parquet")
+        Traceback (most recent call last):
+        aiomailbox.errors.InvalidArgumentError: path: 'orders.csv' ends like csv, and the format is parquet. ...
+    """
+    text = os.fspath(path)
+    suffix = os.path.splitext(text.removesuffix(".gz"))[1].lower()
+    meant = _TELLING.get(suffix, format_)
+    if meant != format_:
+        raise InvalidArgumentError(
+            "path",
+            f"{text!r} ends like {meant}, and the format is {format_}",
+            f'Give format="{meant}", or a path without {suffix}.',
+        )

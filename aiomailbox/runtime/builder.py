@@ -230,6 +230,7 @@ class TaskBuilder:
             config.trace_carrier,
             config.stall_threshold_s,
             config.check_mutations,
+            graph.shares_records,
         )
         self._services = services
         self._on_event = on_event

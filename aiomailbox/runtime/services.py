@@ -14,6 +14,7 @@ from aiomailbox.ids import OperatorId, SubtaskId
 from aiomailbox.journal.journals import SharedJournals
 from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.operators.core.context import Limiter
+from aiomailbox.operators.core.shared import SharedRecords
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.run import Run
@@ -195,6 +196,8 @@ class JobServices(JobEnvironment):
 
     def begin_attempt(self, tasks: Collection[SubtaskId] | None = None) -> None:
         """Release what an attempt of tasks has left, for the next one; None for all."""
+        self.shared.end()
+        self.shared = SharedRecords(self.log)
         if tasks is None:
             self.registry.release_all()
             self.pool.destroy_all_local_pools()
@@ -207,6 +210,7 @@ class JobServices(JobEnvironment):
     def release(self) -> None:
         """Release what tasks may have left, once none of them runs any more."""
         self.limiters.close()
+        self.shared.end()
         # A task that never ran leaves what was sent to it with the producer.
         self.registry.release_all()
         self.pool.destroy_all_local_pools()

@@ -35,6 +35,7 @@ from aiomailbox.operators.core.operator import (
     Pending,
     finished,
 )
+from aiomailbox.operators.core.shared import SharedRecords, Worker, joined
 from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.core.watched import WatchedOutput, watched_input
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
@@ -209,6 +210,10 @@ class TaskRuntimeContext(Context):
         self.mutations: MutationCheck | None = (
             MutationCheck(plan.name, plan.uid) if settings.check_mutations else None
         )
+        is_shared = settings.shares_records and not settings.check_mutations
+        self.shared: SharedRecords | None = (
+            job.shared if is_shared and not job.shared.is_over else None
+        )
 
     def close(self) -> None:
         """Log the warnings held back, and release what state holds outside of memory.
@@ -283,12 +288,14 @@ class Link:
         mailbox: The mailbox at its priority.
         timers: The processing-time timers of its members.
         backlog: What stands before it; None if it never leaves the rest of a run.
+        worker: Its name, where a warning says who changed a record.
     """
 
     operator: Operator
     members: list[int]
     mailbox: MailboxExecutor
     timers: list[MailboxProcessingTimeService]
+    worker: Worker
     backlog: Backlog | None = None
 
     def input(self, index: int) -> Input:
@@ -337,6 +344,7 @@ class OperatorChain:
             links[i] for i in range(len(links)) if i not in members
         ]
         self._show_event_time(links)
+        self._watch_head()
 
     @property
     def head(self) -> Operator:
@@ -518,6 +526,19 @@ class OperatorChain:
         with self._naming(link, "close"):
             await finished(link.operator.close())
 
+    def _watch_head(self) -> None:
+        """Let the inputs of the task be looked at, until all that watches steps aside."""
+        head = self.links[0]
+        shared = head.operator.context.shared
+        if shared is None:
+            return
+        for index in range(len(head.operator.inputs)):
+            source = head.input(index)
+            watched = shared.watched(source.process_run, head.worker)
+            # The input's own is found again once this is gone.
+            vars(source)["process_run"] = watched
+            shared.at_end(partial(vars(source).pop, "process_run", None))
+
     def _show_event_time(self, links: dict[int, Link]) -> None:
         """Let all operators but the head show how far event time is before them."""
         for link in self.links:
@@ -601,9 +622,12 @@ class OperatorChain:
             watched = WatchedOutput(output, context.mutations, is_source=is_source)
             output = cast("Output", watched)
         operator.setup(context, output)
-        link = Link(operator, [index], mailbox, [timers])
+        makes_calls = type(operator).open_calls is not Operator.open_calls
+        worker = Worker(plan.name, plan.uid, plan.functions or plan.line, makes_calls)
+        link = Link(operator, [index], mailbox, [timers], worker)
         if any(operator.may_leave_rest(i) for i in range(len(operator.inputs))):
             link.backlog = Backlog(operator, mailbox, self._environment.job.clock)
+            link.worker = worker._replace(works_alone=True)
         if context.mutations is not None:
             return link
         return _fused(link, links, plan.outgoing)
@@ -628,6 +652,16 @@ class OperatorChain:
             context.metrics.counter("num_records_out"),
             context.on_unread,
         )
+        if context.shared is not None:
+            # Each channel of a broadcast gets the same objects.
+            is_broadcast = any(
+                edge.writer is not None
+                and edge.writer.partitioner.is_broadcast
+                and edge.writer.partition.subpartition_count > 1
+                for edge in plan.outgoing
+            )
+            if is_broadcast or len(plan.outgoing) > 1:
+                output.note_shared(context.shared, is_broadcast=is_broadcast)
         if not isinstance(output.availability, MeasuredAvailability):
             output.availability = MeasuredAvailability(
                 output.availability, self._processor.metrics.hard_backpressured
@@ -650,9 +684,14 @@ def _way(
     if link.backlog is not None:
         room = all_of([link.backlog.availability, room])
     records_in = target.context.metrics.counter("num_records_in")
+    output: ChainingOutput
     if target.takes_columns or not from_kernels:
-        return ChainingOutput(link.input(0), room, records_in)
-    return PartingOutput(link.input(0), room, records_in, target.context)
+        output = ChainingOutput(link.input(0), room, records_in)
+    else:
+        output = PartingOutput(link.input(0), room, records_in, target.context)
+    if target.context.shared is not None:
+        output.watch(target.context.shared, link.worker)
+    return output
 
 
 def _fused(link: Link, links: dict[int, Link], outgoing: list[OutgoingEdge]) -> Link:
@@ -672,6 +711,7 @@ def _fused(link: Link, links: dict[int, Link], outgoing: list[OutgoingEdge]) -> 
         link.members + following.members,
         link.mailbox,
         link.timers + following.timers,
+        joined([link.worker, following.worker]),
     )
 
 

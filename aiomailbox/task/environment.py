@@ -17,6 +17,7 @@ from aiomailbox.memory.local_pool import LocalBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.context import Handover, Limiter
 from aiomailbox.operators.core.operator import Operator
+from aiomailbox.operators.core.shared import SharedRecords
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
@@ -49,13 +50,17 @@ class TaskCheckpointing:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The settings of a job that its tasks follow; `JobConfig` says what they mean."""
+    """The settings of a job that its tasks follow; `JobConfig` says what they mean.
+
+    ``shares_records`` is a fact: whether an operator's results go more than one way.
+    """
 
     cancel_timeout_s: float
     latency_interval_ms: int | None = None
     trace_carrier: Mapping[str, str] | None = None
     stall_threshold_s: float | None = None
     check_mutations: bool = False
+    shares_records: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -79,6 +84,7 @@ class JobEnvironment:
         is_resumable: Whether a checkpoint may outlive this execution.
         no_processing_time: Why operators can have no timers in processing time; "" if
             they can.
+        shared: Watches over the first records that several operators have.
     """
 
     job_name: str
@@ -94,6 +100,10 @@ class JobEnvironment:
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
     no_processing_time: str = ""
+    shared: SharedRecords = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.shared = SharedRecords(self.log)
 
     def handover(self, name: str) -> Handover:
         """Return the hand-over of this name.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from aiomailbox.availability import Availability, when_all_available
@@ -14,6 +15,7 @@ from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Input, Pending, in_turn
+from aiomailbox.operators.core.shared import NOTED_MAX, SharedRecords, Worker
 from aiomailbox.operators.core.user_code import user_location
 from aiomailbox.operators.core.watched import watched_write
 from aiomailbox.records.events import (
@@ -23,7 +25,7 @@ from aiomailbox.records.events import (
     Watermark,
     WatermarkStatus,
 )
-from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, Run
+from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, ListRun, Run
 
 # How many records a task processes before it looks up again.
 
@@ -245,10 +247,16 @@ class ChainingOutput:
         self.availability: Availability = availability
         self._records_in = records_in
         # Bound methods: a hop inside a chain costs one call.
-        self._process_run = target.process_run
+        self._process_run: Callable[[Run], Pending] = target.process_run
         self.emit_watermark = target.process_watermark
         self.emit_status = target.process_status
         self.emit_latency_marker = target.process_latency_marker
+
+    def watch(self, shared: SharedRecords, worker: Worker) -> None:
+        """Let the operator be looked at, until all that watches steps aside."""
+        plain = self._process_run
+        self._process_run = shared.watched(plain, worker)
+        shared.at_end(lambda: setattr(self, "_process_run", plain))
 
     def emit_run(self, run: Run) -> Pending:
         """Count the records and hand them over."""
@@ -388,10 +396,15 @@ class WriterOutput:
 
 
 class BroadcastingOutput:
-    """Gives everything to several outputs, one after the other."""
+    """Gives everything to several outputs, one after the other.
+
+    Attributes:
+        ways: How many there are.
+    """
 
     def __init__(self, outputs: Sequence[_MainOutput]) -> None:
         self._outputs = list(outputs)
+        self.ways: int = len(self._outputs)
         self.availability: Availability = all_of(
             [output.availability for output in outputs]
         )
@@ -425,6 +438,45 @@ def _ignore(tag: OutputTag, count: int) -> None:
     """Drop records of a side output without a word."""
 
 
+class _NotingOutput:
+    """A way on whose first records are noted, as several functions may get them.
+
+    Args:
+        output: The way on.
+        shared: Where they are noted.
+        is_shared: Whether several get what goes this way; see `SharedRecords.note`.
+        done: Called when enough are noted: this is to step aside.
+    """
+
+    def __init__(
+        self,
+        output: _MainOutput,
+        shared: SharedRecords,
+        *,
+        is_shared: bool,
+        done: Callable[[], None],
+    ) -> None:
+        self.availability: Availability = output.availability
+        self._shared = shared
+        self._is_shared = is_shared
+        self._done = done
+        self._left = NOTED_MAX
+        self._emit_run = output.emit_run
+        self.emit_watermark = output.emit_watermark
+        self.emit_status = output.emit_status
+        self.emit_latency_marker = output.emit_latency_marker
+
+    def emit_run(self, run: Run) -> Pending:
+        """Note the records and pass them on."""
+        if type(run) is ListRun and not self._shared.is_over:
+            noted = run.values[: self._left]
+            self._shared.note(noted, self, is_shared=self._is_shared)
+        self._left -= len(run)
+        if self._left <= 0:
+            self._done()
+        return self._emit_run(run)
+
+
 class OperatorOutput:
     """An operator's output: its main output counted, its side outputs by tag.
 
@@ -445,13 +497,13 @@ class OperatorOutput:
     def __init__(
         self,
         main: _MainOutput,
-        sides: dict[OutputTag, BroadcastingOutput],
+        sides: Mapping[OutputTag, _MainOutput],
         records_out: Counter,
         on_unread: Callable[[OutputTag, int], None] = _ignore,
     ) -> None:
         self._on_unread = on_unread
         self._main = main
-        self._sides = sides
+        self._sides = dict(sides)
         self._records_out = records_out
         self._everywhere: list[_MainOutput] = [main, *sides.values()]
         self.availability: Availability = all_of(
@@ -459,6 +511,29 @@ class OperatorOutput:
         )
         self.watermark_ms: int = MIN_TIMESTAMP
         self.is_idle: bool = False
+
+    def note_shared(self, shared: SharedRecords, *, is_broadcast: bool) -> None:
+        """Note the first records of each way on, and then go on as if nothing was.
+
+        Args:
+            shared: Where they are noted.
+            is_broadcast: Whether one consumer may be several, which get one object.
+        """
+        main = self._main
+
+        def reset() -> None:
+            self._main = main
+
+        self._main = _NotingOutput(
+            main, shared, is_shared=is_broadcast or _is_split(main), done=reset
+        )
+        for tag, side in list(self._sides.items()):
+            self._sides[tag] = _NotingOutput(
+                side,
+                shared,
+                is_shared=is_broadcast or _is_split(side),
+                done=partial(self._sides.__setitem__, tag, side),
+            )
 
     def emit_run(self, run: Run) -> Pending:
         """Count the records and pass them on; an empty run ends here."""
@@ -502,6 +577,10 @@ class OperatorOutput:
             self._on_unread(tag, len(run))
             return None
         return side.emit_run(run) if len(run) else None
+
+
+def _is_split(output: _MainOutput) -> bool:
+    return isinstance(output, BroadcastingOutput) and output.ways > 1
 
 
 def main_output(outputs: Sequence[_MainOutput]) -> _MainOutput:

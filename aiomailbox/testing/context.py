@@ -26,6 +26,7 @@ from aiomailbox.mailbox.mail import MailFuture, MailOptions
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.context import RepeatedWarnings
 from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.shared import SharedRecords
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.run import Run
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
@@ -471,6 +472,7 @@ class TestRuntimeContext:
         self.random: random.Random = random.Random(seed)
         self.log: RecordingLog = RecordingLog()
         self.mutations: MutationCheck | None = None
+        self.shared: SharedRecords | None = None
         self.repeated: RepeatedWarnings = RepeatedWarnings(self.log, self.clock)
         self.metrics: MetricGroup = MetricGroup(operator_name)
         self.run_mail: HarnessMailbox = HarnessMailbox()

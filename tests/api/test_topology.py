@@ -119,6 +119,21 @@ async def test_a_pipeline_is_attached_to_any_stream(env: Env) -> None:
     assert "doubled" in repr(doubled)
 
 
+def test_a_pipeline_gives_a_stream_of_the_environment_it_was_given(env: Env) -> None:
+    foreign = am.StreamExecutionEnvironment().from_collection([1])
+
+    @am.pipeline
+    def lost(numbers: am.DataStream[int]) -> am.DataStream[int]:
+        return foreign
+
+    given = env.from_collection([1])
+    for attach in (lambda: given.through(lost), lambda: lost(given)):
+        with pytest.raises(am.UsageError, match="belongs to another environ"):
+            attach()
+    with pytest.raises(am.UsageError, match=r"lost.*belongs to another"):
+        am.pipeline(lambda numbers: lost(numbers))(given)
+
+
 async def test_records_of_one_key_stay_in_order_across_a_shuffle() -> None:
     env = am.StreamExecutionEnvironment(parallelism=4).configure(
         buffer_timeout=am.millis(0)

@@ -526,6 +526,56 @@ async def _filter(told: Told) -> None:
     new_env().from_collection([1]).filter(keep)
 
 
+@line("a function changes one of the first records that another operator has, too")
+async def _shared(told: Told) -> None:
+    def spoil(row: dict[str, int]) -> dict[str, int]:
+        row["n"] += 1
+        return row
+
+    env = new_env()
+    rows = env.from_collection([{"n": 1}])
+    rows.map(spoil).sink_to(drop)
+    rows.sink_to(drop)
+    await told.run(env)
+
+
+@line("a sink adds files to a directory whose files have other columns, or other types")
+async def _other_columns(told: Told) -> None:
+    for rows in ([{"n": 1}], [{"n": "one", "m": 2}]):
+        env = new_env()
+        sink = am.ParquetSink(told.directory / "out", mode="append")
+        env.from_collection(rows).sink_to(sink)
+        await told.run(env)
+
+
+@line("a sink writes files where a source of its job reads")
+async def _own_input(told: Told) -> None:
+    (told.directory / "in.jsonl").write_text('{"n": 1}')
+    env = new_env()
+    rows = env.from_source(am.FileSource(told.directory, "jsonl"))
+    rows.sink_to(am.FileSink(told.directory / "out", "jsonl"))
+    await told.run(env)
+
+
+@line("a sink writes files where a source of its job looks for new ones")
+async def _own_results(told: Told) -> None:
+    env = new_env()
+    source = am.FileSource(told.directory, "jsonl", watch=am.seconds(1))
+    env.from_source(source).sink_to(am.FileSink(told.directory / "out", "jsonl"))
+    await env.execute()
+
+
+@line("a path ends like files of another format")
+async def _other_format(told: Told) -> None:
+    am.FileSink(told.directory / "orders.csv", "jsonl")
+
+
+@line("a pipeline returns a stream of another environment")
+async def _other_environment(told: Told) -> None:
+    other = new_env().from_collection([1])
+    new_env().from_collection([2]).through(lambda stream: other)
+
+
 @line("an object changes after it was emitted, with `check_mutations=True`")
 async def _changed(told: Told) -> None:
     def rows() -> Iterator[dict[str, int]]:

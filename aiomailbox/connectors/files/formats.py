@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import fnmatch
 import os
 import stat
 import typing
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
 from functools import partial
+from pathlib import Path
 from types import NoneType
 from typing import (
     Any,
@@ -68,6 +70,31 @@ def find_files(
             _check_there(path, empty_ok=empty_ok)
         found |= dict.fromkeys(sorted(names))
     return list(found)
+
+
+def is_among(path: str, file: Path) -> bool:
+    """Say whether `find_files` would find a file by a path of this machine.
+
+    Example:
+        >>> is_among("in", Path("in/out/part-0.csv"))
+        True
+        >>> is_among("in/*.csv", Path("in/out/part-0.csv"))
+        False
+    """
+    wanted, given = Path(path).absolute().parts, file.absolute().parts
+    if not _is_pattern(path):
+        below = given[len(wanted) :]
+        return given[: len(wanted)] == wanted and not any(
+            part[0] in "._" for part in below
+        )
+    if "**" in wanted:
+        return fnmatch.fnmatchcase(
+            "/".join(given), "/".join(wanted).replace("**/", "*")
+        )
+    return len(wanted) == len(given) and all(
+        fnmatch.fnmatchcase(part, pattern)
+        for part, pattern in zip(given, wanted, strict=True)
+    )
 
 
 def open_file(name: str) -> BinaryIO:

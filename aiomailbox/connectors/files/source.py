@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Literal, overload
 
 from aiomailbox.availability import Availability
@@ -20,6 +21,8 @@ from aiomailbox.connectors.files.formats import (
     JsonLinesFormat,
     TextFormat,
     find_files,
+    is_among,
+    is_url,
 )
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.durations import duration_s
@@ -48,7 +51,7 @@ from aiomailbox.operators.sources.source import (
     ReaderContext,
     ReaderOutput,
 )
-from aiomailbox.policies.arguments import check_count, refuse_home
+from aiomailbox.policies.arguments import check_count, check_suffix, refuse_home
 from aiomailbox.state.serializers import kept_in_state
 from aiomailbox.threads import begin_in_thread
 from aiomailbox.typevars import OutT
@@ -604,6 +607,10 @@ class FileSource(Generic[OutT]):
         types = self.record_types
         return RecordFields.of_type(types[0]) if types else None
 
+    def may_read(self, file: Path) -> bool:
+        """Say whether a file would be among those that are read, if it were there."""
+        return any(is_among(path, file) for path in self._paths if not is_url(path))
+
     def create_enumerator(
         self, context: EnumeratorContext[FileSplit], state: list[Any] | None = None
     ) -> FileEnumerator:
@@ -667,6 +674,8 @@ def _format(chosen: Any, paths: tuple[str, ...]) -> Format:
                 f"{chosen!r} is unknown",
                 'Use "jsonl", "csv", "text" or "parquet".',
             )
+        for path in paths if chosen != "text" else ():
+            check_suffix(path, chosen)
         known: Format = chosen
         return known
     # The ending below `.gz`: compression says nothing about the format.

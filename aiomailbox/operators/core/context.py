@@ -19,6 +19,7 @@ from aiomailbox.keygroups.assignment import KeyGroupRange
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.shared import SharedRecords
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import Run
@@ -282,6 +283,8 @@ class RuntimeContext(Protocol):
         operator_state: State of the operator that belongs to no key.
         mutations: Watches over the operator's records, or None; see
             ``JobConfig.check_mutations``.
+        shared: Watches over the first records that several operators have; None if
+            none do, or if all are watched over.
     """
 
     job_name: str
@@ -313,6 +316,7 @@ class RuntimeContext(Protocol):
     keyed_state: KeyedStateStore
     operator_state: OperatorStateStore
     mutations: MutationCheck | None
+    shared: SharedRecords | None
 
     def commit_later(self, committables: list[Any]) -> None:
         """Hand over what a sink's writer prepared, for the job to commit."""

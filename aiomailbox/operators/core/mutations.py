@@ -20,6 +20,8 @@ from aiomailbox.records.record_classes import fields_of_class
 # Of those that an operator got or emitted before, so many are looked at again.
 _KEPT: Final = 256
 _DEPTH_MAX: Final = 50
+# Of a record that is looked at without being asked for.
+_PARTS_MAX: Final = 64
 # They are their own structure, and equal only to their like.
 _ATOMS: Final = frozenset({str, bytes, type(None)})
 _NUMBERS: Final = frozenset({int, bool, complex})
@@ -120,6 +122,42 @@ def _leaf(value: Any) -> Any:
         return value
     # What can't be looked into is itself as long as it is the same object.
     return id(value)
+
+
+def is_watchable(value: Any) -> bool:
+    """Say whether a record can change, and costs little to look through.
+
+    Objects that keep something to themselves, and arrays, are not looked into.
+
+    Example:
+        >>> is_watchable({"n": 1}), is_watchable(("a", 1)), is_watchable([0] * 1000)
+        (True, False, False)
+    """
+    waiting, left, can_change = [value], _PARTS_MAX, False
+    while waiting:
+        part = waiting.pop()
+        if type(part) in _ATOMS or type(part) in _NUMBERS:
+            continue
+        parts = _parts(part)
+        if isinstance(part, set | bytearray):
+            can_change, parts = True, ()
+            left -= len(part)
+        elif hasattr(part, "dtype"):
+            return False
+        if parts is None:
+            continue
+        left -= len(parts)
+        if left < 0:
+            return False
+        can_change = can_change or not isinstance(part, tuple)
+        if not isinstance(parts, dict):
+            waiting += parts
+            continue
+        # What is kept for later use, such as a hash, is no change of the record.
+        if not isinstance(part, dict) and any(name[0] == "_" for name in parts):
+            return False
+        waiting += parts.values()
+    return can_change
 
 
 def difference(before: Any, after: Any) -> str:

@@ -20,6 +20,7 @@ from aiomailbox.operators.core.failures import (
     report_all,
 )
 from aiomailbox.operators.core.operator import Output, Pending, then
+from aiomailbox.operators.core.shared import Worker
 from aiomailbox.operators.core.user_code import (
     TAKEN_APART,
     UNDECIDED,
@@ -459,6 +460,14 @@ class FusedLoop:
         self._checked = True
         factory = compile_loop(LoopShape(self._kinds, timed, checked))
         functions = [stage.function for stage in self.stages]
+        shared = self.stages[0].context.shared
+        if shared is not None and not shared.is_over and len(functions) > 1:
+            # Each by itself, as only so it is known which of them changes a record.
+            functions = [
+                shared.watched_function(stage.function, _worker(stage))
+                for stage in self.stages
+            ]
+            shared.at_end(self._forget)
         loop = factory(
             self._failed,
             self._wrong,
@@ -474,6 +483,9 @@ class FusedLoop:
         else:
             self._plain_loop = loop
         return loop
+
+    def _forget(self) -> None:
+        self._plain_loop = self._timed_loop = None
 
     def _emit(self, values: list[Any], timestamps: list[int] | None) -> Pending:
         pending: Pending = None
@@ -581,3 +593,8 @@ class FusedLoop:
     def _maker_of(self, stage: int) -> int:
         made = [k for k in range(stage) if self._kinds[k] is not StageKind.FILTER]
         return made[-1] if made else -1
+
+
+def _worker(stage: FusedStage) -> Worker:
+    context = stage.context
+    return Worker(context.operator_name, context.uid, describe(stage.function))
