@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from difflib import get_close_matches
@@ -16,23 +16,18 @@ import msgspec
 
 from aiomailbox.connectors.sql.contract import (
     LEASE_S,
-    LEASES,
-    LEDGER,
     STAGING_COLUMNS,
+    Dialect,
     RowsRefused,
+    SqlDatabase,
     StagedBatch,
     StagingLease,
+    Statement,
+    Steps,
     TableTarget,
-    WaitLog,
-    check_columns,
-    gone,
-    lease_lost,
-    lost,
     on_conflict,
     quoted,
-    refused_at_commit,
-    staging_mismatch,
-    taken,
+    sql,
 )
 from aiomailbox.errors import SinkError
 from aiomailbox.threads import ThreadTurns
@@ -50,33 +45,34 @@ _INTEGERS: Final = range(-(2**63), 2**63)
 _PLAIN: Final = (int, float, str, bytes, bytearray, memoryview, type(None))
 
 
-class SqliteDatabase:
-    """A connection to a SQLite file; see `Database`.
+class SqliteDatabase(SqlDatabase):
+    """A connection to a SQLite file.
 
     Values that SQLite has no type for become text: times in ISO 8601 (those with a zone
     in UTC), decimals, UUIDs; lists and dicts as JSON. Enums become their values.
 
     Rows that cannot be stored are found before they are written, but for those of a
     table that is ``STRICT`` or has a ``CHECK``: SQLite is asked about each of its runs.
-
-    Args:
-        path: The file.
-        target: The table.
-        lease: What an execution has that writes there.
     """
 
+    dialect = Dialect(
+        mark="?",
+        moment="real",
+        now=_NOW,
+        until=f"{_NOW} + {LEASE_S}",
+        left_s=f"until - {_NOW}",
+        by_bytes="",
+        # One connection writes at a time.
+        to_change="",
+        to_keep="",
+        no_index=sqlite3.OperationalError,
+        refusals=(sqlite3.IntegrityError, sqlite3.DataError),
+    )
+
     def __init__(self, path: str, target: TableTarget, lease: StagingLease) -> None:
-        self._path = path
-        self._target = target
-        self._lease = lease
         schema, _, table = target.table.rpartition(".")
-        self._schema = schema or "main"
-        self._name = table
-        self._table = f"{quoted(self._schema)}.{quoted(table)}"
-        self._staging_name = f"aiomailbox_staged_{table}"
-        self._staging = f"{quoted(self._schema)}.{quoted(self._staging_name)}"
-        self._ledger = f"{quoted(self._schema)}.{quoted(LEDGER)}"
-        self._leases = f"{quoted(self._schema)}.{quoted(LEASES)}"
+        super().__init__(target, lease, schema or "main", f"aiomailbox_staged_{table}")
+        self._path = path
         self._connection: sqlite3.Connection | None = None
         # What is to be staged, up to `_BUFFERED_MAX` rows and a run, in their order.
         self._buffer: list[tuple[Any, ...]] = []
@@ -85,23 +81,6 @@ class SqliteDatabase:
         self._is_strict = False
         self._has_checks = False
         self._turns = ThreadTurns()
-        self._waits = WaitLog(target, lease.sink)
-
-    async def begin(self) -> str:
-        """Check the target, make the tables beside it, and take the lease."""
-        return await self._run(self._begin)
-
-    async def renew(self) -> None:
-        """Say that the execution lives."""
-        await self._run(self._renew)
-
-    async def release(self) -> None:
-        """Give the lease back, if it is still this execution's."""
-        await self._run(self._release)
-
-    async def column_names(self) -> tuple[str, ...]:
-        """Return the columns of the target that can be written."""
-        return await self._run(self._column_names)
 
     async def stage(
         self,
@@ -111,11 +90,6 @@ class SqliteDatabase:
         columns: Sequence[str],
         rows: Sequence[tuple[Any, ...]],
     ) -> None:
-        """Write rows of a batch, and replace those from the first one on.
-
-        Raises:
-            RowsRefused: If a row does not fit; none is written then.
-        """
         if self._required is None:
             # Before anything is buffered: a row that is refused later has others around
             # it.
@@ -135,36 +109,9 @@ class SqliteDatabase:
         """Write what is buffered; each transaction is durable."""
         if self._buffer:
             await self._write_buffer()
-        await self._run(self._check_batch, writer, batch, rows)
-
-    async def commit(
-        self, job: str, sink: str, checkpoint_id: int, batches: Sequence[StagedBatch]
-    ) -> None:
-        """Move batches into the target, all or none; those that were moved are passed.
-
-        Raises:
-            SinkError: If rows are lost, or the target refuses them.
-        """
-        await self._run(self._commit, job, sink, checkpoint_id, batches)
-
-    async def sweep(self, token: str) -> None:
-        """Remove what writers whose names begin with a token have staged."""
-        await self._run(self._sweep, self._staging, "aiomailbox_writer", token)
-
-    async def writers(self, token: str) -> list[str]:
-        """Return the names of writers that begin with a token and have staged rows."""
-        return await self._run(self._writers, token)
-
-    async def drop(self, writers: Collection[str]) -> None:
-        """Remove what some writers have staged."""
-        await self._run(self._drop, sorted(writers))
-
-    async def forget(self, token: str) -> None:
-        """Remove what the ledger says of writers whose names begin with a token."""
-        await self._run(self._sweep, self._ledger, "writer", token)
+        await super().make_durable(writer, batch, rows)
 
     async def close(self) -> None:
-        """Close the connection, if there is one."""
         if self._connection is not None:
             await self._turns.run(self._close)
 
@@ -176,6 +123,9 @@ class SqliteDatabase:
             self._buffer.clear()
             raise
         self._buffer.clear()
+
+    async def _transact(self, steps: Steps[T], *, is_durable: bool = False) -> T:
+        return await self._run(_done, steps)
 
     async def _run(self, work: Callable[..., T], *args: Any) -> T:
         return await self._turns.run(self._in_transaction, work, args)
@@ -232,60 +182,18 @@ class SqliteDatabase:
         )
         connection.execute(statement)
 
-    def _begin(self, connection: sqlite3.Connection) -> str:
-        existing = self._column_names(connection)
-        if not existing:
-            raise SinkError(f"there is no {self._target}{self._others(connection)}")
-        check_columns(self._target, existing)
-        self._check_writable(connection)
-        self._check_upsert(connection)
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {self._ledger} (writer TEXT PRIMARY KEY, "
-            "job TEXT NOT NULL, sink TEXT NOT NULL, checkpoint INTEGER NOT NULL, "
-            "subtask INTEGER NOT NULL, batch INTEGER NOT NULL)"
-        )
-        columns = [
-            (name, kind)
-            for _, name, kind, _, _, _, hidden in self._table_info(
-                connection, self._name
-            )
-            if not hidden
-        ]
-        found = [
-            (row[1], row[2])
-            for row in self._table_info(connection, self._staging_name)
-            if row[1] not in STAGING_COLUMNS
-        ]
-        if found and found != columns:
-            used = connection.execute(f"SELECT 1 FROM {self._staging}").fetchone()
-            if used is not None:
-                raise staging_mismatch(self._target, self._staging_name)
-            connection.execute(f"DROP TABLE {self._staging}")
-            found = []
-        if not found:
-            self._create_staging(connection, columns)
-        connection.execute(
-            f"CREATE TABLE IF NOT EXISTS {self._leases} (token TEXT, target TEXT, "
-            "lineage TEXT NOT NULL, execution TEXT NOT NULL, owner TEXT NOT NULL, "
-            "until REAL NOT NULL, PRIMARY KEY (token, target))"
-        )
-        former = self._take_lease(connection)
-        # What executions that nothing goes on from have staged and left.
-        dead = connection.execute(
-            f"DELETE FROM {self._leases} WHERE target = ? AND lineage = '' "
-            f"AND until < {_NOW} RETURNING token",
-            (self._name,),
-        ).fetchall()
-        for (token,) in dead:
-            self._delete(connection, self._staging, "aiomailbox_writer", token)
-        return former
+    def _columns(self) -> Steps[Sequence[Any]]:
+        found = yield sql(self._info(self._name))
+        return [(name, kind) for _, name, kind, *_, hidden in found if not hidden]
 
-    def _others(self, connection: sqlite3.Connection) -> str:
-        """Return what there is in place of the target, and what to do."""
-        found = connection.execute(
+    def _info(self, table: str) -> str:
+        return f"PRAGMA {quoted(self._schema)}.table_xinfo({quoted(table)})"
+
+    def _others(self) -> Steps[str]:
+        found = yield sql(
             f"SELECT name FROM {quoted(self._schema)}.sqlite_master WHERE type = 'table' "
             "AND name NOT LIKE 'aiomailbox_%' AND name NOT LIKE 'sqlite_%' ORDER BY name"
-        ).fetchall()
+        )
         names = [name for (name,) in found]
         close = get_close_matches(self._name, names, n=1)
         if close:
@@ -293,62 +201,24 @@ class SqliteDatabase:
         tables = f"it has {', '.join(names)}" if names else "the file has no tables"
         return f": create it first; {tables}."
 
-    def _take_lease(self, connection: sqlite3.Connection) -> str:
-        """Make the lease this execution's; return whose it was, if another job's.
+    def _check_upsert(self) -> Steps[None]:
+        try:
+            yield sql(f"EXPLAIN INSERT INTO {self._table} DEFAULT VALUES")
+        except sqlite3.OperationalError as error:
+            raise SinkError(
+                f"{self._target} cannot be written: {error}. Name the table behind it."
+            ) from error
+        yield from super()._check_upsert()
 
-        Raises:
-            StorageClaimedError: If another job has it, and may still run.
-        """
-        lease, former = self._lease, ""
-        held = connection.execute(
-            f"SELECT lineage, execution, owner, until - {_NOW} FROM {self._leases} "
-            "WHERE token = ? AND target = ?",
-            (lease.token, self._name),
-        ).fetchone()
-        if held is not None and not lease.follows(*held[:2]):
-            owner, left_s = held[2:]
-            if left_s > 0:
-                raise taken(lease, self._target, owner, left_s)
-            former = owner
-        connection.execute(
-            f"INSERT OR REPLACE INTO {self._leases} "
-            f"VALUES (?, ?, ?, ?, ?, {_NOW} + {LEASE_S})",
-            (lease.token, self._name, lease.lineage, lease.execution, lease.owner),
-        )
-        return former
-
-    def _check_lease(self, connection: sqlite3.Connection) -> None:
-        """Refuse to write for an execution that another one has followed.
-
-        Raises:
-            StorageClaimedError: If that is so.
-        """
-        held = connection.execute(
-            f"SELECT execution, owner FROM {self._leases} "
-            "WHERE token = ? AND target = ?",
-            (self._lease.token, self._name),
-        ).fetchone()
-        if held is None or held[0] != self._lease.execution:
-            raise lease_lost(self._lease, self._target, held and held[1])
-
-    def _renew(self, connection: sqlite3.Connection) -> None:
-        self._check_lease(connection)
-        connection.execute(
-            f"UPDATE {self._leases} SET until = {_NOW} + {LEASE_S} "
-            "WHERE token = ? AND target = ?",
-            (self._lease.token, self._name),
-        )
-
-    def _release(self, connection: sqlite3.Connection) -> None:
-        connection.execute(
-            f"DELETE FROM {self._leases} "
-            "WHERE token = ? AND target = ? AND execution = ?",
-            (self._lease.token, self._name, self._lease.execution),
-        )
-
-    def _create_staging(
-        self, connection: sqlite3.Connection, columns: list[tuple[str, str]]
-    ) -> None:
+    def _make_staging(self, columns: Sequence[Any]) -> Steps[None]:
+        there = yield sql(self._info(self._staging_name))
+        found = [
+            (name, kind) for _, name, kind, *_ in there if name not in STAGING_COLUMNS
+        ]
+        if found == columns:
+            return
+        if found:
+            yield from self._drop_staging()
         parts = [
             "aiomailbox_writer TEXT NOT NULL",
             "aiomailbox_batch INTEGER NOT NULL",
@@ -356,71 +226,34 @@ class SqliteDatabase:
             *(f"{quoted(name)} {kind}" for name, kind in columns),
             "PRIMARY KEY (aiomailbox_writer, aiomailbox_batch, aiomailbox_row)",
         ]
-        connection.execute(
-            f"CREATE TABLE {self._staging} ({', '.join(parts)})"
-            f"{' STRICT' if self._strict(connection) else ''}"
+        is_strict = yield self._strictness
+        ending = " STRICT" if is_strict == [(1,)] else ""
+        yield sql(f"CREATE TABLE {self._staging} ({', '.join(parts)}){ending}")
+
+    @property
+    def _strictness(self) -> Statement:
+        return sql(
+            "SELECT strict FROM pragma_table_list WHERE schema = ?1 AND name = ?2",
+            self._schema,
+            self._name,
         )
 
     def _look_at_columns(self, connection: sqlite3.Connection) -> None:
         """Learn which columns need a value, and whether types and checks are enforced."""
         self._required = frozenset(
             name
-            for _, name, _, not_null, default, key, _ in self._table_info(
-                connection, self._name
+            for _, name, _, not_null, default, key, _ in connection.execute(
+                self._info(self._name)
             )
             if not_null and default is None and not key
         )
-        self._is_strict = self._strict(connection)
+        self._is_strict = connection.execute(*self._strictness).fetchall() == [(1,)]
         (made,) = connection.execute(
             f"SELECT sql FROM {quoted(self._schema)}.sqlite_master "
             "WHERE type = 'table' AND name = ? COLLATE NOCASE",
             (self._name,),
         ).fetchone() or ("",)
         self._has_checks = re.search(r"\bcheck\b", made, re.IGNORECASE) is not None
-
-    def _strict(self, connection: sqlite3.Connection) -> bool:
-        found = connection.execute(
-            "SELECT strict FROM pragma_table_list WHERE schema = ? AND name = ?",
-            (self._schema, self._name),
-        ).fetchone()
-        return found is not None and bool(found[0])
-
-    def _check_writable(self, connection: sqlite3.Connection) -> None:
-        try:
-            connection.execute(f"EXPLAIN INSERT INTO {self._table} DEFAULT VALUES")
-        except sqlite3.OperationalError as error:
-            raise SinkError(
-                f"{self._target} cannot be written: {error}. Name the table behind it."
-            ) from error
-
-    def _check_upsert(self, connection: sqlite3.Connection) -> None:
-        if not self._target.upsert_by:
-            return
-        keys = ", ".join(map(quoted, self._target.upsert_by))
-        values = ", ".join("NULL" for _ in self._target.upsert_by)
-        try:
-            connection.execute(
-                f"EXPLAIN INSERT INTO {self._table} ({keys}) VALUES ({values}) "
-                f"ON CONFLICT ({keys}) DO NOTHING"
-            )
-        except sqlite3.OperationalError as error:
-            raise SinkError(
-                f"{self._target} has no unique index of just the columns "
-                f"{list(self._target.upsert_by)}: {error}. Create one, or leave out "
-                "upsert_by."
-            ) from error
-
-    def _column_names(self, connection: sqlite3.Connection) -> tuple[str, ...]:
-        return tuple(
-            row[1] for row in self._table_info(connection, self._name) if not row[6]
-        )
-
-    def _table_info(
-        self, connection: sqlite3.Connection, table: str
-    ) -> list[tuple[Any, ...]]:
-        return connection.execute(
-            f"PRAGMA {quoted(self._schema)}.table_xinfo({quoted(table)})"
-        ).fetchall()
 
     def _adapted(
         self,
@@ -455,7 +288,7 @@ class SqliteDatabase:
 
     def _stage(self, connection: sqlite3.Connection) -> None:
         """Write what is buffered, in place of what a lost answer has left."""
-        self._check_lease(connection)
+        _done(connection, self._check_lease())
         writer, batch, first_row = self._buffer[0][:3]
         connection.execute(
             f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ? AND "
@@ -487,96 +320,34 @@ class SqliteDatabase:
         connection.execute("ROLLBACK TO aiomailbox_try")
         connection.execute("RELEASE aiomailbox_try")
 
-    def _commit(
-        self,
-        connection: sqlite3.Connection,
-        job: str,
-        sink: str,
-        checkpoint_id: int,
-        batches: Sequence[StagedBatch],
-    ) -> None:
-        # Nobody follows this execution meanwhile: one connection writes at a time.
-        self._check_lease(connection)
-        for batch in batches:
-            advanced = connection.execute(
-                f"INSERT INTO {self._ledger} (writer, job, sink, checkpoint, subtask, "
-                "batch) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (writer) DO UPDATE SET "
-                "checkpoint = excluded.checkpoint, batch = excluded.batch "
-                "WHERE batch < excluded.batch",
-                (batch.writer, job, sink, checkpoint_id, batch.subtask, batch.batch),
-            )
-            # Otherwise it has been moved by a commit whose answer was lost.
-            if advanced.rowcount:
-                self._move(connection, batch)
-
-    def _check_batch(
-        self, connection: sqlite3.Connection, writer: str, batch: int, rows: int
-    ) -> None:
-        self._check_lease(connection)
-        found = self._count(connection, writer, batch)
-        if found != rows:
-            raise gone(self._target, batch, rows, found)
-
-    def _count(self, connection: sqlite3.Connection, writer: str, batch: int) -> int:
-        (found,) = connection.execute(
-            f"SELECT count(*) FROM {self._staging} "
-            "WHERE aiomailbox_writer = ? AND aiomailbox_batch = ?",
-            (writer, batch),
-        ).fetchone()
-        return int(found)
-
-    def _move(self, connection: sqlite3.Connection, batch: StagedBatch) -> None:
-        where = "aiomailbox_writer = ? AND aiomailbox_batch = ?"
-        which = (batch.writer, batch.batch)
-        found = self._count(connection, *which)
-        if found != batch.rows:
-            raise lost(self._target, batch, found)
-        names = ", ".join(map(quoted, batch.columns))
-        try:
-            connection.execute(
-                f"INSERT INTO {self._table} ({names}) SELECT {names} FROM "
-                f"{self._staging} WHERE {where} ORDER BY aiomailbox_row"
-                f"{on_conflict(batch.columns, self._target.upsert_by)}",
-                which,
-            )
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
-            raise refused_at_commit(self._target, error) from error
-        connection.execute(f"DELETE FROM {self._staging} WHERE {where}", which)
-
-    def _sweep(
-        self, connection: sqlite3.Connection, table: str, column: str, token: str
-    ) -> None:
-        self._check_lease(connection)
-        self._delete(connection, table, column, token)
-
-    def _delete(
-        self, connection: sqlite3.Connection, table: str, column: str, token: str
-    ) -> None:
-        # A slash ends the token, and 0 is the character behind it.
-        connection.execute(
-            f"DELETE FROM {table} WHERE {column} >= ? AND {column} < ?",
-            (f"{token}/", f"{token}0"),
+    def _moving(self, names: str, which: str, batch: StagedBatch) -> Iterator[str]:
+        yield (
+            f"INSERT INTO {self._table} ({names}) SELECT {names} FROM {self._staging} "
+            f"WHERE {which} ORDER BY aiomailbox_row"
+            f"{on_conflict(batch.columns, self._target.upsert_by)}"
         )
-
-    def _writers(self, connection: sqlite3.Connection, token: str) -> list[str]:
-        found = connection.execute(
-            f"SELECT DISTINCT aiomailbox_writer FROM {self._staging} "
-            "WHERE aiomailbox_writer >= ? AND aiomailbox_writer < ?",
-            (f"{token}/", f"{token}0"),
-        )
-        return [row[0] for row in found]
-
-    def _drop(self, connection: sqlite3.Connection, writers: list[str]) -> None:
-        self._check_lease(connection)
-        connection.executemany(
-            f"DELETE FROM {self._staging} WHERE aiomailbox_writer = ?",
-            [(one,) for one in writers],
-        )
+        yield f"DELETE FROM {self._staging} WHERE {which}"
 
     def _close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+
+def _done(connection: sqlite3.Connection, steps: Steps[T]) -> T:
+    """Do steps, and return what they come to."""
+    try:
+        statement = next(steps)
+        while True:
+            try:
+                rows = connection.execute(*statement).fetchall()
+            except sqlite3.Error as error:
+                statement = steps.throw(error)
+            else:
+                statement = steps.send(rows)
+    except StopIteration as end:
+        found: T = end.value
+        return found
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:

@@ -25,14 +25,14 @@ RUN = 40
 # Which statement of a kind it is that meets the crash of the server: the second one of
 # what is done twice in a checkpoint.
 MOMENTS = {
-    "before rows are staged": ("fetchrow", "SELECT execution", 2, False),
+    "before rows are staged": ("fetch", "SELECT execution", 2, False),
     "before rows are copied": ("copy_records_to_table", "", 2, False),
     "after rows were copied": ("copy_records_to_table", "", 2, True),
-    "before rows are counted": ("fetchval", "SELECT count(*)", 1, False),
-    "before a checkpoint is durable": ("execute", "SELECT pg_logical_emit", 1, False),
+    "before rows are counted": ("fetch", "SELECT count(*)", 1, False),
+    "before a checkpoint is durable": ("fetch", "SELECT pg_logical_emit", 1, False),
     "after a checkpoint was durable": ("execute", "COMMIT", 4, True),
-    "before rows are moved": ("fetchval", "INSERT INTO", 1, False),
-    "after rows were moved": ("execute", "WITH moved", 1, True),
+    "before rows are moved": ("fetch", "INSERT INTO", 1, False),
+    "after rows were moved": ("fetch", "WITH moved", 1, True),
 }
 
 
