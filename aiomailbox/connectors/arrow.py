@@ -16,7 +16,7 @@ from aiomailbox.columnar.encode import canonical_in_micros
 from aiomailbox.columnar.forms import DictForm, RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import promoted, unified_schema, without_views
-from aiomailbox.connectors.collection import RangeSplit, SplitReader, end_of
+from aiomailbox.connectors.collection import RangeSplit, end_of
 from aiomailbox.errors import RecordTypeError, WrongTypeError
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sources.source import (
@@ -25,6 +25,7 @@ from aiomailbox.operators.sources.source import (
     InputStatus,
     ReaderContext,
     ReaderOutput,
+    SplitReader,
     StaticEnumerator,
 )
 
@@ -120,11 +121,11 @@ class ArrowSource:
         return f"<ArrowSource of {self._row_count} rows: {names}>"
 
 
-class _ArrowReader(SplitReader):
+class _ArrowReader(SplitReader[RangeSplit]):
     """Reads ranges of rows; a run never reaches from one batch into the next."""
 
     def __init__(self, batches: list[pa.RecordBatch], form: RecordForm) -> None:
-        super().__init__()
+        super().__init__(available=True)
         self._batches = batches
         self._ends = list(accumulate(batch.num_rows for batch in batches))
         self._form = form
@@ -134,7 +135,7 @@ class _ArrowReader(SplitReader):
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit the next rows of the first split."""
         if not self._splits:
-            return self._without_split()
+            return self._nothing()
         split = self._splits[0]
         end = end_of(split)
         start = split.position

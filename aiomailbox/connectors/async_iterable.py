@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 from aiomailbox.availability import Availability
@@ -24,6 +24,7 @@ from aiomailbox.operators.sources.source import (
     InputStatus,
     ReaderContext,
     ReaderOutput,
+    SplitReader,
     StaticEnumerator,
 )
 from aiomailbox.policies.arguments import check_count
@@ -161,7 +162,7 @@ class AsyncIterableSource:
         return iterator
 
 
-class _AsyncReader:
+class _AsyncReader(SplitReader[AsyncSplit]):
     """Takes what the helper task has collected."""
 
     def __init__(
@@ -172,7 +173,7 @@ class _AsyncReader:
         buffered_max: int,
         rest: Callable[[], Iterable[Any]],
     ) -> None:
-        self.availability: Availability = Availability()
+        super().__init__()
         self._context = context
         self._open_at = open_at
         self._offset = offset
@@ -181,10 +182,8 @@ class _AsyncReader:
         self._room = Availability(available=True)
         # Filled by the helper task and emptied by polls, both on the loop: no lock.
         self._values: deque[Any] = deque()
-        self._split: AsyncSplit | None = None
         # The element that was emitted last, if offsets are asked for.
         self._last: list[Any] = []
-        self._no_more_splits = False
         self._is_started = False
         self._task: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
@@ -199,20 +198,14 @@ class _AsyncReader:
 
     def add_splits(self, splits: list[AsyncSplit]) -> None:
         """Take the split over, at its offset."""
-        for split in splits:
-            self._split = split
+        super().add_splits(splits)
         self._start_task()
-
-    def notify_no_more_splits(self) -> None:
-        """Be notified that a reader without the split has nothing to do."""
-        self._no_more_splits = True
-        self.availability.set_available()
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit what has come, at most one run."""
-        values, split = self._values, self._split
-        if split is None:
-            if self._no_more_splits or self._ended:
+        values = self._values
+        if not self._splits:
+            if self._ended:
                 return InputStatus.END_OF_INPUT
         elif values:
             count = min(len(values), output.records_max)
@@ -223,32 +216,24 @@ class _AsyncReader:
                     self._offset(run[0])
                 self._last = run[-1:]
             self._room.set_available()
-            output.for_split(split.split_id).emit_run(ListRun(run))
+            output.for_split(self._splits[0].split_id).emit_run(ListRun(run))
             return InputStatus.MORE_AVAILABLE
         elif self._error is not None:
             raise self._error
-        elif self._ended and self._is_ending:
-            # Stopped, not read to its end: a restored reader resumes here.
-            return InputStatus.END_OF_INPUT
         elif self._ended:
-            # One that was stopped resumes from the savepoint that follows.
+            # Stopped, and not read to its end: a restored reader resumes here.
             if not self._is_ending:
-                output.release_split(split.split_id)
-                self._split = None
+                self._finish_split(output)
                 self._no_more_splits = True
             return InputStatus.END_OF_INPUT
-        self.availability.reset()
-        return InputStatus.NOTHING_AVAILABLE
+        return self._nothing()
 
     def snapshot(self) -> list[AsyncSplit]:
         """Return the split, after the last element that was emitted."""
-        split = self._split
-        if split is None:
-            return []
-        offset = split.offset
-        if self._offset is not None and self._last:
-            offset = self._offset(self._last[0])
-        return [AsyncSplit(split.split_id, offset)]
+        if self._offset is None or not self._last:
+            return super().snapshot()
+        offset = self._offset(self._last[0])
+        return [replace(split, offset=offset) for split in self._splits]
 
     def stop(self) -> None:
         """Await no more elements; those that have come are still emitted, then it ends."""
@@ -292,7 +277,7 @@ class _AsyncReader:
     def _start_task(self) -> None:
         if self._is_ending or self._task is not None:
             return
-        if self._is_started and self._split is not None:
+        if self._is_started and self._splits:
             self._task = self._context.spawn(self._collect(), name="async iterable")
             self._task.add_done_callback(self._on_collected)
 
@@ -305,9 +290,7 @@ class _AsyncReader:
 
     async def _collect(self) -> None:
         try:
-            split = self._split
-            assert split is not None, "there is a split to be read"
-            iterator = self._open_at(split)
+            iterator = self._open_at(self._splits[0])
             try:
                 # A generator that is not closed here is closed by the loop's hook, at
                 # any time later.

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, ClassVar
 
-from aiomailbox.availability import Availability
 from aiomailbox.errors import (
     InvalidArgumentError,
     StateError,
@@ -24,6 +23,7 @@ from aiomailbox.operators.sources.source import (
     ReaderContext,
     ReaderOutput,
     SourceReader,
+    SplitReader,
     StaticEnumerator,
 )
 from aiomailbox.records.run import ListRun
@@ -319,59 +319,18 @@ def all_in_one_split(
     return StaticEnumerator(context, splits)
 
 
-class SplitReader:
-    """The base of readers of splits in this process: always ready."""
-
-    def __init__(self) -> None:
-        self.availability: Availability = Availability(available=True)
-        self._splits: list[RangeSplit] = []
-        self._no_more_splits = False
-
-    def start(self) -> None:
-        """Nothing to begin."""
-
-    def add_splits(self, splits: list[RangeSplit]) -> None:
-        """Take over splits, at their positions."""
-        self._splits += splits
-        self.availability.set_available()
-
-    def notify_no_more_splits(self) -> None:
-        """Be notified that no further split comes."""
-        self._no_more_splits = True
-        self.availability.set_available()
-
-    def snapshot(self) -> list[RangeSplit]:
-        """Return every unfinished split at its position."""
-        return list(self._splits)
-
-    def close(self) -> Pending:
-        """Forget the splits."""
-        self._splits.clear()
-        return None
-
-    def _without_split(self) -> InputStatus:
-        if self._no_more_splits:
-            return InputStatus.END_OF_INPUT
-        self.availability.reset()
-        return InputStatus.NOTHING_AVAILABLE
-
-    def _finish_split(self, output: ReaderOutput) -> InputStatus:
-        output.release_split(self._splits.pop(0).split_id)
-        return InputStatus.MORE_AVAILABLE
-
-
-class _RangeReader(SplitReader):
+class _RangeReader(SplitReader[RangeSplit]):
     """Reads ranges of a sequence, one split after the other."""
 
     def __init__(self, values: Sequence[Any], timestamps: list[int] | None) -> None:
-        super().__init__()
+        super().__init__(available=True)
         self._values = values
         self._timestamps = timestamps
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit the next run of the first split."""
         if not self._splits:
-            return self._without_split()
+            return self._nothing()
         split = self._splits[0]
         end = end_of(split)
         start, stop = split.position, min(end, split.position + output.records_max)
@@ -389,11 +348,11 @@ class _RangeReader(SplitReader):
         return self._finish_split(output)
 
 
-class _IteratorReader(SplitReader):
+class _IteratorReader(SplitReader[RangeSplit]):
     """Reads an iterator, as many elements a poll as the task wants."""
 
     def __init__(self, open_at: Callable[[int], Iterator[Any]]) -> None:
-        super().__init__()
+        super().__init__(available=True)
         self._open_at = open_at
         self._values: Iterator[Any] | None = None
         self._position = 0
@@ -401,7 +360,7 @@ class _IteratorReader(SplitReader):
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit the iterator's next elements."""
         if not self._splits:
-            return self._without_split()
+            return self._nothing()
         split = self._splits[0]
         if self._values is None:
             self._position = split.position

@@ -29,6 +29,7 @@ from aiomailbox.operators.sources.source import (
     InputStatus,
     ReaderContext,
     ReaderOutput,
+    SplitReader,
     StaticEnumerator,
 )
 from aiomailbox.policies.arguments import check_count
@@ -344,15 +345,14 @@ class Inbox(Generic[InT]):
         self._readers -= 1
 
 
-class _InboxReader:
+class _InboxReader(SplitReader[AsyncSplit]):
     """Takes what waits in an inbox, a run at a time."""
 
     def __init__(self, context: ReaderContext, inbox: Inbox[Any]) -> None:
-        self.availability: Availability = inbox._has_some
+        super().__init__()
+        self.availability = inbox._has_some
         self._context = context
         self._inbox = inbox
-        self._split: AsyncSplit | None = None
-        self._no_more_splits = False
         self._is_reading = False
         # What had been put before a stop; None before.
         self._rest: deque[Any] | None = None
@@ -362,22 +362,11 @@ class _InboxReader:
         self._is_reading = True
         self._inbox._on_reader()
 
-    def add_splits(self, splits: list[AsyncSplit]) -> None:
-        """Take the split over."""
-        for split in splits:
-            self._split = split
-        self.availability.set_available()
-
-    def notify_no_more_splits(self) -> None:
-        """Be notified that a reader without the split has nothing to do."""
-        self._no_more_splits = True
-        self.availability.set_available()
-
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit what waits, at most one run."""
-        inbox, split, rest = self._inbox, self._split, self._rest
-        if split is None:
-            if self._no_more_splits or rest is not None:
+        inbox, rest = self._inbox, self._rest
+        if not self._splits:
+            if rest is not None:
                 return InputStatus.END_OF_INPUT
         elif waiting := inbox._waiting if rest is None else rest:
             count = min(len(waiting), output.records_max, inbox._taken_max)
@@ -388,22 +377,15 @@ class _InboxReader:
             if check is not None:
                 check.repeated(run)
                 check.note(run)
-            output.for_split(split.split_id).emit_run(ListRun(run))
+            output.for_split(self._splits[0].split_id).emit_run(ListRun(run))
             return InputStatus.MORE_AVAILABLE
         elif rest is not None:
             # Stopped, not read to its end: a restored reader resumes here.
             return InputStatus.END_OF_INPUT
         elif inbox._is_closed:
-            output.release_split(split.split_id)
-            self._split = None
+            self._finish_split(output)
             self._no_more_splits = True
-            return InputStatus.END_OF_INPUT
-        self.availability.reset()
-        return InputStatus.NOTHING_AVAILABLE
-
-    def snapshot(self) -> list[AsyncSplit]:
-        """Return the split: where it goes on is not known."""
-        return [] if self._split is None else [self._split]
+        return self._nothing()
 
     def stop(self) -> None:
         """Read what was put until now, and then end."""

@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Literal, overload
 
-from aiomailbox.availability import Availability
 from aiomailbox.connectors.files.formats import (
     CsvFormat,
     FileChunk,
@@ -50,6 +49,7 @@ from aiomailbox.operators.sources.source import (
     InputStatus,
     ReaderContext,
     ReaderOutput,
+    SplitReader,
 )
 from aiomailbox.policies.arguments import check_count, check_suffix, refuse_home
 from aiomailbox.state.serializers import kept_in_state
@@ -291,7 +291,7 @@ class FileEnumerator:
 # Reads one file after the other, in a thread, a bounded way ahead of the task.
 
 
-class FileReader:
+class FileReader(SplitReader[FileSplit]):
     """Reads the files it was given in their order, and asks for the next one.
 
     Args:
@@ -301,13 +301,10 @@ class FileReader:
     """
 
     def __init__(self, context: ReaderContext, format: FileFormat, depth: int) -> None:  # noqa: A002 -- the argument's name in the API
-        self.availability: Availability = Availability()
+        super().__init__()
         self._context = context
         self._format = format
         self._depth = depth
-        # The first one is being read.
-        self._splits: list[FileSplit] = []
-        self._no_more_splits = False
         self._pump: Pump[FileChunk] | None = None
         self._chunk: FileChunk | None = None
         self._offset = 0
@@ -322,21 +319,9 @@ class FileReader:
         if not self._splits:
             self._context.request_split()
 
-    def add_splits(self, splits: list[FileSplit]) -> None:
-        """Take over files, at their positions."""
-        self._splits += splits
-        self.availability.set_available()
-
-    def notify_no_more_splits(self) -> None:
-        """Be notified that no further file comes."""
-        self._no_more_splits = True
-        self.availability.set_available()
-
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit at most one run."""
         if not self._splits:
-            if self._no_more_splits:
-                return InputStatus.END_OF_INPUT
             return self._nothing()
         pump = self._pump
         if pump is None:
@@ -348,12 +333,7 @@ class FileReader:
             return InputStatus.MORE_AVAILABLE
         if not pump.ended:
             return self._nothing()
-        self._end_file(output)
-        return InputStatus.MORE_AVAILABLE
-
-    def snapshot(self) -> list[FileSplit]:
-        """Return the files that are not read to their end, at their positions."""
-        return list(self._splits)
+        return self._end_file(output)
 
     def describe_split(self, split_id: str) -> str:
         """Return where the records of a split are."""
@@ -363,7 +343,7 @@ class FileReader:
         """Stop reading and wait for the thread."""
         pump, self._pump = self._pump, None
         self._chunk = None
-        self._splits = []
+        super().close()
         return None if pump is None else self._stop(pump)
 
     async def _stop(self, pump: Pump[FileChunk]) -> None:
@@ -418,16 +398,13 @@ class FileReader:
                 first="" if chunk.first is None else chunk.first.told,
             )
 
-    def _end_file(self, output: ReaderOutput) -> None:
-        output.release_split(self._splits.pop(0).split_id)
+    def _end_file(self, output: ReaderOutput) -> InputStatus:
+        status = self._finish_split(output)
         self._pump = None
         # A restored reader may have several left: it asks when it has read them.
         if not self._splits and not self._no_more_splits:
             self._context.request_split()
-
-    def _nothing(self) -> InputStatus:
-        self.availability.reset()
-        return InputStatus.NOTHING_AVAILABLE
+        return status
 
 
 def _explained(name: str, error: BaseException) -> Exception:

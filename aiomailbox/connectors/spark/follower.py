@@ -101,11 +101,7 @@ class _Log:
         self._folder = directory / "_aiomailbox"
 
     def header(self) -> dict[str, Any] | None:
-        """Return what log it is; None if there is none yet.
-
-        Raises:
-            ValueError: If the directory is there and has no log.
-        """
+        """Return what log it is; None if there is none yet."""
         try:
             found: dict[str, Any] = json.loads((self._folder / "log.json").read_bytes())
         except FileNotFoundError:
@@ -123,11 +119,7 @@ class _Log:
         return sorted(int(path.stem) for path in paths)
 
     def commits(self, after: int, last: int | None = None) -> Iterator[tuple[int, Any]]:
-        """Yield number and files of the commits after one.
-
-        Raises:
-            ValueError: If one of them was deleted.
-        """
+        """Yield number and files of the commits after one."""
         # Up to a number that was looked at once: commits may come while these are read.
         stop = max(self.numbers(), default=0) if last is None else last
         for number in range(after + 1, stop + 1):

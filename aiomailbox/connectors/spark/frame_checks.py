@@ -55,18 +55,7 @@ _WRAP: Final = 2**64
 
 
 def checked_schema(df: Any, parameter: str = "df", *, may_stream: bool = False) -> Any:
-    """Return the schema of a DataFrame that can be read now, and to an end.
-
-    Args:
-        df: What the user gave.
-        parameter: Under which name.
-        may_stream: Whether it may also be a streaming one.
-
-    Raises:
-        WrongTypeError: If it is no DataFrame.
-        InvalidArgumentError: If it is a streaming one, or its session was stopped.
-        SparkJobError: If Spark's Java process has ended.
-    """
+    """Return the schema of a DataFrame that can be read now, and to an end."""
     is_streaming, schema = _examined(df, parameter)
     if is_streaming and not may_stream:
         raise InvalidArgumentError(
@@ -78,14 +67,7 @@ def checked_schema(df: Any, parameter: str = "df", *, may_stream: bool = False) 
 
 
 def checked_stream(df: Any, parameter: str = "df") -> Any:
-    """Return the schema of a streaming DataFrame whose batches come to this process.
-
-    Raises:
-        WrongTypeError: If it is no DataFrame.
-        InvalidArgumentError: If it is a bounded one, or its session was stopped.
-        UsageError: If it belongs to Spark Connect.
-        SparkJobError: If Spark's Java process has ended.
-    """
+    """Return the schema of a streaming DataFrame whose batches come to this process."""
     is_streaming, schema = _examined(df, parameter)
     if not is_streaming:
         raise InvalidArgumentError(
@@ -157,11 +139,7 @@ class RowForm:
 
 
 def form_of(records: Any) -> RecordForm | None:
-    """Return the form that ``records=`` names; None if batches are the records.
-
-    Raises:
-        InvalidArgumentError: If it names none.
-    """
+    """Return the form that ``records=`` names; None if batches are the records."""
     from pyspark.sql import Row
 
     if isinstance(records, str) and records == "batch":
@@ -172,16 +150,7 @@ def form_of(records: Any) -> RecordForm | None:
 
 
 def check_names(schema: Any, form: RecordForm | None) -> None:
-    """Let the form refuse names now, and keys that no dict can have.
-
-    Args:
-        schema: The DataFrame's.
-        form: What a record is; None if batches are.
-
-    Raises:
-        UnsupportedColumnError: If a column does not fit, or a class annotates its field
-            as something else; names it.
-    """
+    """Let the form refuse names now, and keys that no dict can have."""
     if form is None:
         form = RowForm()
     else:
@@ -244,12 +213,7 @@ def _hashes(record_type: type) -> bool:
 
 
 def fields_of(form: RecordForm | None, schema: Any) -> RecordFields | None:
-    """Return the fields that records of a form have, and their types; None if not known.
-
-    Args:
-        form: What a record is; None if batches are.
-        schema: The DataFrame's.
-    """
+    """Return fields and types of records of a form; None if they are not known."""
     if form is None:
         return None
     types = column_types(schema)
@@ -264,12 +228,7 @@ def fields_of(form: RecordForm | None, schema: Any) -> RecordFields | None:
 
 
 def check_session(spark: Any, parameter: str = "spark") -> None:
-    """Check that a session can be used now.
-
-    Raises:
-        WrongTypeError: If it is none.
-        InvalidArgumentError: If it was stopped.
-    """
+    """Check that a session can be used now."""
     # Its class is asked: a session that has lost its Java process answers nothing.
     kind = type(spark)
     if not hasattr(kind, "createDataFrame") or not hasattr(kind, "readStream"):

@@ -32,17 +32,7 @@ from aiomailbox.records.run import ListRun, Run
 
 
 class RowsAsRecords:
-    """The form that a source gives to a DataFrame's rows, and what is known of it.
-
-    Args:
-        schema: Spark's.
-        records: What a record is; see `SparkSource`.
-        order: What each partition is sorted by, as Spark writes it; "" for nothing.
-
-    Raises:
-        InvalidArgumentError: If ``records`` is nothing that rows can become.
-        UnsupportedColumnError: If a column cannot be carried; names it.
-    """
+    """The form that a source gives to a DataFrame's rows, and what is known of it."""
 
     def __init__(self, schema: Any, records: Any, order: str = "") -> None:
         # None if the batch itself is the record.
@@ -82,11 +72,7 @@ class FrameSource(RowsAsRecords):
     boundedness = Boundedness.BOUNDED
 
     def is_in_order_of(self, assigner: object) -> bool:
-        """Say whether partitions are sorted by what event times are taken from.
-
-        Args:
-            assigner: What a strategy takes them from: a field's name, or a function.
-        """
+        """Say whether partitions are sorted by what event times are taken from."""
         order, _, direction = self._order.partition(" ")
         if not order or direction.startswith("DESC"):
             return False
@@ -129,21 +115,7 @@ def input_frame(
     order_by: Any,
     may_stream: bool = False,
 ) -> InputFrame:
-    """Return a DataFrame as the beginning of a pipeline.
-
-    Args:
-        df: The DataFrame.
-        name: The parameter that it was given as.
-        source: Makes the source; see `RowsAsRecords`.
-        records: What a record is; see `SparkSource`.
-        order_by: By what each partition is sorted: columns, or a list of them; None
-            for as it comes.
-        may_stream: Whether it may be a streaming DataFrame.
-
-    Raises:
-        InvalidArgumentError: If the DataFrame cannot be read.
-        UnsupportedColumnError: If a column cannot be carried; names it.
-    """
+    """Return a DataFrame as the beginning of a pipeline."""
     given = [] if order_by is None else order_by
     order = [*given] if isinstance(given, list | tuple) else [given]
     # Of a column its expression is all that is known.
@@ -175,10 +147,6 @@ def waits_for_end(vertex: JobVertex, item: Transformation) -> bool:
 
     A DataFrame ends, and its rows have an order of time only if somebody says so; behind
     an exchange they come one producer's after the other's.
-
-    Args:
-        vertex: Where the operator is.
-        item: The operator, which `makes_watermarks`.
     """
     made, source = item.factory(), vertex.head.transformation.source
     assert isinstance(made, TimestampsAndWatermarksOperator)
@@ -206,13 +174,7 @@ def _holding(factory: OperatorFactory) -> Operator:
 
 
 class BatchRuns:
-    """Makes runs of batches that have one schema.
-
-    Args:
-        form: What a record is; None if the batch itself is.
-        special: What to make of columns that Arrow carries as structs of their parts.
-        width: How many columns there are; one more may follow, see `with_column`.
-    """
+    """Makes runs of batches that have one schema."""
 
     def __init__(
         self,
@@ -226,13 +188,7 @@ class BatchRuns:
         self._maker: RowMaker | None = None
 
     def cut(self, batch: Any, start: int, rows_max: int) -> tuple[Run, int]:
-        """Return the run from row ``start`` on, and the row where the next one begins.
-
-        Args:
-            batch: The rows, more than ``start``.
-            start: The first row.
-            rows_max: How many rows a run may have, where they are the records.
-        """
+        """Return the run from a row on, and the row where the next one begins."""
         rows: int = batch.num_rows
         if batch.num_columns > self._width:
             batch = batch.select(range(self._width))

@@ -45,15 +45,7 @@ _MEMORY_CODES: Final = (52, 3)
 
 @contextmanager
 def explaining_loss(session: Any, doing: str) -> Iterator[None]:
-    """Say what happened if the body's connection to Spark is lost.
-
-    Args:
-        session: The session whose objects the body uses.
-        doing: What the body does, for the message.
-
-    Raises:
-        SparkJobError: Then; from what told of it.
-    """
+    """Say what happened if the body's connection to Spark is lost."""
     try:
         yield
     except Exception as error:
@@ -66,13 +58,7 @@ def explaining_loss(session: Any, doing: str) -> Iterator[None]:
 def lost_session_error(
     error: BaseException, session: Any, doing: str
 ) -> SparkJobError | None:
-    """Return what happened if an error reports a lost connection, else None; may block.
-
-    Args:
-        error: What came out of pyspark.
-        session: The session.
-        doing: What was being done, for the message.
-    """
+    """Return what happened if an error tells of a lost connection; may block."""
     is_loss = _tells_of_loss(error)
     # What is asked of a process that is ending fails in many ways.
     if not is_loss and not _ENDING.search(text_of(error)):
@@ -101,12 +87,6 @@ def watching_driver(
     The threads that fetch the results of tasks live as long as Spark does. One that
     memory ran out in is gone without a word, and its job waits for ever. Nothing is
     looked at on Spark Connect, whose driver is not here.
-
-    Args:
-        session: The session.
-        does: What the job does that the body waits for, for the message.
-        on_death: Called once, in that thread, with what happened; ends what waits.
-        look: Called each time that it looks.
     """
     over = threading.Event()
 
@@ -242,10 +222,6 @@ class JobTag:
 
     Classic jobs get it as their group: the session's own tags are not seen by
     ``toLocalIterator``. Spark Connect has the session's tags only.
-
-    Args:
-        df: A DataFrame of the session.
-        does: What the jobs do, for messages.
     """
 
     def __init__(self, df: Any, does: str = "reads the DataFrame") -> None:
@@ -266,11 +242,7 @@ class JobTag:
     def watching(
         self, look: Callable[[], object] = lambda: None
     ) -> AbstractContextManager[None]:
-        """Cancel the jobs if the driver cannot give their results; `explain` says so.
-
-        Args:
-            look: Called every few seconds, in another thread.
-        """
+        """Cancel the jobs if the driver can give no results; `explain` says so."""
         return watching_driver(self._session, self._does, self._on_death, look)
 
     def starved_jobs(self) -> set[int]:
@@ -295,11 +267,9 @@ class JobTag:
         return {job for job in jobs - ours if (found := tasks(job)) and not any(found)}
 
     def cancel_jobs(self) -> bool:
-        """Cancel the running jobs that have the mark; from any thread, may block.
+        """Cancel the running jobs that have the mark; say whether none runs any more.
 
-        Returns:
-            Whether none runs any more, as far as Spark knows: a cancelled job takes a
-            moment to end.
+        From any thread; may block. A cancelled job takes a moment to end.
         """
         # Stopping the session has cancelled the jobs, too.
         with contextlib.suppress(Exception):
@@ -325,13 +295,7 @@ class JobTag:
 
 
 def explained(error: BaseException, session: Any, does: str) -> Exception:
-    """Return an error that says what went wrong; in the thread that got it.
-
-    Args:
-        error: What came out of pyspark, or of ours.
-        session: The session.
-        does: What the job does, for the message.
-    """
+    """Return an error that says what went wrong; in the thread that got it."""
     if isinstance(error, AioMailboxError):
         return error
     lost = lost_session_error(error, session, _running(does))
@@ -348,10 +312,6 @@ def spark_job_error(error: BaseException, does: str) -> SparkJobError:
     A failure that comes through Java is recognised by its innermost cause that says
     something, which holds the traceback of the Python worker. Call it in the thread
     that got the error: it asks the JVM.
-
-    Args:
-        error: What came out of pyspark.
-        does: What the job does, for the message.
     """
     said = _said_by_java(error) or [text_of(error)]
     whole = "\n".join(said)
@@ -467,16 +427,7 @@ class ReadProgress:
         skipped: int = 0,
         rows_left: int | None = None,
     ) -> None:
-        """Begin to read.
-
-        Args:
-            now_s: The time.
-            part: The partition that is read first.
-            parts: How many there are.
-            skipped: How many rows of it, and of those behind, come again first and are
-                passed over.
-            rows_left: How many rows there will be, if that is known.
-        """
+        """Begin to read."""
         self._begun_s, self._skipped, self._rows_left = now_s, skipped, rows_left
         self._first_part = self.parts_done = part
         self.parts = parts

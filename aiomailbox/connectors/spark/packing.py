@@ -89,11 +89,8 @@ def new_pack(
 ) -> Callable[[Iterator[Any], int], Iterator[Message]]:
     """Return what makes messages of a partition's batches, after so many rows.
 
-    Args:
-        rows_max: The most rows of a chunk, at least 1.
-        bytes_max: The most bytes of the partition; None for any.
-        has_checks: Whether the last column is the check of each row; see `row_check`.
-        keeps_checks: Whether that column is sent.
+    With ``has_checks`` the last column is the check of each row; see `row_check`. It is
+    sent only if ``keeps_checks``.
     """
     cut = new_cut(rows_max)
 
@@ -147,13 +144,7 @@ def new_packer(
     row: int,
     pack: Callable[[Iterator[Any], int], Iterator[Message]],
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the function for ``mapInArrow`` that gives the messages to Spark.
-
-    Args:
-        part: Rows of earlier partitions are passed over.
-        row: Earlier rows of that partition, too.
-        pack: Makes the messages.
-    """
+    """Return the function for ``mapInArrow`` that gives the messages to Spark."""
 
     def packed(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -184,11 +175,6 @@ def new_pusher(
     That they were all that the partition has, Spark has to say: where what feeds the task
     fails, its batches just end. It hands on what the tally gets of tasks that succeed, or
     gives a row to `new_confirmer`.
-
-    Args:
-        door: Where the driver is.
-        pack: Makes the messages.
-        tally: Gets the partition when all are sent; see `new_tally`. None for a row.
     """
     connected = _new_connected(door)
 
@@ -228,12 +214,7 @@ def new_pusher(
 
 
 def new_tally(context: Any, on_parts: Callable[[list[int]], object]) -> Any:
-    """Return an accumulator of partitions whose tasks have succeeded.
-
-    Args:
-        context: The classic session's.
-        on_parts: Called with them before the job ends, in a thread of pyspark.
-    """
+    """Return an accumulator of partitions whose tasks have succeeded."""
     from pyspark.accumulators import AccumulatorParam
 
     class Parts(AccumulatorParam):  # type: ignore[misc]  # pyspark has no types
@@ -263,9 +244,6 @@ def new_confirmer(door: PushDoor) -> Callable[[Iterator[Any]], Iterator[Any]]:
 
     Its input is Spark's word for that: a row comes from the function before only if what
     fed that one has ended without an error. On Spark Connect there are no accumulators.
-
-    Args:
-        door: Where the driver is.
     """
     connected = _new_connected(door)
 
@@ -288,10 +266,6 @@ def new_prober(
     """Return the function for ``mapInArrow`` that tries to reach the driver.
 
     It gives one row: why it could not, or nothing if it could.
-
-    Args:
-        door: Where the driver is.
-        within_s: How long it tries.
     """
     connected = _new_connected(door, within_s)
 
@@ -316,12 +290,7 @@ def new_prober(
 def _new_connected(
     door: PushDoor, within_s: float | None = None
 ) -> Callable[[int], tuple[Any, Any]]:
-    """Return what connects a task: its connection, and what waits for an order.
-
-    Args:
-        door: Where the driver is.
-        within_s: How long it may let the task wait; None for any time, once it is reached.
-    """
+    """Return what connects a task: its connection, and what waits for an order."""
     host, port, secret, certificate = door
 
     def connected(claim: int) -> tuple[Any, Any]:

@@ -79,12 +79,7 @@ Frame = tuple[int, int, int, int, Any]
 
 
 class Attempt:
-    """A task that sends a partition.
-
-    Args:
-        part: The partition.
-        tell: Gives it an order.
-    """
+    """A task that sends a partition."""
 
     __slots__ = ("balance", "has_left", "heard_s", "part", "tell")
 
@@ -131,10 +126,6 @@ class Arrivals:
     """Which attempt is listened to, who may send, and what is delivered next.
 
     No sockets, no clock: the time is an argument.
-
-    Args:
-        part: The partition of the position: earlier ones are passed over.
-        row: The row in it.
 
     Attributes:
         turn: The partition that is delivered.
@@ -187,12 +178,7 @@ class Arrivals:
             self._listen(part.attempts[0], part)
 
     def on_frame(self, attempt: Attempt, frame: Frame) -> None:
-        """Take what an attempt has sent.
-
-        Raises:
-            HandshakeError: If it was not its turn to send that.
-            SourceChangedError: If it is not what another attempt has sent before.
-        """
+        """Take what an attempt has sent."""
         kind, first, rows, check, ipc = frame
         part = self._parts.get(attempt.part)
         # It may not have read yet that it is not wanted any more.
@@ -260,10 +246,6 @@ class Arrivals:
         """Return the attempt that has to give its slot back, if one has to.
 
         It is told so, and counts as lost.
-
-        Args:
-            now_s: The time.
-            patience_s: How long the partition in turn may be without a task.
         """
         waiting = [index for index in self._open if index > self.turn]
         part = self._parts.get(self.turn)
@@ -299,11 +281,7 @@ class Arrivals:
         return None
 
     def missing(self, count: int | None) -> list[int]:
-        """Return the partitions that have not been received whole.
-
-        Args:
-            count: How many there are; None if each has sent something.
-        """
+        """Return the partitions that have not been received whole."""
         parts = self._parts
         stop = max(parts, default=self.turn - 1) + 1 if count is None else count
         return [
@@ -358,11 +336,6 @@ def _other_rows(index: int, rows: int, known: int) -> SourceChangedError:
 class _Job:
     """A Spark job over partitions, in a thread of its own.
 
-    Args:
-        run: Runs it to its end; blocks.
-        tag: Marks it.
-        on_end: Called in that thread.
-
     Attributes:
         ended: Whether it has.
         error: Why it failed; None if it did not.
@@ -397,13 +370,7 @@ class _Job:
 
 
 class _Connection:
-    """One task, or a stranger: what it has sent so far of what comes next.
-
-    Args:
-        sock: Gives nothing rather than to block; TLS has not begun on it.
-        secret: What it has to know.
-        now_s: The time.
-    """
+    """One task, or a stranger: what it has sent so far of what comes next."""
 
     def __init__(self, sock: socket.socket, secret: bytes, now_s: float) -> None:
         self.sock = sock
@@ -435,13 +402,7 @@ class _Connection:
                 self.sock.shutdown(socket.SHUT_RDWR)
 
     def read(self, arrivals: Arrivals) -> None:
-        """Take what is there.
-
-        Raises:
-            EOFError: If nothing follows.
-            HandshakeError: If it is no task of this read.
-            OSError: If the connection broke.
-        """
+        """Take what is there."""
         sock = self.sock
         while True:
             try:
@@ -512,18 +473,8 @@ class _Connection:
 class Push:
     """Receives the rows of a DataFrame from Spark's tasks, in the order of partitions.
 
-    Args:
-        host: The address to listen on; this machine's, as executors know it.
-        part: The partition of the position: earlier ones are passed over.
-        row: The row in it.
-        on_stranger: Called with what a connection did that is no task's.
-        credentials: What is encrypted with; None for no encryption.
-
     Attributes:
         door: Where tasks connect.
-
-    Raises:
-        OSError: If nothing can listen there.
     """
 
     def __init__(
@@ -565,15 +516,7 @@ class Push:
         self._wake()
 
     def probe(self, run: Callable[[], object], tag: JobTag) -> None:
-        """Run a job whose tasks try to connect, and answer them.
-
-        Args:
-            run: Runs it; blocks.
-            tag: Marks it.
-
-        Raises:
-            Exception: Why the job failed.
-        """
+        """Run a job whose tasks try to connect, and answer them."""
         job = _Job(run, tag, self._wake)
         try:
             while not (job.ended or self._stopped):
@@ -589,18 +532,7 @@ class Push:
         tag: JobTag,
         count: int | None,
     ) -> Generator[tuple[int, Frame]]:
-        """Run the job, and give what its tasks send, with the partition it is of.
-
-        Args:
-            run: Runs it over some partitions, or over all; blocks.
-            tag: Marks its jobs.
-            count: How many partitions there are; None where Spark does not tell, and a
-                second job would be over others.
-
-        Raises:
-            SourceChangedError: If attempts of a partition differ.
-            Exception: Why the job failed.
-        """
+        """Run the job, and give what its tasks send, with the partition it is of."""
         job = _Job(lambda: run(None), tag, self._wake)
         try:
             while not self._stopped:

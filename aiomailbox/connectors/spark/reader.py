@@ -15,7 +15,6 @@ from typing import Any, Final, Generic, Never, Protocol, TypeVar
 
 import numpy as np
 
-from aiomailbox.availability import Availability
 from aiomailbox.connectors.pump import Pump
 from aiomailbox.connectors.spark.frame_checks import wrapped
 from aiomailbox.connectors.spark.frame_source import BatchRuns
@@ -31,7 +30,12 @@ from aiomailbox.connectors.spark.reading import (
 )
 from aiomailbox.errors import SourceChangedError
 from aiomailbox.operators.core.operator import Pending
-from aiomailbox.operators.sources.source import InputStatus, ReaderContext, ReaderOutput
+from aiomailbox.operators.sources.source import (
+    InputStatus,
+    ReaderContext,
+    ReaderOutput,
+    SplitReader,
+)
 from aiomailbox.state.serializers import kept_in_state
 
 # A position in partitions: it has the fields part, row and check.
@@ -60,23 +64,15 @@ class Inflow(Protocol[ItemT_co]):
         """End it; say whether it has."""
 
 
-class Receiver(ABC, Generic[SplitT, ItemT]):
-    """Emits the chunks that a thread reads, a run at a time, for one split.
-
-    Args:
-        context: What the task gives.
-        runs: Makes runs of batches.
-        depth: How many chunks may wait to be taken.
-    """
+class Receiver(SplitReader[SplitT], ABC, Generic[SplitT, ItemT]):
+    """Emits the chunks that a thread reads, a run at a time, for one split."""
 
     def __init__(self, context: ReaderContext, runs: BatchRuns, depth: int) -> None:
-        self.availability: Availability = Availability()
+        super().__init__()
         self._context = context
         self._runs = runs
         self._depth = depth
         self._started = False
-        self._no_more_splits = False
-        self._split: SplitT | None = None
         self._inflow: Inflow[ReadItem | ItemT] | None = None
         self._chunk: Chunk | None = None
         # Of the chunk, how many rows were emitted, or are not to be.
@@ -93,20 +89,12 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
 
     def add_splits(self, splits: list[SplitT]) -> None:
         """Take the split over, at its position."""
-        for split in splits:
-            self._split = split
+        super().add_splits(splits)
         self._start()
-
-    def notify_no_more_splits(self) -> None:
-        """Be notified that a reader without the split has nothing to do."""
-        self._no_more_splits = True
-        self.availability.set_available()
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit at most one run."""
-        if self._split is None:
-            if self._no_more_splits:
-                return InputStatus.END_OF_INPUT
+        if not self._splits:
             return self._nothing()
         if self._chunk is None and not self._next_chunk(output):
             if self._inflow is None or not self._inflow.ended:
@@ -114,14 +102,10 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
             # Where rows are to be dropped, there are none left.
             self._to_drop = 0
             self._compare()
-            self._on_end(output, self._split)
+            self._on_end(output, self._splits[0])
             return InputStatus.END_OF_INPUT
         self._emit(output)
         return InputStatus.MORE_AVAILABLE
-
-    def snapshot(self) -> list[SplitT]:
-        """Return the split at the position after the last emitted run."""
-        return [] if self._split is None else [self._split]
 
     def close(self) -> Pending:
         """End what runs in Spark, and wait for the thread."""
@@ -189,8 +173,7 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
         return True
 
     def _end_part(self, output: ReaderOutput, end: PartEnd) -> None:
-        split = self._split
-        assert split is not None
+        split = self._splits[0]
         if end.part < split.part:
             self._replay(end.check)
             return
@@ -199,7 +182,7 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
             self._replay(end.check)
         self._compare()
         self._on_part(output, end.part, ended=True)
-        self._split = self._moved(end.part + 1, 0, 0, 0)
+        self._splits = [self._moved(end.part + 1, 0, 0, 0)]
 
     def _replay(self, check: int) -> None:
         if self._replayed is not None:
@@ -210,27 +193,26 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
         if self._to_drop:
             return
         replayed, self._replayed = self._replayed, None
-        split = self._split
-        if replayed is None or split is None or wrapped(replayed) == split.check:
-            return
-        raise SourceChangedError(self._changed(split))
+        split = self._splits[0]
+        if replayed is not None and wrapped(replayed) != split.check:
+            raise SourceChangedError(self._changed(split))
 
     def _emit(self, output: ReaderOutput) -> None:
-        chunk, split = self._chunk, self._split
+        chunk, split = self._chunk, self._splits[0]
         assert chunk is not None
-        assert split is not None
         start = self._offset
         run, stop = self._runs.cut(chunk.batch, start, output.records_max)
         output.for_split(self._output_id(split, chunk.part)).emit_run(run)
         check = _sum(chunk, start, stop)
-        self._split = self._moved(chunk.part, chunk.first + stop, stop - start, check)
+        row = chunk.first + stop
+        self._splits = [self._moved(chunk.part, row, stop - start, check)]
         self._offset = stop
         if stop == chunk.batch.num_rows:
             self._chunk = None
 
     def _start(self) -> None:
-        if self._started and self._split is not None and self._inflow is None:
-            self._inflow = self._open(self._split)
+        if self._started and self._splits and self._inflow is None:
+            self._inflow = self._open(self._splits[0])
             self._inflow.start()
 
     def _pumped(
@@ -248,10 +230,6 @@ class Receiver(ABC, Generic[SplitT, ItemT]):
             depth=self._depth,
             name=f"spark-source-{self._context.subtask_index}",
         )
-
-    def _nothing(self) -> InputStatus:
-        self.availability.reset()
-        return InputStatus.NOTHING_AVAILABLE
 
     async def _stop(self, inflow: Inflow[ReadItem | ItemT]) -> None:
         if not await inflow.stop():
@@ -295,13 +273,6 @@ class SparkReader(Receiver[SparkSplit, Never]):
     event time back from before the first row, and each until its end marker. Where
     Spark does not tell how many there are, the split itself stands for those not yet
     seen, until the very end.
-
-    Args:
-        context: What the task gives.
-        plan: What to read and how.
-        runs: Makes runs of batches.
-        independent: Whether partitions have event times of their own.
-        depth: How many chunks may wait to be taken.
     """
 
     def __init__(
@@ -331,7 +302,7 @@ class SparkReader(Receiver[SparkSplit, Never]):
         # Of ranges that are cut anew only the number of rows says where it was.
         if plan.by_count:
             self._to_drop, part, row = split.rows, 0, 0
-            self._split = replace(split, part=0, row=0)
+            self._splits = [replace(split, part=0, row=0)]
             self._known_parts = 0
         feeder = new_feeder(plan, part, row, split.fingerprint, self._warn)
         return self._pumped(feeder.items, feeder.cancel, feeder.explain)
@@ -349,7 +320,7 @@ class SparkReader(Receiver[SparkSplit, Never]):
         metrics.gauge("eta_s", lambda: progress.eta_s(clock.monotonic()))
 
     def _on_end(self, output: ReaderOutput, split: SparkSplit) -> None:
-        self._split = None
+        self._splits.clear()
         self._no_more_splits = True
         self._progress.end(self._known_parts)
         self._release(output, split)
@@ -360,8 +331,7 @@ class SparkReader(Receiver[SparkSplit, Never]):
             output.release_split(split.split_id)
 
     def _on_item(self, output: ReaderOutput, item: ReadItem) -> None:
-        split = self._split
-        assert split is not None
+        split = self._splits[0]
         assert isinstance(item, Beginning)
         fingerprint = item.fingerprint
         if split.fingerprint not in {"", fingerprint}:
@@ -370,7 +340,7 @@ class SparkReader(Receiver[SparkSplit, Never]):
                 f"schema or the partitions have changed ({split.fingerprint} became "
                 f"{fingerprint}). {_REMEDY}"
             )
-        self._split = replace(split, fingerprint=fingerprint)
+        self._splits = [replace(split, fingerprint=fingerprint)]
         rows = item.rows
         self._progress.begin(
             self._context.clock.monotonic(),
@@ -410,8 +380,7 @@ class SparkReader(Receiver[SparkSplit, Never]):
         return _part_id(part) if self._independent else split.split_id
 
     def _moved(self, part: int, row: int, rows: int, check: int) -> SparkSplit:
-        split = self._split
-        assert split is not None
+        split = self._splits[0]
         self._progress.rows += rows
         return replace(
             split,

@@ -134,13 +134,7 @@ ReadItem = Chunk | PartEnd | Skipped | Beginning
 
 
 class Feeder(ABC):
-    """Gives the rows of a DataFrame, in a thread.
-
-    Args:
-        plan: What to read and how.
-        part: The partition of the position: earlier ones are passed over.
-        row: The row in it; earlier ones, too.
-    """
+    """Gives the rows of a DataFrame, in a thread."""
 
     def __init__(self, plan: ReadPlan, part: int, row: int) -> None:
         self._plan, self._part, self._row = plan, part, row
@@ -183,15 +177,7 @@ def new_feeder(
     fingerprint: str = "",
     warn: Warn = lambda what, why: None,
 ) -> Feeder:
-    """Return what reads from a position on.
-
-    Args:
-        plan: What to read and how.
-        part: Earlier partitions are passed over.
-        row: Earlier rows of that partition are passed over.
-        fingerprint: Tells what the position is of; empty at the beginning.
-        warn: Called, from any thread, with what the user should know, and why it is so.
-    """
+    """Return what reads from a position on."""
     if plan.way == "push":
         return _Pushed(plan, part, row, fingerprint, warn)
     if plan.stage is not None:
@@ -365,12 +351,7 @@ class _Pushed(Feeder):
         return str(rows[0][0]) if rows else ""
 
     def _refuse_without_stage(self, why: str) -> None:
-        """Warn that rows are staged, because they cannot be pushed.
-
-        Raises:
-            SparkJobError: If there is no stage, or the position is in rows that were
-                pushed.
-        """
+        """Warn that rows are staged, because they cannot be pushed."""
         stage = self._plan.stage
         if self._fingerprint:
             raise SparkJobError(

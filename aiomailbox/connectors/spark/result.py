@@ -106,28 +106,8 @@ async def dataframe_from_runs(
 ) -> Any:
     """Return a Spark DataFrame of runs, of which a bounded part is in memory.
 
-    They are written as by `ParquetSink`, and what was written is read.
-
-    Args:
-        spark: The session.
-        runs: The results.
-        schema: The DataFrame's schema, as a StructType, text, an Arrow schema or a record
-            class; None for what is known of the records' fields, or else for that of
-            the first records.
-        path: A directory that does not exist, in storage that Spark's executors see;
-            None for memory, and where results are many, for files of this process.
-        segment_bytes: How much is collected before it is written, as Arrow holds it.
-        fields: What is known of the records' fields.
-
-    Raises:
-        WrongTypeError: If ``spark`` is no session.
-        InvalidArgumentError: If it was stopped, or there is neither a schema nor a
-            record.
-        TargetExistsError: If there is something at the path.
-        UsageError: If results are many, and Spark's executors may be on other machines.
-        RecordTypeError: If the records are not of one form.
-        UnsupportedColumnError: If Spark has no type for a column; names it.
-        SparkJobError: If Spark's Java process has ended.
+    They are written as by `ParquetSink`, and what was written is read. Few stay in
+    memory; many become files at ``path``, or of this process if there is none.
     """
     check_session(spark)
     columns = None
@@ -394,11 +374,7 @@ class _Table:
         self._ledger = ledger
 
     def check(self) -> None:
-        """Check that a table that is there has the ledger.
-
-        Raises:
-            SinkError: If it has not.
-        """
+        """Check that a table that is there has the ledger."""
         if self._ledger is None or not self.spark.catalog.tableExists(self._name):
             return
         kinds = dict(self.spark.table(self._name).dtypes)
@@ -410,11 +386,7 @@ class _Table:
             )
 
     def append(self, files: list[Path], commit: str) -> None:
-        """Append the rows of files, unless they are there.
-
-        Raises:
-            SinkError: If some of them are there.
-        """
+        """Append the rows of files, unless they are there."""
         from pyspark.sql import functions as sf
 
         # All files in one write: Spark's append is one commit of the table.
@@ -466,21 +438,13 @@ class _TableCommitter:
         self._turns = ThreadTurns()
 
     async def begin(self, *, restored: bool) -> None:
-        """Check the table, and make the staging directory.
-
-        Raises:
-            SinkError: If the table has no ledger, or nothing can be staged.
-        """
+        """Check the table, and make the staging directory."""
         await self._turns.run(partial(self._begin, restored))
 
     async def commit(
         self, committables: list[Any], *, checkpoint_id: int, is_final: bool
     ) -> None:
-        """Append the rows of staged files.
-
-        Raises:
-            SinkError: If staged files are gone, or Spark refuses.
-        """
+        """Append the rows of staged files."""
         if committables:
             await self._turns.run(
                 partial(self._commit, sorted(committables), checkpoint_id)

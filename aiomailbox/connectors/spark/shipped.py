@@ -38,11 +38,6 @@ def shipped(
     """Return a function of batches for ``mapInArrow``.
 
     A worker that cannot run it says what it has, and what it should have.
-
-    Args:
-        work: The function of ours that does the work, given ``part`` and an iterator of
-            batches.
-        part: What it gets.
     """
     # By its name: Spark would send a function as code, with all that it refers to.
     module, name = work.__module__, work.__name__
@@ -114,20 +109,7 @@ async def connect_as(
     port: int,
     context: ssl.SSLContext | None = None,
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect with a listener, and prove who this is.
-
-    Args:
-        identity: 16 bytes that say who this is.
-        secret: What both know.
-        host: Where the listener is.
-        port: Its port.
-        context: Encrypts; None for no encryption.
-
-    Raises:
-        HandshakeError: If the listener does not know the secret.
-        OSError: If it cannot be reached.
-        EOFError: If it refused.
-    """
+    """Connect with a listener, and prove who this is."""
     reader, writer = await asyncio.open_connection(host, port, ssl=context)
     try:
         await _introduce(reader, writer, secret, identity)
@@ -140,14 +122,7 @@ async def connect_as(
 async def admit(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes
 ) -> bytes | None:
-    """Let the connecting peer prove that it knows the secret.
-
-    Returns:
-        Its identity, 16 bytes; None for a stranger.
-
-    Raises:
-        EOFError: If it went away.
-    """
+    """Let a peer prove that it knows the secret; say who it is, None for a stranger."""
     ours = os.urandom(NONCE_BYTES)
     writer.write(ours)
     content = await reader.readexactly(IDENTITY_BYTES + NONCE_BYTES + PROOF_BYTES)
@@ -164,13 +139,7 @@ async def read_message(
     decode: Callable[[bytes], tuple[int, MessageT]],
     bytes_max: int,
 ) -> MessageT:
-    """Return the next message between a parent and its workers; see `encode`.
-
-    Raises:
-        EOFError: If none follows.
-        OSError: If the connection broke.
-        CorruptStreamError: If it is no message, or one of more bytes.
-    """
+    """Return the next message between a parent and its workers; see `encode`."""
     header = await reader.readexactly(FRAME_HEADER.size)
     _, message = decode(await reader.readexactly(body_bytes(header, bytes_max)))
     return message
@@ -218,12 +187,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 def new_credentials() -> Credentials:
-    """Return a new certificate that signs itself, and its key.
-
-    Raises:
-        UsageError: If there is neither ``cryptography`` nor ``openssl``.
-        WorldError: If ``openssl`` fails.
-    """
+    """Return a new certificate that signs itself, and its key."""
     try:
         return _by_cryptography()
     except ImportError:
@@ -239,12 +203,7 @@ def new_credentials() -> Credentials:
 
 
 def security_of(secret: bytes, credentials: Credentials | None) -> Security:
-    """Return how the workers of a job know each other.
-
-    Args:
-        secret: What all of them know.
-        credentials: What they show; None for no encryption.
-    """
+    """Return how the workers of a job know each other."""
     if credentials is None:
         return Security(secret=secret)
     with _in_files(credentials) as (certificate, key):

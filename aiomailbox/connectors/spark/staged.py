@@ -73,11 +73,7 @@ class StagedRows:
     def batches(
         self, index: int, row: int, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        """Give a file's rows from a row on.
-
-        Raises:
-            DamagedFileError: If it is not what was written.
-        """
+        """Give a file's rows from a row on."""
         from pyspark.sql.pandas.types import to_arrow_schema
 
         columns = to_arrow_schema(self.schema, timezone="UTC")
@@ -92,11 +88,7 @@ class StagedRows:
 
 
 class Stage:
-    """Where a DataFrame is staged.
-
-    Args:
-        directory: The directory, in storage that Spark's executors and this process see.
-    """
+    """Where a DataFrame is staged."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -104,11 +96,7 @@ class Stage:
         self._written = ""
 
     def find(self) -> StagedRows | None:
-        """Return what is staged here, whatever it is; None if nothing is.
-
-        Raises:
-            DamagedFileError: If the manifest cannot be read.
-        """
+        """Return what is staged here, whatever it is; None if nothing is."""
         from pyspark.sql.types import StructType
 
         path = self.directory / _MANIFEST
@@ -133,16 +121,6 @@ class Stage:
         """Return the rows of a DataFrame, which Spark writes here if nothing is staged.
 
         Blocks, in a thread whose jobs are tagged.
-
-        Args:
-            df: The DataFrame; None to take what is staged.
-            identity: Of the rows that a position is of; empty if there is no position.
-
-        Raises:
-            InvalidArgumentError: If there is no DataFrame to write.
-            SourceChangedError: If what is staged is not what is asked for, or Spark's
-                executors wrote somewhere else.
-            DamagedFileError: If the manifest cannot be read.
         """
         staged = self.find()
         if staged is not None:
@@ -159,11 +137,7 @@ class Stage:
         return self._write(df)
 
     def _check(self, staged: StagedRows, df: Any, identity: str) -> None:
-        """Check that the rows that are staged are those that are asked for.
-
-        Raises:
-            SourceChangedError: If they are others, or may be.
-        """
+        """Check that the rows that are staged are those that are asked for."""
         place = str(self.directory)
         if staged.plan != plan_digest(df):
             raise SourceChangedError(
@@ -230,11 +204,7 @@ def nothing_staged(directory: Path) -> InvalidArgumentError:
 
 
 def check_stageable(schema: Any) -> None:
-    """Check that Spark can write all columns to Parquet.
-
-    Raises:
-        UnsupportedColumnError: If it cannot; names the column.
-    """
+    """Check that Spark can write all columns to Parquet."""
     from pyspark.sql.types import StructType
 
     from aiomailbox.connectors.spark.types import is_user_type, nested_types
@@ -254,11 +224,7 @@ def check_stageable(schema: Any) -> None:
 
 
 def _check_whole(schema: Any, written: pa.Schema) -> None:
-    """Check that the values of variants are not spread over columns of a file.
-
-    Raises:
-        UnsupportedColumnError: If they are; names the column.
-    """
+    """Check that the values of variants are not spread over columns of a file."""
     from aiomailbox.connectors.spark.types import nested_types
 
     for where, kind in nested_types(schema):

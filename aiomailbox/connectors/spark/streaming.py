@@ -312,19 +312,16 @@ class _StreamReader(Receiver[StreamSplit, _BatchBegin | _BatchEnd]):
         return self._pumped(query.items, query.cancel, query.explain)
 
     def _on_item(self, output: ReaderOutput, item: _Item) -> None:
-        split = self._split
-        assert split is not None
         if isinstance(item, _BatchBegin):
-            self._begin(split, item)
+            self._begin(self._splits[0], item)
         elif isinstance(item, _BatchEnd):
-            self._end_batch(split, item)
+            self._end_batch(self._splits[0], item)
 
     def _on_end(self, output: ReaderOutput, split: StreamSplit) -> None:
         output.release_split(split.split_id)
 
     def _moved(self, part: int, row: int, rows: int, check: int) -> StreamSplit:
-        split = self._split
-        assert split is not None
+        split = self._splits[0]
         return replace(split, part=part, row=row, check=wrapped(split.check + check))
 
     def _changed(self, split: StreamSplit) -> str:
@@ -347,11 +344,11 @@ class _StreamReader(Receiver[StreamSplit, _BatchBegin | _BatchEnd]):
             split = StreamSplit(batch=item.batch)
             # Another batch: there is nothing that it could be compared with.
             self._replayed = None
-        self._split = replace(split, query_id=item.query_id)
+        self._splits = [replace(split, query_id=item.query_id)]
 
     def _end_batch(self, split: StreamSplit, item: _BatchEnd) -> None:
         self._compare()
-        self._split = StreamSplit(query_id=split.query_id, batch=item.batch + 1)
+        self._splits = [StreamSplit(query_id=split.query_id, batch=item.batch + 1)]
         if self._context.takes_checkpoints:
             self._taken.setdefault(0, []).append(item.done)
         else:

@@ -43,15 +43,7 @@ _CARRIED = frozenset({
 
 
 def check_types(schema: Any) -> None:
-    """Check that Spark can give the columns of a DataFrame to Python as Arrow batches.
-
-    Args:
-        schema: The DataFrame's schema.
-
-    Raises:
-        UnsupportedColumnError: If a column cannot be carried; names it.
-        MissingExtraError: If pandas is missing, which Spark needs for it.
-    """
+    """Check that Spark can give a DataFrame's columns to Python as Arrow batches."""
     if importlib.util.find_spec("pandas") is None:
         raise MissingExtraError("SparkSource", "spark")
     for where, kind in nested_types(schema):
@@ -165,9 +157,6 @@ def spark_schema(schema: pa.Schema) -> Any:
     """Return the Spark schema of an Arrow schema.
 
     Spark itself would take times without a zone for TIMESTAMP.
-
-    Raises:
-        UnsupportedColumnError: If Spark has no type for a column; names it.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.types import StructType
@@ -246,20 +235,7 @@ def _other_type(kind: pa.DataType, where: str) -> Any:
 def output_schema(
     given: Any, origins: list[Origin], session: Any, parameter: str = "schema"
 ) -> Any:
-    """Return the Spark schema of an output.
-
-    Args:
-        given: A StructType, text, an Arrow schema, or a record class; None for what is
-            known of the stream.
-        origins: Where the records come from.
-        session: Reads text.
-        parameter: The argument's name, for messages.
-
-    Raises:
-        InvalidArgumentError: If nothing says it, or the record class that is declared
-            has other fields, or fields of other types.
-        WrongTypeError: If it is none of these, or a field's type has no Spark type.
-    """
+    """Return the Spark schema of an output."""
     declared = declared_class(origins)
     if given is None:
         given = declared or known_schema(known_fields(origins))
@@ -277,17 +253,7 @@ def output_schema(
 
 
 def as_spark_schema(given: Any, session: Any, parameter: str = "schema") -> Any:
-    """Return a schema that a user gives as Spark's; blocks.
-
-    Args:
-        given: A StructType, text, an Arrow schema, or a record class.
-        session: Reads text.
-        parameter: The argument's name, for messages.
-
-    Raises:
-        SparkJobError: If Spark's Java process has ended.
-        WrongTypeError: If it is none of these, or a field's type has no Spark type.
-    """
+    """Return a schema that a user gives as Spark's; blocks."""
     from pyspark.sql.types import StructType
 
     if isinstance(given, StructType):

@@ -362,3 +362,45 @@ class StaticEnumerator(Generic[SplitT]):
 
     def close(self) -> None:
         """Nothing to release."""
+
+
+class SplitReader(Generic[SplitT]):
+    """The base of our readers: the splits that they have, of which they read the first."""
+
+    def __init__(self, *, available: bool = False) -> None:
+        self.availability: Availability = Availability(available=available)
+        self._splits: list[SplitT] = []
+        self._no_more_splits = False
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+    def add_splits(self, splits: list[SplitT]) -> None:
+        """Take over splits, at their positions."""
+        self._splits += splits
+        self.availability.set_available()
+
+    def notify_no_more_splits(self) -> None:
+        """Be notified that no further split comes."""
+        self._no_more_splits = True
+        self.availability.set_available()
+
+    def snapshot(self) -> list[SplitT]:
+        """Return every unfinished split at its position."""
+        return list(self._splits)
+
+    def close(self) -> Pending:
+        """Forget the splits."""
+        self._splits.clear()
+        return None
+
+    def _nothing(self) -> InputStatus:
+        """Say that nothing is there to read now, or nothing any more."""
+        if self._no_more_splits and not self._splits:
+            return InputStatus.END_OF_INPUT
+        self.availability.reset()
+        return InputStatus.NOTHING_AVAILABLE
+
+    def _finish_split(self, output: ReaderOutput) -> InputStatus:
+        output.release_split(self._splits.pop(0).split_id)
+        return InputStatus.MORE_AVAILABLE

@@ -6,22 +6,28 @@ import asyncio
 import contextlib
 import socket
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from aiomailbox.errors import CorruptStreamError
+from aiomailbox.errors import CorruptStreamError, WorkerDiedError
 from aiomailbox.exchange.remote.wire import FRAME_HEADER
 from aiomailbox.forks import keep_from_forks
 from aiomailbox.runtime.held_loop import look_at_loop
 from aiomailbox.runtime.peers.messages import (
     FRAME_BYTES_MAX,
     Beat,
+    FromParent,
+    FromWorker,
     body_bytes,
     decode_beat,
+    decode_from_worker,
     encode,
 )
+from aiomailbox.runtime.peers.placement import PeerPlace, peer_name
 
 # A job may bring its data along: all that a frame can say.
 PARENT_BYTES_MAX: Final = (1 << 31) - 1 - FRAME_HEADER.size
@@ -163,6 +169,113 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         # The first reason counts, for the ones after it follow from it.
         self._reason = self._reason or error
         self.abort()
+
+
+# A worker as the parent has it, however it was started, and what it reports.
+
+
+class Worker(ABC):
+    """One worker, from its start to its end; what it says comes over a channel.
+
+    Attributes:
+        peer: Its number, from 1.
+        name: What people call it.
+        may_exit: Whether it was asked to exit.
+        has_exited: Whether there is none, or not any more.
+    """
+
+    def __init__(self, peer: int, events: WorkerEvents) -> None:
+        self.peer = peer
+        self.name: str = peer_name(peer)
+        self.may_exit = False
+        self.has_exited: bool = True
+        self._events = events
+        # Why it was killed, if that is the job's failure.
+        self._reason: str | None = None
+        self._channel: ControlChannel[FromWorker] = ControlChannel(
+            partial(decode_from_worker, worker=self.name),
+            FRAME_BYTES_MAX,
+            self._on_message,
+            self._on_lost,
+        )
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start it, and connect with it.
+
+        Raises:
+            OSError: If there can be no more processes, sockets or memory.
+        """
+
+    def begin_attempt(self, number: int) -> None:
+        """Let what is sent to it be about an attempt of the job from now on."""
+        self._channel.attempt = number
+
+    def send(self, message: FromParent) -> None:
+        """Send it a message; a no-op once it is gone."""
+        self._channel.send(message)
+
+    @abstractmethod
+    def kill(self, reason: str | None) -> None:
+        """End it at once; with the reason, if that is the job's failure."""
+
+    def release(self) -> None:
+        """Close everything that is left here; it has exited, or never was."""
+        self._channel.abort()
+
+    @abstractmethod
+    def _on_lost(self, reason: BaseException | None) -> None:
+        """Be notified of the end of the channel; with an error in what it said."""
+
+    def _on_message(self, attempt: int, message: FromWorker) -> None:
+        self._events.on_message(self, attempt, message)
+
+    def _on_gone(self, how: str, pid: int = 0, exit_code: int | None = None) -> None:
+        """Tell that it is gone, with an error if it should not be."""
+        self.has_exited = True
+        error: WorkerDiedError | None = None
+        if not self.may_exit or self._reason is not None:
+            error = WorkerDiedError(self.name, pid, exit_code, self._reason or how)
+        self._events.on_exit(self, error)
+
+
+class Starter(Protocol):
+    """Starts the workers of a job somewhere: the processes of a machine, of a cluster."""
+
+    def prepare(self) -> PeerPlace:
+        """Get ready what peers need where they run; called in a thread, once.
+
+        Returns:
+            The place of the parent, itself a peer.
+
+        Raises:
+            OSError: If something cannot be had.
+        """
+        ...
+
+    def new_worker(self, peer: int, events: WorkerEvents) -> Worker:
+        """Return a worker of a number, from 1, that has not started."""
+        ...
+
+    def release(self) -> None:
+        """Remove what was made; called in a thread, when no worker is left."""
+        ...
+
+
+class WorkerEvents(Protocol):
+    """Is notified of what a worker does, on the loop of the parent."""
+
+    def on_message(self, worker: Worker, attempt: int, message: FromWorker) -> None:
+        """Take a message about an attempt; CorruptStreamError ends the worker."""
+        ...
+
+    def on_held(self, worker: Worker, beat: Beat) -> None:
+        """Be notified that a loop of the worker is held, and by what."""
+        ...
+
+    def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:
+        """Be notified that it is gone; with an error if it should not be."""
+        ...
 
 
 def read_message(

@@ -40,6 +40,7 @@ from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.host import AttemptEvents, LocalTasks
 from aiomailbox.runtime.limiter import LimiterService, limits_of
 from aiomailbox.runtime.master import JobMaster
+from aiomailbox.runtime.peers.control import Starter, Worker
 from aiomailbox.runtime.peers.limits import LimitDesk, text_of
 from aiomailbox.runtime.peers.messages import (
     AlignmentLimit,
@@ -62,7 +63,7 @@ from aiomailbox.runtime.peers.messages import (
     Used,
 )
 from aiomailbox.runtime.peers.network import PeerNetwork, shared_services
-from aiomailbox.runtime.peers.placement import PARENT, Starter, Worker, place
+from aiomailbox.runtime.peers.placement import PARENT, place
 from aiomailbox.runtime.peers.record_types import record_classes
 from aiomailbox.runtime.peers.shipping import Shipment, pack, pickled
 from aiomailbox.runtime.services import JobServices, PullHandover
@@ -477,7 +478,7 @@ class PeersHost:
                 self._on_gone(worker, error)
 
     def _deploy_at(self, worker: Worker, plan: AttemptPlan) -> None:
-        worker.attempt = plan.number
+        worker.begin_attempt(plan.number)
         worker.send(
             Deploy(
                 self._desk.addresses_in_order(),

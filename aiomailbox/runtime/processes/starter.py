@@ -11,7 +11,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -22,7 +21,6 @@ from aiomailbox.errors import (
     CorruptStreamError,
     InvalidArgumentError,
     MissingExtraError,
-    WorkerDiedError,
 )
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.handshake import PeerAddress, Security
@@ -31,20 +29,9 @@ from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.master import JobMaster
-from aiomailbox.runtime.peers.control import ControlChannel, LivenessWatch
-from aiomailbox.runtime.peers.messages import (
-    FRAME_BYTES_MAX,
-    Beat,
-    FromParent,
-    FromWorker,
-    decode_from_worker,
-)
-from aiomailbox.runtime.peers.placement import (
-    PARENT,
-    PeerPlace,
-    WorkerEvents,
-    peer_name,
-)
+from aiomailbox.runtime.peers.control import LivenessWatch, Worker, WorkerEvents
+from aiomailbox.runtime.peers.messages import Beat
+from aiomailbox.runtime.peers.placement import PARENT, PeerPlace
 from aiomailbox.runtime.peers.shipping import import_path
 from aiomailbox.runtime.services import PullHandover
 from aiomailbox.scratch import ScratchDirectories
@@ -134,21 +121,11 @@ _ROOT: Final = str(Path(__file__).parents[3])
 _ENDING_S: Final = 1.0
 
 
-class WorkerProcess:
+class WorkerProcess(Worker):
     """One worker process.
 
-    Args:
-        peer: Its number, from 1.
-        events: Notified of what happens to it.
-        heartbeat_timeout_s: How long it may send no heartbeat.
-        new_setup: Makes what a worker of a number gets first.
-
     Attributes:
-        peer: Its number.
-        name: What people call it.
         pid: Its process id, once it has started; 0 before.
-        may_exit: Whether it was asked to exit.
-        has_exited: Whether there is no process, or not any more.
     """
 
     def __init__(
@@ -159,26 +136,15 @@ class WorkerProcess:
         heartbeat_timeout_s: float,
         new_setup: Callable[[int], WorkerSetup],
     ) -> None:
-        self.peer = peer
-        self.name: str = peer_name(peer)
+        super().__init__(peer, events)
         self.pid: int = 0
-        self.may_exit = False
-        self.has_exited: bool = True
-        self._events = events
         self._heartbeat_timeout_s = heartbeat_timeout_s
         self._new_setup = new_setup
         self._process: asyncio.SubprocessTransport | None = None
         self._lifeline: LivenessWatch | None = None
-        self._reason: str | None = None
         self._is_lost = False
         self._has_ended = False
         self._timer: asyncio.TimerHandle | None = None
-        self._channel: ControlChannel[FromWorker] = ControlChannel(
-            partial(decode_from_worker, worker=self.name),
-            FRAME_BYTES_MAX,
-            self._on_message,
-            self._on_lost,
-        )
 
     async def start(self) -> None:
         """Start the process and take over its channel.
@@ -228,25 +194,8 @@ class WorkerProcess:
             theirs.close()
             there.close()
 
-    @property
-    def attempt(self) -> int:
-        """Which attempt of the job what is sent to it is about."""
-        return self._channel.attempt
-
-    @attempt.setter
-    def attempt(self, number: int) -> None:
-        self._channel.attempt = number
-
-    def send(self, message: FromParent) -> None:
-        """Send it a message; a no-op once it is gone."""
-        self._channel.send(message)
-
     def kill(self, reason: str | None) -> None:
-        """End the process at once.
-
-        Args:
-            reason: Why, if that is the job's failure; None if it is clean-up.
-        """
+        """End the process at once; with the reason, if that is the job's failure."""
         if self._has_ended or self._process is None:
             return
         self._reason = self._reason or reason
@@ -255,21 +204,14 @@ class WorkerProcess:
 
     def release(self) -> None:
         """Close everything that is left here; the process has exited, or never was."""
-        self._cut()
+        super().release()
+        lifeline, self._lifeline = self._lifeline, None
+        if lifeline is not None:
+            lifeline.close()
         if self._timer is not None:
             self._timer.cancel()
         if self._process is not None:
             self._process.close()
-
-    def _cut(self) -> None:
-        """End the channel and the lifeline."""
-        self._channel.abort()
-        lifeline, self._lifeline = self._lifeline, None
-        if lifeline is not None:
-            lifeline.close()
-
-    def _on_message(self, attempt: int, message: FromWorker) -> None:
-        self._events.on_message(self, attempt, message)
 
     def _on_held(self, beat: Beat) -> None:
         self._events.on_held(self, beat)
@@ -278,7 +220,7 @@ class WorkerProcess:
         self._is_lost = True
         # All that it said has been read.
         if self._has_ended:
-            self._on_gone()
+            self._end()
             return
         if isinstance(reason, CorruptStreamError):
             self.kill(f"broke the protocol: {reason}")
@@ -292,27 +234,22 @@ class WorkerProcess:
     def _on_exit(self) -> None:
         self._has_ended = True
         if self._is_lost:
-            self._on_gone()
+            self._end()
             return
         if self._timer is not None:
             self._timer.cancel()
         # A process that it has started may keep its end of the channel open.
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(_ENDING_S, self._on_gone)
+        self._timer = loop.call_later(_ENDING_S, self._end)
 
-    def _on_gone(self) -> None:
+    def _end(self) -> None:
         if self.has_exited:
             return
         assert self._process is not None
         code = self._process.get_returncode()
-        self.has_exited = True
         if self._timer is not None:
             self._timer.cancel()
-        error: WorkerDiedError | None = None
-        if not self.may_exit or (self._reason is not None):
-            how = self._reason or _how(code)
-            error = WorkerDiedError(self.name, self.pid, code, how)
-        self._events.on_exit(self, error)
+        self._on_gone(_how(code), self.pid, code)
 
 
 class _ExitWatch(asyncio.SubprocessProtocol):

@@ -12,39 +12,25 @@ import pytest
 import structlog
 
 import aiomailbox as am
-from aiomailbox.errors import WorkerDiedError
 from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.handshake import PeerAddress, Security
-from aiomailbox.runtime.peers.control import ControlChannel
+from aiomailbox.runtime.peers.control import Worker, WorkerEvents
 from aiomailbox.runtime.peers.host import assemble
 from aiomailbox.runtime.peers.limits import limit_from_text
-from aiomailbox.runtime.peers.messages import (
-    FRAME_BYTES_MAX,
-    Begin,
-    FromParent,
-    FromWorker,
-    decode_from_worker,
-)
-from aiomailbox.runtime.peers.placement import PeerPlace, WorkerEvents, peer_name
+from aiomailbox.runtime.peers.messages import Begin, FromParent
+from aiomailbox.runtime.peers.placement import PeerPlace
 from aiomailbox.runtime.peers.shipping import unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 
-class LoopWorker:
+class LoopWorker(Worker):
     """A worker that is a task of its parent's loop."""
 
     def __init__(self, peer: int, events: WorkerEvents, place: PeerPlace) -> None:
-        self.peer = peer
-        self.name = peer_name(peer)
-        self.may_exit = False
-        self.has_exited = True
-        self._events = events
+        super().__init__(peer, events)
         self._place = place
-        self._channel: ControlChannel[FromWorker] = ControlChannel(
-            decode_from_worker, FRAME_BYTES_MAX, self._on_message, lambda reason: None
-        )
 
     async def start(self) -> None:
         mine, self._theirs = socket.socketpair()
@@ -54,7 +40,7 @@ class LoopWorker:
 
     def send(self, message: FromParent) -> None:
         if not isinstance(message, Begin):
-            self._channel.send(message)
+            super().send(message)
             return
         limits = [limit_from_text(text) for text in message.limits]
         job = WorkerJob(
@@ -74,24 +60,11 @@ class LoopWorker:
     def kill(self, reason: str | None) -> None:
         self._task.cancel()
 
-    def release(self) -> None:
-        self._channel.abort()
-
-    @property
-    def attempt(self) -> int:
-        return self._channel.attempt
-
-    @attempt.setter
-    def attempt(self, number: int) -> None:
-        self._channel.attempt = number
-
-    def _on_message(self, attempt: int, message: FromWorker) -> None:
-        self._events.on_message(self, attempt, message)
+    def _on_lost(self, reason: BaseException | None) -> None:
+        pass
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
-        self.has_exited = True
-        error = None if self.may_exit else WorkerDiedError(self.name, 0, None, "ended")
-        self._events.on_exit(self, error)
+        self._on_gone("ended")
 
 
 class LoopStarter:

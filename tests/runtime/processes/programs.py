@@ -16,11 +16,8 @@ import psutil
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.collection import (
-    CollectionSource,
-    RangeSplit,
-    SplitReader,
-)
+from aiomailbox.connectors.collection import CollectionSource, RangeSplit
+from aiomailbox.operators.sources.source import SplitReader
 from aiomailbox.records.run import ListRun
 
 ROOT = Path(__file__).parents[3]
@@ -81,16 +78,16 @@ class Held(CollectionSource):
         return _HeldReader(self._gate, self._held)
 
 
-class _HeldReader(SplitReader):
+class _HeldReader(SplitReader[RangeSplit]):
     def __init__(self, gate: Path, held: int) -> None:
-        super().__init__()
+        super().__init__(available=True)
         self._gate = gate
         self._held = held
 
     def poll_next(self, output: Any) -> am.InputStatus:
         if not self._splits:
-            return self._without_split()
-        split: RangeSplit = self._splits[0]
+            return self._nothing()
+        split = self._splits[0]
         assert split.stop is not None
         is_open = self._gate.exists()
         end = split.stop if is_open else split.stop - self._held

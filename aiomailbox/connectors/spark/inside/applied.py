@@ -89,13 +89,7 @@ class ShippedJob:
 def new_input(
     df: Any, name: str = "df", *, records: Any = "namedtuple", order_by: Any = None
 ) -> InputFrame:
-    """Return a DataFrame as the beginning of a pipeline; see `input_frame`.
-
-    Raises:
-        InvalidArgumentError: If the DataFrame cannot be read, or a streaming one is to
-            be sorted.
-        UnsupportedColumnError: If a column cannot be carried; names it.
-    """
+    """Return a DataFrame as the beginning of a pipeline; see `input_frame`."""
     found = input_frame(
         df, name, StageInput, records=records, order_by=order_by, may_stream=True
     )
@@ -125,14 +119,7 @@ def default_parallelism(df: Any) -> int:
 def chained_frames(
     job: ShippedJob, inputs: list[InputFrame], want: int | None, schema: Any
 ) -> Any:
-    """Return the DataFrame of one output, or the rows of all of them.
-
-    Args:
-        job: The job.
-        inputs: What it reads.
-        want: The output; None for rows of all outputs, with their numbers.
-        schema: The output's schema; None for that of rows.
-    """
+    """Return the DataFrame of one output, or the rows of all of them."""
     levels = job.levels
     last = len(levels) - 1
 
@@ -172,11 +159,7 @@ _SOURCE: Final = (
 
 
 def check_applicable(outputs: list[Transformation]) -> None:
-    """Check that each stage of a pipeline can run when the one before it has ended.
-
-    Raises:
-        UsageError: If an operator cannot; names it, and says why.
-    """
+    """Check that each stage of a pipeline can run when the one before it has ended."""
     for item in reachable(outputs):
         if isinstance(item.factory, StageInput):
             continue
@@ -186,11 +169,7 @@ def check_applicable(outputs: list[Transformation]) -> None:
 
 
 def check_stateless(graph: JobGraph) -> None:
-    """Check that a pipeline over a streaming DataFrame keeps nothing between records.
-
-    Raises:
-        UsageError: If it does, or exchanges records; names the operator.
-    """
+    """Check that a pipeline over a stream keeps nothing between records."""
     for vertex in graph.vertices:
         for node in vertex.nodes:
             if node.transformation.is_keyed:
@@ -208,16 +187,7 @@ _MICRO_BATCHES: Final = (
 
 
 def check_runnable(origins: list[Origin], kind: type, inputs: int) -> None:
-    """Check that a pipeline can run in a barrier stage.
-
-    Args:
-        origins: Where its result comes from.
-        kind: The class of the sources that DataFrames are.
-        inputs: How many DataFrames there are.
-
-    Raises:
-        UsageError: If an operator cannot; names it, and says why.
-    """
+    """Check that a pipeline can run in a barrier stage."""
     for item in reachable([origin.transformation for origin in origins]):
         if isinstance(item.factory, kind):
             continue
@@ -234,11 +204,7 @@ def check_runnable(origins: list[Origin], kind: type, inputs: int) -> None:
 
 
 def check_no_sinks(sinks: list[Transformation]) -> None:
-    """Check that nothing ends inside the pipeline.
-
-    Raises:
-        UsageError: If something does; names it.
-    """
+    """Check that nothing ends inside the pipeline."""
     for sink in sinks:
         _refuse(
             sink,
@@ -527,12 +493,7 @@ class Applied:
         return frame
 
     def _shipped(self, outputs: list[_Output]) -> ShippedJob:
-        """Return the job of some outputs for Spark's workers.
-
-        Raises:
-            NotShippableError: If an operator cannot be pickled; names it and what of it.
-            UsageError: If a rate limit cannot be kept there.
-        """
+        """Return the job of some outputs for Spark's workers."""
         application = self._application
         sinks = [sink for output in outputs for sink in output.sinks()]
         graph = application.build_graph(sinks)
@@ -667,13 +628,7 @@ def _watermark_lines(vertex: JobVertex) -> Iterator[str]:
 
 
 def _journal_of(application: Application, items: list[Transformation]) -> str | None:
-    """Return where finished calls are kept.
-
-    Raises:
-        UsageError: If an operator keeps some, and there is no place for them.
-        InvalidArgumentError: If there is a place, and no operator keeps any; or one
-            where nothing can be appended.
-    """
+    """Return where finished calls are kept."""
     keeping = [item for item in items if item.has_journal]
     place = application.journal
     if place is None:

@@ -121,22 +121,13 @@ class BarrierRun(Application):
 def new_exchange_input(
     df: Any, number: int, name: str, *, records: Any, order_by: Any
 ) -> InputFrame:
-    """Return a DataFrame as an input of that number; see `input_frame`.
-
-    Raises:
-        InvalidArgumentError: If the DataFrame cannot be read.
-        UnsupportedColumnError: If a column cannot be carried; names it.
-    """
+    """Return a DataFrame as an input of that number; see `input_frame`."""
     source = partial(BarrierInput, number)
     return input_frame(df, name, source, records=records, order_by=order_by)
 
 
 def barrier_parallelism(df: Any) -> int:
-    """Return how many subtasks operators have that do not say: as many as Spark has slots.
-
-    Raises:
-        InvalidArgumentError: If Spark does not tell.
-    """
+    """Return how many subtasks operators have that do not say: Spark's slots."""
     slots = _slots(df)
     if slots is None:
         raise InvalidArgumentError(
@@ -149,19 +140,7 @@ def barrier_parallelism(df: Any) -> int:
 
 
 async def run_in_barrier(run: BarrierRun, path: Any, schema: Any) -> Any:
-    """Run a pipeline to its end, and return its results as a DataFrame.
-
-    Args:
-        run: What is run on what.
-        path: The directory of the results.
-        schema: Their schema.
-
-    Raises:
-        TargetExistsError: If there is something at the path.
-        UsageError: If the pipeline cannot run there; says why.
-        JobFailedError: If it failed more often than the restart strategy allows.
-        SparkJobError: If Spark failed.
-    """
+    """Run a pipeline to its end, and return its results as a DataFrame."""
     target = _target(path)
     session = run.inputs[0].df.sparkSession
     place = target.with_name(f".{target.name}.aiomailbox")
@@ -225,12 +204,7 @@ class _Job:
         self._is_over = False
 
     async def run(self) -> None:
-        """Run attempts until one succeeds, or no other one follows.
-
-        Raises:
-            JobFailedError: If the job failed.
-            SparkJobError: If Spark failed.
-        """
+        """Run attempts until one succeeds, or no other one follows."""
         clock = SystemClock()
         log = library_log(job=self._run.name)
         backoff = self._restart.begin(random.Random(self._seed))
@@ -334,13 +308,7 @@ def _output(
 
 
 def _other_outputs(run: BarrierRun, target: Path) -> dict[Path, Transformation]:
-    """Return side outputs and dead letters, each for a directory beside the results.
-
-    Raises:
-        WrongTypeError: If a key is no `OutputTag`.
-        InvalidArgumentError: If a tag's id cannot be part of a name, or nothing says
-            the schema.
-    """
+    """Return side outputs and dead letters, each for a directory beside the results."""
     outputs: dict[Path, Transformation] = {}
     session = run.inputs[0].df.sparkSession
     items = reachable([origin.transformation for origin in run.origins])
@@ -376,11 +344,7 @@ def _beside(target: Path, name: str) -> Path:
 
 
 async def _collected(frame: Any) -> list[Any]:
-    """Return the rows of a DataFrame; a cancelled caller cancels the Spark job.
-
-    Raises:
-        SparkJobError: If the job failed.
-    """
+    """Return the rows of a DataFrame; a cancelled caller cancels the Spark job."""
     tag = JobTag(frame, "runs the pipeline")
     is_over = threading.Event()
 
@@ -466,11 +430,7 @@ def _slots(df: Any) -> int | None:
 
 
 def _check_slots(results: Transformation, workers: int, slots: int | None) -> None:
-    """Check that all tasks can run side by side.
-
-    Raises:
-        UsageError: If not; names the operator with the most subtasks.
-    """
+    """Check that all tasks can run side by side."""
     if slots is None or workers <= slots:
         return
     widest = [item for item in reachable([results]) if item.parallelism == workers]

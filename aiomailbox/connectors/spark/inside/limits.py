@@ -60,11 +60,7 @@ class LimitDoor(msgspec.Struct, frozen=True):
 
 
 def check_limits(limits: list[RateLimit], *, is_connect: bool) -> bool:
-    """Say whether workers have to ask the driver.
-
-    Raises:
-        UsageError: If they have to, and on Spark Connect cannot.
-    """
+    """Say whether workers have to ask the driver."""
     shared = [limit for limit in limits if not limit.per_task]
     if shared and is_connect:
         raise UsageError(
@@ -77,13 +73,7 @@ def check_limits(limits: list[RateLimit], *, is_connect: bool) -> bool:
 
 
 def open_door(host: str, job_id: bytes, limits: list[RateLimit]) -> LimitDoor:
-    """Let workers ask for the limits of a pipeline; from any thread.
-
-    Args:
-        host: The address of the driver that Spark's executors know.
-        job_id: The pipeline.
-        limits: Its limits, in the order in which workers get them.
-    """
+    """Let workers ask for the limits of a pipeline; from any thread."""
     with _LOCK:
         desk = _DESKS.get(host)
         if desk is None:
@@ -93,10 +83,6 @@ def open_door(host: str, job_id: bytes, limits: list[RateLimit]) -> LimitDoor:
 
 class RemoteDoor:
     """A worker's connection to the driver's limiters.
-
-    Args:
-        door: Where they are.
-        limits: The limits that came with the pipeline.
 
     Attributes:
         limits: Finds the worker's limiters.
@@ -109,12 +95,7 @@ class RemoteDoor:
         self._reader: asyncio.StreamReader | None = None
 
     async def connect(self) -> None:
-        """Connect and prove.
-
-        Raises:
-            WorldError: If the driver cannot be reached.
-            HandshakeError: If it is not the one that sent the pipeline.
-        """
+        """Connect and prove."""
         door = self._door
         try:
             async with asyncio.timeout(_CONNECT_S):
@@ -129,11 +110,7 @@ class RemoteDoor:
         self._reader, self._writer = reader, writer
 
     async def run(self) -> None:
-        """Take grants until the connection ends, which it must not while this runs.
-
-        Raises:
-            WorldError: If it ends.
-        """
+        """Take grants until the connection ends, which it must not while this runs."""
         assert self._reader is not None, "connect() comes first"
         try:
             while True:

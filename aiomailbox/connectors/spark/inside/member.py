@@ -19,7 +19,6 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,7 +45,6 @@ from aiomailbox.errors import (
     CorruptStreamError,
     HandshakeError,
     RemoteTaskError,
-    WorkerDiedError,
     WorldError,
 )
 from aiomailbox.exchange.remote.connection import ConnectionOptions
@@ -57,22 +55,18 @@ from aiomailbox.runtime.declared import state_classes
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.observer import JobObserver
-from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, ControlChannel
+from aiomailbox.runtime.peers.control import PARENT_BYTES_MAX, Worker, WorkerEvents
 from aiomailbox.runtime.peers.host import assemble
 from aiomailbox.runtime.peers.limits import limit_from_text
 from aiomailbox.runtime.peers.messages import (
-    FRAME_BYTES_MAX,
     Begin,
     ErrorText,
     Failed,
-    FromParent,
-    FromWorker,
     decode_from_parent,
-    decode_from_worker,
     encode,
     text_of_error,
 )
-from aiomailbox.runtime.peers.placement import PeerPlace, WorkerEvents, peer_name
+from aiomailbox.runtime.peers.placement import PeerPlace, peer_name
 from aiomailbox.runtime.peers.shipping import Shipment, unpack
 from aiomailbox.runtime.peers.worker_job import WorkerJob
 from aiomailbox.scratch import ScratchDirectories
@@ -96,12 +90,7 @@ def identity_of(peer: int) -> bytes:
 
 
 class Arrivals:
-    """Where workers connect with the director.
-
-    Args:
-        place: What connections are secured with.
-        workers: How many there are.
-    """
+    """Where workers connect with the director."""
 
     def __init__(self, place: PeerPlace, workers: int) -> None:
         self._security = place.security
@@ -115,11 +104,7 @@ class Arrivals:
         self._server = await asyncio.start_server(self._greet, sock=bound, ssl=context)
 
     async def wait(self, peer: int) -> asyncio.StreamWriter:
-        """Return the connection of a worker that has proved who it is.
-
-        Raises:
-            WorldError: If it does not come.
-        """
+        """Return the connection of a worker that has proved who it is."""
         try:
             async with asyncio.timeout(_ARRIVAL_S):
                 return await self._of(peer)
@@ -160,87 +145,36 @@ class Arrivals:
         return arrived
 
 
-class BarrierWorker:
-    """A worker as the director has it: a connection.
-
-    Args:
-        peer: Its number, from 1.
-        events: Gets the notifications.
-        arrivals: Where it comes from.
-    """
+class BarrierWorker(Worker):
+    """A worker as the director has it: a connection."""
 
     def __init__(self, peer: int, events: WorkerEvents, arrivals: Arrivals) -> None:
-        self.peer = peer
-        self.name: str = peer_name(peer)
-        self.may_exit = False
-        self.has_exited = True
-        self._events = events
+        super().__init__(peer, events)
         self._arrivals = arrivals
         # Dropped, it would close the connection.
         self._writer: asyncio.StreamWriter | None = None
-        self._reason: str | None = None
-        self._channel: ControlChannel[FromWorker] = ControlChannel(
-            partial(decode_from_worker, worker=self.name),
-            FRAME_BYTES_MAX,
-            self._on_message,
-            self._on_lost,
-        )
-
-    @property
-    def attempt(self) -> int:
-        """Which attempt of the job what is sent to it is about."""
-        return self._channel.attempt
-
-    @attempt.setter
-    def attempt(self, number: int) -> None:
-        self._channel.attempt = number
 
     async def start(self) -> None:
-        """Wait until it has connected.
-
-        Raises:
-            WorldError: If it does not.
-        """
+        """Wait until it has connected."""
         self._writer = await self._arrivals.wait(self.peer)
         self.has_exited = False
         await self._channel.adopt(self._writer.transport)
-
-    def send(self, message: FromParent) -> None:
-        """Send it a message; a no-op once it is gone."""
-        self._channel.send(message)
 
     def kill(self, reason: str | None) -> None:
         """Cut the connection: the worker ends its tasks, and Spark's task with them."""
         self._reason = self._reason or reason
         self._channel.abort()
 
-    def release(self) -> None:
-        """Close what is left here."""
-        self._channel.abort()
-
-    def _on_message(self, attempt: int, message: FromWorker) -> None:
-        self._events.on_message(self, attempt, message)
-
     def _on_lost(self, reason: BaseException | None) -> None:
-        self.has_exited = True
-        error: WorkerDiedError | None = None
-        if not self.may_exit or self._reason is not None:
-            how = self._reason or (
-                "is gone: its Spark task has ended"
-                if reason is None
-                else f"broke the protocol: {reason}"
-            )
-            error = WorkerDiedError(self.name, 0, None, how)
-        self._events.on_exit(self, error)
+        self._on_gone(
+            "is gone: its Spark task has ended"
+            if reason is None
+            else f"broke the protocol: {reason}"
+        )
 
 
 class BarrierStarter:
-    """The `Starter` of a barrier stage: Spark has started the workers.
-
-    Args:
-        place: Where the director is.
-        arrivals: Where workers connect.
-    """
+    """The `Starter` of a barrier stage: Spark has started the workers."""
 
     def __init__(self, place: PeerPlace, arrivals: Arrivals) -> None:
         self._place = place
@@ -271,12 +205,7 @@ _EVERY_S: Final = 1.0
 
 @contextlib.asynccontextmanager
 async def showing(job: JobMaster, place: Path | None) -> AsyncIterator[None]:
-    """Write a job's snapshots for as long as the block is, and one at its end.
-
-    Args:
-        job: The job, which has started.
-        place: The directory; None if they are not wanted.
-    """
+    """Write a job's snapshots for as long as the block is, and one at its end."""
     if place is None:
         yield
         return
@@ -305,15 +234,7 @@ async def showing(job: JobMaster, place: Path | None) -> AsyncIterator[None]:
 async def watching(
     place: Path, tell: Callable[[JobSnapshot], object] | None
 ) -> AsyncIterator[None]:
-    """Tell of new snapshots for as long as the block is, and of the last one.
-
-    Args:
-        place: The directory.
-        tell: Called with each; None to tell nothing.
-
-    Raises:
-        Exception: What ``tell`` raised, at the end of the block.
-    """
+    """Tell of new snapshots for as long as the block is, and of the last one."""
     if tell is None:
         yield
         return
@@ -421,18 +342,7 @@ class _Hello(msgspec.Struct, frozen=True):
 def run_member(
     part: BarrierPart, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run one task; blocks. Called by Spark, once for each partition.
-
-    Args:
-        part: The job.
-        batches: What Spark gives.
-
-    Yields:
-        The outcome, in the first task.
-
-    Raises:
-        WorldError: If the attempt is not the present one, or the job cannot begin.
-    """
+    """Run one task; blocks. Called by Spark, once for each partition."""
     from pyspark import BarrierTaskContext
 
     context = BarrierTaskContext.get()
@@ -520,11 +430,7 @@ async def _work(
     index: int,
     batches: Iterator[pa.RecordBatch],
 ) -> None:
-    """Be a worker until the director says that all is over.
-
-    Raises:
-        WorldError: If the director cannot be reached, or is gone.
-    """
+    """Be a worker until the director says that all is over."""
     peer = index + 1
     reader, writer = await _connect(place, director, peer)
     feeds = PartitionFeeds(batches, index, part.wrapping)
@@ -553,11 +459,7 @@ async def _work(
 async def _connect(
     place: PeerPlace, director: PeerAddress, peer: int
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect with the director, and prove who this is.
-
-    Raises:
-        WorldError: If it cannot be reached.
-    """
+    """Connect with the director, and prove who this is."""
     secret = place.security.secret
     assert secret is not None, "a job has a secret"
     try:
@@ -577,12 +479,7 @@ async def _connect(
 
 
 async def _begin(reader: asyncio.StreamReader) -> Begin:
-    """Return the first message of the director.
-
-    Raises:
-        WorldError: If it ended before.
-        CorruptStreamError: If it is another one.
-    """
+    """Return the first message of the director."""
     try:
         message = await read_message(reader, decode_from_parent, PARENT_BYTES_MAX)
     except (OSError, EOFError) as error:
@@ -600,11 +497,7 @@ def _attach(shipment: Shipment, feeds: PartitionFeeds) -> None:
 
 
 def _check_place(part: BarrierPart) -> None:
-    """Check that the workers see what the driver sees, and are of its last attempt.
-
-    Raises:
-        WorldError: If not.
-    """
+    """Check that the workers see what the driver sees, and are of its last attempt."""
     marker = Path(part.place) / MARKER
     try:
         epoch = int(marker.read_text("utf-8"))

@@ -84,14 +84,7 @@ class Wrapping:
 
 
 class BarrierInput(FrameSource):
-    """One DataFrame as a source; picklable until it is attached.
-
-    Args:
-        number: Which input of the pipeline.
-        schema: The DataFrame's.
-        records: What a record is.
-        order: What each partition is sorted by.
-    """
+    """One DataFrame as a source; picklable until it is attached."""
 
     def __init__(self, number: int, schema: Any, records: Any, order: str) -> None:
         super().__init__(schema, records, order)
@@ -113,11 +106,7 @@ class BarrierInput(FrameSource):
         return StaticEnumerator(context, state)
 
     def create_reader(self, context: ReaderContext) -> _PartitionReader:
-        """Create the reader of a worker's partition.
-
-        Raises:
-            IllegalStateError: If it is not in a worker of a barrier stage.
-        """
+        """Create the reader of a worker's partition."""
         if self._feed is None:
             raise IllegalStateError(
                 "this pipeline reads the rows of a DataFrame: run it with run_on(df)"
@@ -167,11 +156,7 @@ class PartitionFeed:
         self._notify()
 
     def take(self) -> Chunk | None:
-        """Return the next rows; None if there are none.
-
-        Raises:
-            Exception: If Spark could not give them.
-        """
+        """Return the next rows; None if there are none."""
         self._deal()
         if self._chunks:
             return self._chunks.popleft()
@@ -197,11 +182,6 @@ class PartitionFeed:
 
 class PartitionFeeds:
     """Reads a partition in a thread, and deals its batches to the inputs.
-
-    Args:
-        batches: What Spark gives.
-        partition: Which partition it is.
-        wrapping: How the rows of the inputs come.
 
     Invariants:
         At most two batches wait for an input; while they do, and the next one is for the
@@ -264,13 +244,7 @@ class PartitionFeeds:
 
 
 class _PartitionReader(Receiver[PartitionPosition, Never]):
-    """Emits the rows of a partition, from a position on.
-
-    Args:
-        context: What the task gives.
-        runs: Makes runs of them.
-        feed: Where the rows come from.
-    """
+    """Emits the rows of a partition, from a position on."""
 
     def __init__(
         self, context: ReaderContext, runs: BatchRuns, feed: PartitionFeed
@@ -279,11 +253,7 @@ class _PartitionReader(Receiver[PartitionPosition, Never]):
         self._feed = feed
 
     def add_splits(self, splits: list[PartitionPosition]) -> None:
-        """Take over the partition, at its position.
-
-        Raises:
-            SourceChangedError: If it is another one than Spark gives here.
-        """
+        """Take over the partition, at its position."""
         for position in splits:
             if position.partition != self._feed.partition:
                 raise SourceChangedError(
@@ -296,7 +266,7 @@ class _PartitionReader(Receiver[PartitionPosition, Never]):
 
     def notify_no_more_splits(self) -> None:
         """Be notified that there is no other partition."""
-        if self._split is None:
+        if not self._splits:
             # It was read to its end before the restart.
             self._feed.discard()
         super().notify_no_more_splits()
@@ -309,12 +279,11 @@ class _PartitionReader(Receiver[PartitionPosition, Never]):
         """There are rows only."""
 
     def _on_end(self, output: ReaderOutput, split: PartitionPosition) -> None:
-        output.release_split(split.split_id)
-        self._split, self._no_more_splits = None, True
+        self._finish_split(output)
+        self._no_more_splits = True
 
     def _moved(self, part: int, row: int, rows: int, check: int) -> PartitionPosition:
-        split = self._split
-        assert split is not None
+        split = self._splits[0]
         return replace(
             split, rows=split.rows + rows, check=wrapped(split.check + check)
         )
@@ -364,14 +333,6 @@ def exchange_frame(
     Which partition a row is in, and where in it, follows from the rows alone: a hash of
     its values says where it goes and comes behind the order that is wished for. Rows of
     several DataFrames are sorted together, so that none waits for the end of another.
-
-    Args:
-        frames: The DataFrames.
-        orders: For each the columns that it is sorted by; none for any order.
-        width: How many partitions, at least 1.
-
-    Raises:
-        InvalidArgumentError: If orders of several DataFrames cannot be compared.
     """
     from pyspark.sql import functions as sf
 
@@ -409,11 +370,7 @@ def _columns(order: list[Any]) -> list[Any]:
 
 
 def _keys(frames: list[Any], orders: list[list[Any]]) -> list[str]:
-    """Return the names of the columns that all are sorted by.
-
-    Raises:
-        InvalidArgumentError: If their types differ.
-    """
+    """Return the names of the columns that all are sorted by."""
     given = [
         [
             field.dataType.simpleString()

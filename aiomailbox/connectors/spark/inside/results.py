@@ -55,11 +55,6 @@ class ResultSink:
 class _ResultWriter(ImmediateWriter):
     """Makes batches of results: of many results, unless Spark waits for few.
 
-    Args:
-        sink: The end that it is of.
-        results: Where they go: the stage's task, which has room or not, and takes them.
-        clock: Says how long few results have waited.
-
     Attributes:
         accepts: Available while there is room.
     """

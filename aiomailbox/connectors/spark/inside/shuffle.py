@@ -53,14 +53,7 @@ _BATCH_BYTES: Final = 2 * 1024 * 1024
 
 
 class RowWriter:
-    """Numbers the rows of one task, and hands them to Spark in batches.
-
-    Args:
-        outlet: Takes the batches.
-        levels: The stages of the job.
-        level: The stage that this is.
-        producer: The task's number among all producers of the job.
-    """
+    """Numbers the rows of one task, and hands them to Spark in batches."""
 
     def __init__(
         self, outlet: Outlet, levels: JobLevels, level: int, producer: int
@@ -141,14 +134,6 @@ class ShuffleOutput:
     watermark at its beginning. So where a row ends follows from the records and not from
     the lengths of runs, which depend on time, and a repeated task sends the same rows.
 
-    Args:
-        partition_id: Whose output, and towards which edge.
-        pool: Not needed; destroyed at the end.
-        target: Where the edge leads.
-        subtasks: The consumers, in the order of the channels.
-        writer: Takes the rows.
-        codec: How elements are encoded.
-
     Concept:
         Flink, ``BoundedBlockingResultPartition`` (``ResultPartitionType.BLOCKING``).
     """
@@ -225,11 +210,7 @@ class ShuffleOutput:
         return False
 
     def broadcast_event(self, event: RuntimeEvent) -> None:
-        """Take no event but the end.
-
-        Raises:
-            IllegalStateError: For any; there are no barriers in a blocking exchange.
-        """
+        """Take no event but the end."""
         raise IllegalStateError(f"{self!r} carries no {event!r}")
 
     async def settle(self) -> None:
@@ -258,11 +239,7 @@ class ShuffleOutput:
     def create_view(
         self, subpartition_index: int, listener: DataListener
     ) -> ObjectView:
-        """Refuse: a consumer reads what Spark has sorted.
-
-        Raises:
-            IllegalStateError: Always.
-        """
+        """Refuse: a consumer reads what Spark has sorted."""
         self._refuse_reading()
 
     def create_bytes_view(
@@ -344,12 +321,7 @@ class ChannelKey(NamedTuple):
 
 
 class ShuffleChannel(InputChannel):
-    """One producer of one edge, as its consumer's gate sees it.
-
-    Args:
-        key: What comes from it; None stands in where there is no producer.
-        on_requested: Called when the task is ready to read.
-    """
+    """One producer of one edge, as its consumer's gate sees it."""
 
     def __init__(
         self, key: ChannelKey | None, on_requested: Callable[[], None]
@@ -407,13 +379,7 @@ class _End(NamedTuple):
 
 
 class Demultiplexer:
-    """Gives rows to the channels of a task, one after the other.
-
-    Args:
-        codec: Of all edges.
-        forward: Takes the rows that are not for this stage.
-        on_drained: Called when every row was dealt with, so that more may be read.
-    """
+    """Gives rows to the channels of a task, one after the other."""
 
     def __init__(
         self,

@@ -61,6 +61,7 @@ from aiomailbox.operators.sources.source import (
     InputStatus,
     ReaderContext,
     ReaderOutput,
+    SplitReader,
     StaticEnumerator,
 )
 from aiomailbox.policies.rate_limit import RateLimit
@@ -124,15 +125,7 @@ class StagePart:
 def run_stage(
     part: StagePart, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """Run one task; blocks. Called by Spark, once for each partition.
-
-    Args:
-        part: What to run.
-        batches: What Spark gives.
-
-    Yields:
-        What Spark takes.
-    """
+    """Run one task; blocks. Called by Spark, once for each partition."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -280,11 +273,7 @@ class _StageTask:
         self._writer.write_result(output, RowKind.RESULT, sink.getvalue())
 
     def _on_event(self, event: TaskEvent) -> None:
-        """Take what the task reports.
-
-        Raises:
-            IllegalStateError: If it asks for splits.
-        """
+        """Take what the task reports."""
         match event:
             case SplitRequest():
                 raise IllegalStateError("inside Spark there are no splits to ask for")
@@ -499,30 +488,17 @@ class StageInput(FrameSource):
     _run_length = RUN_LENGTH_MAX
 
     def attach(self, feed: _Feed, run_length: int) -> None:
-        """Say where the batches come from, where they do.
-
-        Args:
-            feed: Gives them.
-            run_length: How many rows of a batch are a run.
-        """
+        """Say where the batches come from, where they do."""
         self._feed, self._run_length = feed, run_length
 
     def create_enumerator(
         self, context: EnumeratorContext[Any], state: list[Any] | None = None
     ) -> StaticEnumerator[Any]:
-        """Refuse: Spark says which task reads what.
-
-        Raises:
-            IllegalStateError: Always.
-        """
+        """Refuse: Spark says which task reads what."""
         raise IllegalStateError("inside Spark there are no splits to hand out")
 
     def create_reader(self, context: ReaderContext) -> _StageReader:
-        """Create the reader of the stage's task.
-
-        Raises:
-            IllegalStateError: If it is not in a Spark worker.
-        """
+        """Create the reader of the stage's task."""
         if self._feed is None:
             raise IllegalStateError(
                 "this pipeline reads the rows of a DataFrame: run it with apply_to(df)"
@@ -530,7 +506,7 @@ class StageInput(FrameSource):
         return _StageReader(self._feed, self.runs(), self._run_length)
 
 
-class _StageReader:
+class _StageReader(SplitReader[Any]):
     """Emits the batches in runs whose lengths depend on nothing but the batches.
 
     A watermark follows each run: were their lengths those that the task wishes for,
@@ -538,21 +514,13 @@ class _StageReader:
     """
 
     def __init__(self, feed: _Feed, runs: BatchRuns, run_length: int) -> None:
-        self.availability: Availability = feed.availability
+        super().__init__()
+        self.availability = feed.availability
         self._feed = feed
         self._runs = runs
         self._run_length = run_length
         self._batch: pa.RecordBatch | None = None
         self._offset = 0
-
-    def start(self) -> None:
-        """The feed runs already."""
-
-    def add_splits(self, splits: list[Any]) -> None:
-        """There are none."""
-
-    def notify_no_more_splits(self) -> None:
-        """There are none."""
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit the next run."""
@@ -569,10 +537,6 @@ class _StageReader:
             self._batch = None
         output.emit_run(run)
         return InputStatus.MORE_AVAILABLE
-
-    def snapshot(self) -> list[Any]:
-        """Return nothing: Spark starts a failed task again."""
-        return []
 
     def close(self) -> Pending:
         """The feed is not this reader's."""

@@ -98,11 +98,7 @@ def rows_of_batch(batch: pa.RecordBatch) -> Iterator[WireRow]:
 
 
 def elements_of(payload: bytes, codec: ElementCodec) -> list[Element]:
-    """Return what is framed in a payload, in order.
-
-    Raises:
-        CorruptStreamError: If a frame ends beyond the payload.
-    """
+    """Return what is framed in a payload, in order."""
     elements: list[Element] = []
     view, position, size_bytes = memoryview(payload), 0, len(payload)
     while position < size_bytes:
@@ -128,9 +124,6 @@ class Outlet:
     """Hands batches from an event loop to another thread, a bounded number ahead.
 
     Offering never waits; the producer checks ``room`` before its next input.
-
-    Args:
-        loop: The loop that offers.
 
     Attributes:
         room: Available while there is room; belongs to the loop.
@@ -168,11 +161,7 @@ class Outlet:
             self._changed.notify()
 
     def take(self) -> pa.RecordBatch | None:
-        """Return the next batch, waiting for it; None after the last one.
-
-        Raises:
-            BaseException: What `end` was given, after all batches before it.
-        """
+        """Return the next batch, waiting for it; None after the last one."""
         with self._changed:
             while not self._batches and not self._ended:
                 self._changed.wait()
@@ -231,9 +220,6 @@ class Target(NamedTuple):
 
 class JobLevels:
     """The levels of a job.
-
-    Args:
-        graph: The job.
 
     Attributes:
         vertices: Per level its vertices; the first has those without an input.
