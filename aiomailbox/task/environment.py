@@ -23,6 +23,7 @@ from aiomailbox.records.events import OutputTag
 from aiomailbox.state.backends import HeapStateBackend, StateBackend
 from aiomailbox.task.in_flight import TaskChannels, TaskSnapshot
 from aiomailbox.task.messages import TaskEvent, TaskHandle
+from aiomailbox.task.outputs import SLICE_TARGET_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,8 @@ class JobEnvironment:
         is_resumable: Whether a checkpoint may outlive this execution.
         no_processing_time: Why operators can have no timers in processing time; "" if
             they can.
+        slice_target_s: How long a task should process records before it looks up
+            again.
         shared: Watches over the first records that several operators have.
     """
 
@@ -100,6 +103,7 @@ class JobEnvironment:
     commits_at_checkpoints: bool = False
     is_resumable: bool = False
     no_processing_time: str = ""
+    slice_target_s: float = SLICE_TARGET_S
     shared: SharedRecords = field(init=False)
 
     def __post_init__(self) -> None:

@@ -707,13 +707,14 @@ def create_input(
             costs.
         left: How many records operators have left; None if they never leave any.
     """
+    job = environment.job
     if isinstance(head, SourceOperator):
-        size = SliceSize(environment.job.clock, form=slices, room=room, left=left)
+        size = SliceSize(job.clock, job.slice_target_s, form=slices, room=room, left=left)
         return SourceInput(head, size)
     select = getattr(head, "next_selection", None)
     # The function that selects is asked after each record: a slice must not be longer.
     form = slices if not select else slices._replace(records_min=1, records_max=1)
-    size = SliceSize(environment.job.clock, form=form, room=room, left=left)
+    size = SliceSize(job.clock, job.slice_target_s, form=form, room=room, left=left)
     metrics = head.context.metrics
     network = [
         NetworkInput(

@@ -33,6 +33,7 @@ from aiomailbox.task.environment import (
     TaskSettings,
 )
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.outputs import SLICE_TARGET_S
 from aiomailbox.task.stream_task import StreamTask
 from aiomailbox.testing import (
     FreeLimiter,
@@ -175,6 +176,7 @@ class Bench:
         self.task_id = TaskId(VertexId(7), 0, 0)
         self.metrics = MetricGroup("task")
         self.cancel_timeout_s = 30.0
+        self.slice_target_s = SLICE_TARGET_S
         self.runner: asyncio.Task[None] | None = None
 
     def input(self, channels: int = 1, permits: int = 8) -> list[Producer]:
@@ -256,6 +258,7 @@ class Bench:
             log=RecordingLog(),
             metrics=self.metrics,
             handovers=defaultdict(MemoryHandover),
+            slice_target_s=self.slice_target_s,
         )
         environment = TaskEnvironment(
             job=job,

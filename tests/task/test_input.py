@@ -339,3 +339,27 @@ async def test_the_end_of_a_recovery_outside_restore_is_refused(bench: Any) -> N
     await bench.settle()
     with pytest.raises(AssertionError, match="recovery"):
         await act(bench, InputStatus.END_OF_RECOVERY)
+
+
+@pytest.mark.parametrize(("target_s", "longest"), [(0.001, 50), (0.004, 200)])
+async def test_records_are_taken_for_as_long_as_the_job_says(
+    bench: Any, target_s: float, longest: int
+) -> None:
+    """In a program for a millisecond, in a worker of its own for four."""
+    lengths: list[int] = []
+
+    def slowly_computed(self: Any, run: Any) -> Any:
+        lengths.append(len(run))
+        bench.clock.advance(0.000_02 * len(run))
+        return self.output.emit_run(run)
+
+    bench.slice_target_s = target_s
+    (producer,) = bench.input()
+    bench.logged("a", run=slowly_computed)
+    bench.output()
+    bench.start()
+    for _ in range(3):
+        fill(producer, range(1000))
+    await bench.settle(500)
+    assert sum(lengths) == 3000
+    assert longest // 2 < max(lengths) <= longest
