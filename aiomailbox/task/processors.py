@@ -709,7 +709,9 @@ def create_input(
     """
     job = environment.job
     if isinstance(head, SourceOperator):
-        size = SliceSize(job.clock, job.slice_target_s, form=slices, room=room, left=left)
+        size = SliceSize(
+            job.clock, job.slice_target_s, form=slices, room=room, left=left
+        )
         return SourceInput(head, size)
     select = getattr(head, "next_selection", None)
     # The function that selects is asked after each record: a slice must not be longer.
