@@ -206,8 +206,8 @@ class _StageTask:
         self._door = None if part.door is None else RemoteDoor(part.door, part.limits)
         self._shipment = shipment
         self._levels = JobLevels(shipment.graph)
-        is_last = part.level == len(self._levels) - 1
-        self._gives_batches = is_last and part.want is not None
+        self._is_last = part.level == len(self._levels) - 1
+        self._gives_batches = self._is_last and part.want is not None
         self._place = self._find_place()
         self._codec = element_codec(shipment.record_types, has_arrow=shipment.has_arrow)
         producer = (self._place.vertex.id << 32) + partition
@@ -343,8 +343,11 @@ class _StageTask:
         """Let results come in an order that a repeated task repeats.
 
         What follows may deal records by their number: were it not the same, a task that
-        Spark repeats would give some records twice and others not at all.
+        Spark repeats would give some records twice and others not at all. Results of the
+        last stage leave as ``ordered=`` says: Spark takes those of one attempt.
         """
+        if self._is_last:
+            return
         for node in self._place.vertex.nodes:
             item = node.transformation
             if item.source is None:

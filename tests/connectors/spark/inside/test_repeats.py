@@ -53,6 +53,35 @@ def test_calls_that_end_in_any_order_give_the_same_results_in_each_attempt(
     assert stages.results(partitions) == first
 
 
+class Patient:
+    """Ends the call of the first row when the last one is called."""
+
+    def open(self, context: Any) -> None:
+        self.is_last = asyncio.Event()
+
+    async def __call__(self, row: Any) -> Any:
+        if row.id == 2999:
+            self.is_last.set()
+        if row.id == 0:
+            await self.is_last.wait()
+        return row
+
+
+def test_a_call_that_hangs_in_the_last_stage_holds_no_other_back(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor its result, however many places there are."""
+
+    @am.pipeline
+    def pipeline(rows: Any) -> Any:
+        called = rows.map_async(Patient(), concurrency=8, ordered=False)
+        return called.map(lambda row: {"id": row.id, "value": 0})
+
+    (rows,) = StageRuns(pipeline, COLUMNS, monkeypatch).results(ranges((0, 3000)))
+    assert sorted(row["id"] for row in rows) == [*range(3000)]
+    assert rows.index({"id": 0, "value": 0}) > 2900
+
+
 def timed(rows: Any) -> Any:
     strategy = am.WatermarkStrategy.for_monotonous_timestamps()
     return rows.assign_timestamps_and_watermarks(
