@@ -204,8 +204,6 @@ def retry_after_s(answer: object, now_ms: int) -> float | None:
     """
     looked_at: object = answer
     for _ in range(_CAUSES_MAX):
-        if looked_at is None:
-            return None
         for value in _candidates(looked_at):
             delay_s = _seconds(value, now_ms)
             if delay_s is not None:

@@ -111,7 +111,8 @@ class StagedDirectory:
             if final.parent not in changed:
                 disk.make_directory(final.parent)
                 changed.add(final.parent)
-            if staged.exists() or not final.exists():
+            # Unless a commit that failed has got so far.
+            if not final.exists():
                 disk.move(staged, final)
         final_names = [workplace.final_name(name) for name in names]
         for log in self._logs:
@@ -142,7 +143,6 @@ class StagedDirectory:
         if not self._undo:
             return
         workplace = self._workplace
-        self._is_visible = False
         try:
             while self._undo:
                 self._undo[-1]()
@@ -249,7 +249,7 @@ class GrowingDirectory:
         self._token = token
         self._overwrite = overwrite
         self._append = append
-        self._tokens = (token, former) if former else (token,)
+        self._tokens = (token, former)
         self._is_resumable = is_resumable
         # Of an execution without checkpoints, what it takes back if it fails.
         self._moved: list[Path] = []

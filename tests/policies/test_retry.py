@@ -17,6 +17,11 @@ from aiomailbox.errors import (
 from aiomailbox.policies.retry import Retry
 
 
+class Awaited:
+    async def __call__(self, one: object) -> bool:
+        return True
+
+
 def test_the_wait_grows_by_the_multiplier_up_to_the_maximum() -> None:
     retry = Retry(initial=1, multiplier=3, maximum=10, jitter=0)
     delays = [retry.delay_s(attempt, random.Random(0)) for attempt in range(1, 6)]
@@ -67,6 +72,23 @@ def test_jitter_moves_a_wait_by_at_most_its_fraction(seed: int, jitter: float) -
     assert 10 * (1 - jitter) - 1e-9 <= delay_s <= 10 * (1 + jitter) + 1e-9
 
 
+def test_jitter_makes_waits_longer_and_shorter_and_those_of_two_jobs_differ() -> None:
+    """Or all that failed together would come again together."""
+    retry, random_ = Retry(initial=10, jitter=0.5), random.Random(0)
+    delays = [retry.delay_s(1, random_) for _ in range(1000)]
+    assert 5 <= min(delays) < 5.1
+    assert 14.9 < max(delays) <= 15
+    assert sum(delays) / 1000 == pytest.approx(10, abs=0.3)
+
+
+def test_what_nobody_says_is_as_documented() -> None:
+    retry = Retry()
+    assert (retry.attempts, retry.jitter, retry.retry_on) == (4, 0.1, Exception)
+    steady = Retry(jitter=0)
+    delays = [steady.delay_s(attempt, random.Random(0)) for attempt in (1, 2, 3, 99)]
+    assert delays == [0.1, 0.2, 0.4, 60]
+
+
 def test_retry_on_is_a_type_or_several_or_a_function() -> None:
     assert Retry(retry_on=OSError).wants_error(ConnectionError())
     assert not Retry(retry_on=OSError).wants_error(ValueError())
@@ -84,7 +106,8 @@ def test_retry_later_is_always_retried_and_stop_task_never() -> None:
 
 def test_a_result_is_final_unless_retry_if_says_otherwise() -> None:
     assert not Retry().wants_result(None)
-    assert Retry(retry_if=lambda result: result is None).wants_result(None)
+    retry = Retry(retry_if=lambda result: result is None)
+    assert [retry.wants_result(result) for result in (None, "")] == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +122,14 @@ def test_a_result_is_final_unless_retry_if_says_otherwise() -> None:
         ({"jitter": 2}, "jitter"),
         ({"retry_on": 429}, "retry_on"),
         ({"retry_on": (OSError, 429)}, "retry_on"),
+        ({"retry_on": str}, "retry_on"),
+        ({"retry_on": (OSError, str)}, "retry_on"),
+        ({"retry_on": lambda: True}, "retry_on: .* cannot be called with an exception"),
+        ({"retry_on": Awaited()}, "retry_on: .* is async"),
         ({"retry_if": 429}, "retry_if"),
+        ({"retry_if": lambda: True}, "retry_if: .* cannot be called with a result"),
+        ({"retry_if": Awaited()}, "retry_if: .* is async"),
+        ({"retry_if": Awaited().__call__}, "retry_if: .* is async"),
     ],
 )
 def test_a_wrong_argument_is_refused_by_name(

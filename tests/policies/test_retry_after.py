@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ DATE_MS = 1_445_412_480_000
         (b"7", 7.0),
         (timedelta(minutes=1), 60.0),
         (DATE, 10.0),
+        ("Wed, 21 Oct 2015 09:28:00 +0200", 10.0),
         (-5, 0.0),
         ("soon", None),
         ("nan", None),
@@ -38,6 +40,17 @@ def test_every_form_of_retry_after_is_understood(
     value: Any, seconds: float | None
 ) -> None:
     assert retry_after_s(RetryLater(retry_after=value), DATE_MS - 10_000) == seconds
+
+
+def test_a_date_without_a_zone_is_of_greenwich_wherever_the_program_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as place:
+        place.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        error = RetryLater(retry_after="Wed, 21 Oct 2015 07:28:00 -0000")
+        assert retry_after_s(error, DATE_MS - 10_000) == 10
+    time.tzset()
 
 
 def test_a_date_that_has_passed_means_now() -> None:

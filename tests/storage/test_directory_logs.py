@@ -24,10 +24,18 @@ LOGS: dict[str, NewLog] = {
 
 def told(directory: Path) -> list[str]:
     """Return the files that readers of either log see, one commit after the other."""
+    return followed(directory) or listed(directory)
+
+
+def followed(directory: Path) -> list[str]:
+    """Return the files that readers who follow the directory have been told of."""
     commits = sorted((directory / "_aiomailbox" / "commits").glob("*.json"))
-    if commits:
-        found = [msgspec.json.decode(one.read_bytes())["files"] for one in commits]
-        return [name for names in found for name in names]
+    found = [msgspec.json.decode(one.read_bytes())["files"] for one in commits]
+    return [name for names in found for name in names]
+
+
+def listed(directory: Path) -> list[str]:
+    """Return the files that Spark's own readers see."""
     files = spark_reads(log_files(directory))
     lines = [line for file in files for line in entries(file)]
     return [msgspec.json.decode(line)["path"].rpartition("/")[2] for line in lines]

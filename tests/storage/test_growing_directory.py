@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 
 from aiomailbox.errors import SinkError, TargetExistsError
+from aiomailbox.storage.commit_log import CommitLog
 from aiomailbox.storage.local import Disk
+from aiomailbox.storage.spark_log import SparkLog
 from aiomailbox.storage.staged_directory import GrowingDirectory, StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
 from tests.storage.disks import Died, ScriptedDisk
+from tests.storage.test_directory_logs import followed, listed
 
 CHECKPOINTS = (1, 2, 3)
 OLD = "old"
@@ -40,10 +43,14 @@ class SimulatedJob:
         target: Where it writes.
         exchanges: Whether the disk can exchange directories.
         overwrite: Whether it replaces what is there.
+        has_logs: Whether readers are told of commits.
     """
 
-    def __init__(self, target: Path, *, exchanges: bool, overwrite: bool) -> None:
+    def __init__(
+        self, target: Path, *, exchanges: bool, overwrite: bool, has_logs: bool
+    ) -> None:
         self.target = target
+        self.has_logs = has_logs
         self.exchanges = exchanges
         self.overwrite = overwrite
         # What is durable elsewhere: the newest complete checkpoint and what it has.
@@ -55,8 +62,14 @@ class SimulatedJob:
     def live(self, dies_at: int | None = None) -> bool:
         """Run until the end, or death; say whether the end was reached."""
         disk = WatchedDisk(self.look, dies_at, exchanges=self.exchanges)
+        logs = [CommitLog("keep", disk), SparkLog(self.target, disk)]
         directory = GrowingDirectory(
-            self.target, "job", overwrite=self.overwrite, is_resumable=True, disk=disk
+            self.target,
+            "job",
+            overwrite=self.overwrite,
+            is_resumable=True,
+            disk=disk,
+            logs=logs if self.has_logs else (),
         )
         try:
             self._run(directory)
@@ -93,11 +106,12 @@ class SimulatedJob:
 
     def contents(self) -> list[str]:
         """Return what a reader finds, sorted."""
-        return sorted(
-            entry.read_text()
-            for entry in self.target.iterdir()
-            if not entry.name.startswith((".", "_"))
-        )
+        return sorted((self.target / name).read_text() for name in self.files())
+
+    def files(self) -> list[str]:
+        """Return the names of what a reader finds."""
+        found = sorted(os.listdir(self.target))
+        return [name for name in found if not name.startswith((".", "_"))]
 
     def look(self) -> None:
         """Be a reader."""
@@ -110,6 +124,13 @@ class SimulatedJob:
         assert found in ([OLD], [], ["1"], ["1", "2"], ["1", "2", "3"])
         assert not (is_whole and found not in ([OLD], ["1", "2", "3"]))
         assert len(found) <= self.complete[0] or found == [OLD]
+        if self.has_logs and found != [OLD]:
+            # What a log tells of is there, in the order of the commits; and whoever
+            # waits for the mark of success has been told of all.
+            for told in (followed(self.target), listed(self.target)):
+                texts = [(self.target / name).read_text() for name in told]
+                assert texts == found[: len(told)]
+                assert len(found) - len(told) <= 1 - is_whole
 
 
 def prepare(target: Path, *, has_old: bool) -> None:
@@ -120,27 +141,45 @@ def prepare(target: Path, *, has_old: bool) -> None:
         (target / "_SUCCESS").touch()
 
 
-@pytest.mark.parametrize("exchanges", [True, False])
-@pytest.mark.parametrize("has_old", [True, False])
+@pytest.mark.parametrize(
+    ("exchanges", "has_old", "has_logs"),
+    [
+        (True, True, False),
+        (True, False, False),
+        (False, True, False),
+        (False, False, False),
+        (True, False, True),
+        (False, True, True),
+    ],
+)
 def test_death_at_any_two_operations_loses_and_repeats_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exchanges: bool, has_old: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    exchanges: bool,
+    has_old: bool,
+    has_logs: bool,
 ) -> None:
     """Also when it dies again while it puts right what the first death left."""
     # Programs die here, not the power.
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
     first = second = 1
-    step = 9
+    # Logs have twice as many operations, and readers who look at them.
+    step = 53 if has_logs else 9
     lives = 0
     while True:
         target = tmp_path / f"{first}-{second}" / "out"
         prepare(target, has_old=has_old)
-        job = SimulatedJob(target, exchanges=exchanges, overwrite=has_old)
+        job = SimulatedJob(
+            target, exchanges=exchanges, overwrite=has_old, has_logs=has_logs
+        )
         ended_first = job.live(dies_at=first)
         ended_second = ended_first or job.live(dies_at=second)
         if not ended_second:
             assert job.live()
         lives += 1
         assert job.contents() == ["1", "2", "3"]
+        if has_logs:
+            assert sorted(followed(target)) == sorted(listed(target)) == job.files()
         assert (target / "_SUCCESS").exists()
         assert os.listdir(target.parent) == ["out"]
         # Where directories cannot be exchanged there is none for a moment.
@@ -206,6 +245,7 @@ def test_files_appear_with_every_commit_and_the_marker_of_success_with_the_last(
     assert names(target) == [".aiomailbox", "a"]
     directory.commit([stage(target, "job/b")], checkpoint_id=2, is_final=False)
     assert names(target) == [".aiomailbox", "a", "b"]
+    assert os.listdir(staging_directory(target, "job")) == [".owner"]
     directory.commit([], checkpoint_id=0, is_final=True)
     assert names(target) == [".aiomailbox", "_SUCCESS", "a", "b"]
     directory.end(succeeded=True)
@@ -306,6 +346,12 @@ def test_what_another_job_may_still_commit_is_not_removed_unless_told_to(
     assert (staging_directory(target, "other") / "a").exists()
     begun(target, "job", overwrite=True).end(succeeded=True)
     assert os.listdir(target.parent) == []
+    begun(target, "other").end(succeeded=False)
+    stage(target, "other/a")
+    whole = StagedDirectory(target, "x", overwrite=True)
+    whole.begin("the test")
+    whole.end(succeeded=False)
+    assert os.listdir(target.parent) == []
 
 
 def test_a_job_that_died_before_it_prepared_anything_is_not_in_the_way(
@@ -352,6 +398,18 @@ def test_a_file_that_somebody_took_away_may_be_committed_again(target: Path) -> 
     forked.commit([one, two], checkpoint_id=2, is_final=False)
     assert names(target) == [".aiomailbox"]
     forked.end(succeeded=True)
+
+
+def test_a_last_commit_may_be_repeated_though_a_reader_took_its_files_away(
+    target: Path,
+) -> None:
+    directory = begun(target)
+    one = stage(target, "job/a")
+    directory.commit([one], checkpoint_id=0, is_final=True)
+    (target / "a").unlink()
+    directory.commit([one], checkpoint_id=0, is_final=True)
+    assert names(target) == [".aiomailbox", "_SUCCESS"]
+    directory.end(succeeded=True)
 
 
 @pytest.mark.parametrize("checkpoint_id", [0, 2])

@@ -184,6 +184,10 @@ def test_what_cannot_be_put_back_is_kept_and_named(target: Path) -> None:
     workplace = staging_directory(target, "one").parent
     assert str(workplace) in str(caught.value)
     assert found(workplace / "new") == OLD
+    # Until a job writes there again.
+    replace(target, token="two")
+    assert found(target) == NEW
+    assert os.listdir(target.parent) == ["out"]
 
 
 def test_contents_are_synced_before_they_are_visible_and_the_place_afterwards(
@@ -201,6 +205,36 @@ def test_contents_are_synced_before_they_are_visible_and_the_place_afterwards(
         ("sync", target.parent.name),
     ]
     assert "remove file" not in names[:at]
+
+
+@pytest.mark.parametrize("exchanges", [True, False])
+@pytest.mark.parametrize("succeeded", [True, False])
+def test_whatever_gets_an_entry_is_synced_before_the_next_step_and_at_the_end(
+    target: Path, exchanges: bool, succeeded: bool
+) -> None:
+    """Or a loss of power could leave a target without its files, or none at all."""
+    put(target, OLD)
+    disk = ScriptedDisk(exchanges=exchanges)
+    directory = StagedDirectory(target, "one", overwrite=True, disk=disk)
+    directory.begin("the test")
+    put(staging_directory(target, "one") / "day=1" / "hour=2", {"b": "new"})
+    put(staging_directory(target, "one") / "day=2", {"c": "new"})
+    directory.commit(["one/day=1/hour=2/b", "one/day=2/c"])
+    published = next(
+        at
+        for at, call in enumerate(disk.calls)
+        if call[0] in ("exchange", "move") and "out" in call
+    )
+    assert {("sync", "hour=2"), ("sync", "day=2"), ("sync", "new")} <= {
+        *disk.calls[:published]
+    }
+    directory.end(succeeded=succeeded)
+    workplace, parent = staging_directory(target, "one").parent.name, target.parent.name
+    steps = [call for call in disk.calls[published:] if "remove" not in call[0]]
+    renamed = max(
+        at for at, call in enumerate(steps) if call[0] in ("exchange", "move")
+    )
+    assert steps[renamed + 1 :] == [("sync", workplace), ("sync", parent)]
 
 
 def test_a_commit_may_be_repeated(target: Path) -> None:
@@ -350,6 +384,18 @@ def test_what_a_dying_worker_still_writes_does_not_keep_the_next_job_from_starti
     put(staging_directory(target, "dead"), {"part": "half"})
     replace(target, LateWriter())
     assert found(target) == NEW
+    replace(target)
+    assert os.listdir(target.parent) == ["out"]
+
+
+def test_what_cannot_be_removed_at_the_end_is_left_to_the_next_start(
+    target: Path,
+) -> None:
+    """All results are there, and visible: that is no reason to fail."""
+    put(target, OLD)
+    replace(target, ScriptedDisk(fails={"remove file": 1}))
+    assert found(target) == NEW
+    assert len(os.listdir(target.parent)) == 2
     replace(target)
     assert os.listdir(target.parent) == ["out"]
 
