@@ -248,6 +248,7 @@ def test_files_appear_with_every_commit_and_the_marker_of_success_with_the_last(
     assert os.listdir(staging_directory(target, "job")) == [".owner"]
     directory.commit([], checkpoint_id=0, is_final=True)
     assert names(target) == [".aiomailbox", "_SUCCESS", "a", "b"]
+    assert os.listdir(staging_directory(target, "job")) == [".owner"]
     directory.end(succeeded=True)
 
 
@@ -421,6 +422,117 @@ def test_a_prepared_file_that_is_lost_is_an_error(
     with pytest.raises(SinkError, match=r"was prepared for .* and is gone"):
         directory.commit(["job/lost"], checkpoint_id=checkpoint_id, is_final=False)
     directory.end(succeeded=False)
+
+
+def test_a_fork_is_not_taken_to_have_come_as_far_as_the_job_before_it(
+    target: Path,
+) -> None:
+    first = begun(target)
+    first.commit([stage(target, "job/a")], checkpoint_id=5, is_final=True)
+    first.end(succeeded=True)
+    fork = begun(target, "fork", restored=True)
+    fork.commit([stage(target, "fork/b")], checkpoint_id=1, is_final=False)
+    with pytest.raises(SinkError, match="is gone"):
+        fork.commit(["fork/lost"], checkpoint_id=2, is_final=False)
+    fork.end(succeeded=False)
+
+
+@pytest.mark.parametrize("fails", [{"remove file": 1}, {"remove directory": 2}])
+def test_what_cannot_be_removed_is_no_reason_to_fail_and_goes_later(
+    target: Path, fails: dict[str, int]
+) -> None:
+    """Neither what was replaced, at the first commit, nor what is left at the end."""
+    target.mkdir()
+    (target / "old").touch()
+    directory = begun(target, overwrite=True, disk=ScriptedDisk(fails=fails))
+    directory.commit([stage(target, "job/a")], checkpoint_id=1, is_final=True)
+    place = staging_directory(target, "job").parent
+    assert (place / "new").exists() == ("remove file" in fails)
+    directory.end(succeeded=True)
+    assert names(target) == [".aiomailbox", "_SUCCESS", "a"]
+    if place.exists():
+        begun(target, "next", overwrite=True).end(succeeded=True)
+    assert os.listdir(target.parent) == ["out"]
+
+
+def test_an_execution_that_was_refused_takes_nothing_away_when_it_ends(
+    target: Path,
+) -> None:
+    first = begun(target, is_resumable=False)
+    name = stage(target, "job/a")
+    second = GrowingDirectory(target, "job", overwrite=True)
+    with pytest.raises(SinkError, match="is being written"):
+        second.begin("another one", restored=False)
+    second.end(succeeded=False)
+    first.commit([name], checkpoint_id=1, is_final=True)
+    first.end(succeeded=True)
+    assert names(target) == [".aiomailbox", "_SUCCESS", "a"]
+
+
+def test_a_target_that_is_appended_to_is_a_directory_with_the_same_logs(
+    target: Path,
+) -> None:
+    target.write_text("mine")
+    logs = [CommitLog("keep"), SparkLog(target)]
+    for log in (None, *logs):
+        directory = GrowingDirectory(
+            target, "job", overwrite=False, append=True, logs=[log] if log else []
+        )
+        with pytest.raises(SinkError, match="not a directory|hoose another path"):
+            directory.begin("job", restored=False)
+        directory.end(succeeded=False)
+        target.unlink(missing_ok=True)
+        target.mkdir(exist_ok=True)
+    assert os.listdir(target.parent) == ["out"]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_without_checkpoints_a_failure_takes_back_all_that_was_appended_and_told(
+    target: Path, fails: bool
+) -> None:
+    def directory() -> GrowingDirectory:
+        logs = [CommitLog("keep"), SparkLog(target)]
+        return GrowingDirectory(target, "job", overwrite=False, append=True, logs=logs)
+
+    first = directory()
+    first.begin("job", restored=False)
+    first.commit([stage(target, "job/a")], checkpoint_id=0, is_final=True)
+    first.end(succeeded=True)
+    second = directory()
+    second.begin("job", restored=False)
+    second.commit(
+        [stage(target, "job/b"), stage(target, "job/day=1/c")],
+        checkpoint_id=0,
+        is_final=False,
+    )
+    if fails:
+        second.end(succeeded=False)
+    else:
+        crash(second)
+    left = ["_SUCCESS", "a"] if fails else ["_SUCCESS", "a", "b", "day=1/c"]
+    found = [name for name in names(target) if name[:2] not in (".a", "_a", "_s")]
+    assert found == left
+    assert sorted(listed(target)) == [name.rpartition("/")[2] for name in left[1:]]
+    assert sorted(followed(target)) == left[1:]
+
+
+def test_whatever_gets_an_entry_is_synced_before_anything_says_so(target: Path) -> None:
+    disk = ScriptedDisk()
+    directory = begun(target, disk=disk)
+    name = stage(target, "job/day=1/hour=2/a")
+    directory.commit([name], checkpoint_id=1, is_final=True)
+    moved = disk.calls.index(("move", "a", "a"))
+    marked = disk.calls.index(("write", ".aiomailbox"), moved)
+    synced = {("sync", "hour=2"), ("sync", "out")}
+    assert synced <= {*disk.calls[moved:marked]}
+    whole = disk.calls.index(("create", "_SUCCESS"))
+    assert disk.calls[whole + 1 :] == [("sync", "out")]
+    directory.end(succeeded=True)
+    # Also that it is the next job's no more.
+    disk = ScriptedDisk()
+    begun(target, overwrite=True, disk=disk).end(succeeded=True)
+    gone = disk.calls.index(("remove file", ".aiomailbox"))
+    assert disk.calls[gone + 1] == ("sync", "out")
 
 
 def test_a_file_is_never_replaced_by_another_one_of_its_name(target: Path) -> None:
