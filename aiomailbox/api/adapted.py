@@ -52,12 +52,6 @@ def as_object(
 ) -> ObjectT:
     """Return the function object of which a user gave the only method.
 
-    Args:
-        kind: Makes it.
-        function: What was given.
-        arguments: What it is called with, for errors.
-        arity: How many that are.
-
     Raises:
         WrongTypeError: If it is not a function of so many arguments, or has a life.
     """

@@ -89,9 +89,6 @@ _MAKERS: Final = frozenset(
 def described_in(code: CodeType) -> tuple[set[str], bool]:
     """Return the names of the state without a time to live that code describes.
 
-    Args:
-        code: Of a function that is known to describe state.
-
     Returns:
         The names, and whether there may be more whose names cannot be read.
     """
@@ -145,9 +142,6 @@ def state_without_ttl(function: Callable[..., Any]) -> tuple[str, ...]:
 
     Looked at is what the function, or for a method any method of its object, refers
     to: descriptors in its module, around it, and on the object.
-
-    Args:
-        function: A user's function or method.
 
     Returns:
         A text for each state, in the order of their names. The name of state that is
@@ -276,12 +270,7 @@ def check_name(value: object, parameter: str) -> str:
 
 
 def function_info(function: Callable[..., Any], *, serial: bool = True) -> FunctionInfo:
-    """Describe a user's function for `explain`.
-
-    Args:
-        function: The function.
-        serial: Whether an async function is run one record at a time here.
-    """
+    """Describe a user's function for `explain`."""
     is_async = is_async_callable(function)
     note = ""
     if is_async and serial:
@@ -299,13 +288,6 @@ def derived(
     **facts: Any,
 ) -> Transformation:
     """Return an operator as the job describes it: with what it says of itself.
-
-    Args:
-        name: What people call it.
-        factory: Makes it.
-        inputs: The origins that are united in each of its inputs.
-        has_columns: Whether ``factory`` is of `formed`, and takes ``columns``.
-        facts: What else there is to say about it.
 
     Raises:
         InvalidArgumentError: If a record is known to lack a field that it reads.
@@ -440,10 +422,6 @@ def check_renames(names: Any) -> dict[str, str]:
 def check_reads(fields: RecordFields | None, factory: object) -> None:
     """Refuse an operator that reads a field by a name that no record has.
 
-    Args:
-        fields: The fields of the records that it gets, None if they are not known.
-        factory: What makes it, with its arguments.
-
     Raises:
         InvalidArgumentError: Then; names the parameter, the field and those there are.
     """
@@ -475,12 +453,6 @@ def key_selector(
     parameter: str = "key",
 ) -> Callable[[Any], Any]:
     """Return the function that reads the key of a stream's records.
-
-    Args:
-        key: A field's name, or a function of a record.
-        others: More fields, for a key that is a tuple.
-        origins: Where the records come from.
-        parameter: Under which name ``key`` was given.
 
     Raises:
         InvalidArgumentError: If it is known that no record has the field.
@@ -541,12 +513,6 @@ def extreme(
 ) -> Callable[[Any, Any], Any]:
     """Return the reduce function of ``min_by`` or ``max_by``.
 
-    Args:
-        name: Which of the two.
-        field: A field's name, or a function of a record.
-        first: Whether the first of records with equal values is kept.
-        origins: Where the records come from.
-
     Raises:
         InvalidArgumentError: If it is known that no record has the field.
         WrongTypeError: If an argument has the wrong type.
@@ -571,10 +537,6 @@ def warn_if_resultless(function: Any, verb: str) -> None:
     """Warn of a function that makes each record None: its return was forgotten.
 
     A lambda gives what it is written for.
-
-    Args:
-        function: The user's.
-        verb: Where it was given.
     """
     name = getattr(function, "__name__", "")
     if name != "<lambda>" and is_resultless(function):
@@ -591,10 +553,6 @@ def warn_of_own_counts(function: Any, *methods: str) -> None:
     """Warn of what a keyed function counts on itself, as in ``self.count += 1``.
 
     One that keeps such things itself (`CheckpointedFunction`) knows what it does.
-
-    Args:
-        function: The user's, an object.
-        methods: Those that are called for records and timers.
     """
     if hasattr(function, "snapshot_state"):
         return
@@ -658,11 +616,6 @@ def own_copy(make: Callable[..., OperatorT], *args: Any, **named: Any) -> Operat
 
     All subtasks are made from one description. What an object sets on itself in
     ``open`` belongs to one of them, so each works on a shallow copy.
-
-    Args:
-        make: Makes the operator.
-        args: Its arguments; those with ``open``, ``close`` or ``async with`` are copied.
-        named: Its keyword arguments, treated alike.
     """
     copies = {name: _own(value, name) for name, value in named.items()}
     return make(*(_own(value, "function") for value in args), **copies)
@@ -689,13 +642,7 @@ def _own(value: Any, parameter: str) -> Any:
 def check_strategy(
     strategy: object, parameter: str, *, of_source: bool = True
 ) -> WatermarkStrategy:
-    """Return ``strategy`` if it is a `WatermarkStrategy` that jobs follow, else raise.
-
-    Args:
-        strategy: What the user gave.
-        parameter: Under which name.
-        of_source: Whether it is for a source, which can wait for others.
-    """
+    """Return ``strategy`` if it is a `WatermarkStrategy` that jobs follow, else raise."""
     if not isinstance(strategy, WatermarkStrategy):
         raise WrongTypeError(
             parameter,
@@ -826,15 +773,7 @@ def sink_transformation(
     on_error: OnError,
     run_in: str,
 ) -> Transformation:
-    """Return the end of a stream, with a name that no other sink has.
-
-    Args:
-        sink: A sink, or a function that is called with each record.
-        origins: What goes into it.
-        others: The job's other sinks.
-        on_error: How to handle a record that it refuses.
-        run_in: Where a function runs.
-    """
+    """Return the end of a stream, with a name that no other sink has."""
     functions: tuple[FunctionInfo, ...] = ()
     if hasattr(sink, "create_writer") and not isinstance(sink, type):
         found = cast("Sink", sink)

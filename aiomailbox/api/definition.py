@@ -117,11 +117,6 @@ class JobDefinition:
     ) -> Transformation:
         """Return a copy of an operator with other settings, which takes its place.
 
-        Args:
-            item: The operator; it is not to be used from now on.
-            call: What the user wrote, for the error if it is used.
-            **settings: Attributes of a transformation.
-
         Raises:
             UsageError: If it is a sink of a job that has started.
         """
@@ -202,11 +197,6 @@ class JobDefinition:
 
     def explain(self, name: str, sinks: list[Transformation], form: str) -> str:
         """Return the graph of what ends in the sinks.
-
-        Args:
-            name: What people call the job.
-            sinks: Where it ends; any operators.
-            form: ``"text"``, ``"mermaid"``, ``"svg"`` or ``"json"``.
 
         Raises:
             InvalidArgumentError: If the form is not known.

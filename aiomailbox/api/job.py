@@ -220,11 +220,7 @@ def running_job(identity: str) -> JobClient | None:
 
 
 class _InboxWatch:
-    """Says once of a job whose end is awaited that it waits for open inboxes.
-
-    Args:
-        job: The job.
-    """
+    """Says once of a job whose end is awaited that it waits for open inboxes."""
 
     def __init__(self, job: JobMaster) -> None:
         self._job = job
@@ -900,9 +896,6 @@ async def in_background(block: AbstractAsyncContextManager[JobClient]) -> JobCli
 
     The job's log and `JobClient.result` report how it ended. It is cancelled
     with the event loop, as asyncio's tasks are.
-
-    Args:
-        block: What starts the job when it is entered, and cleans up when it is left.
     """
     loop = asyncio.get_running_loop()
     started: asyncio.Future[JobClient] = loop.create_future()

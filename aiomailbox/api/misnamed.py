@@ -298,11 +298,6 @@ class Hinting(type):
 def refuse_setting(owner: object, name: str, called: str) -> NoReturn:
     """Refuse a public attribute of what does not change, where it is set.
 
-    Args:
-        owner: The stream, or what leads to one.
-        name: The name of the attribute.
-        called: How users call the owner.
-
     Raises:
         AttributeError: Always. Nothing would ever read it.
     """
@@ -317,10 +312,6 @@ def refuse_setting(owner: object, name: str, called: str) -> NoReturn:
 
 def no_such_verb(kind: type, name: str) -> str:
     """Return what to say where a stream has no such attribute.
-
-    Args:
-        kind: The class of the stream.
-        name: What was asked for.
 
     Example:
         >>> from aiomailbox.api.stream import DataStream
@@ -363,10 +354,6 @@ def no_such_method(kind: type, name: str) -> str:
 
 def no_such_export(name: str, names: list[str]) -> str:
     """Return what to say where the library has no such name.
-
-    Args:
-        name: What was asked for.
-        names: Those that it has.
 
     Example:
         >>> no_such_export("Time", [])

@@ -104,11 +104,7 @@ def _run_interruptible(work: Awaitable[ResultT]) -> ResultT:
 
 @contextmanager
 def _handling(actions: dict[signal.Signals, Callable[[], None]]) -> Iterator[None]:
-    """Let signals call functions in the running loop for as long as the block is.
-
-    Args:
-        actions: What each signal calls.
-    """
+    """Let signals call functions in the running loop for as long as the block is."""
     loop = asyncio.get_running_loop()
     (first, action), *others = actions.items()
     # A loop that handles one signal is woken by all: one that comes just before it sleeps

@@ -59,11 +59,6 @@ class RecordTable(NamedTuple):
     def text(self, truncate: int | None, width: int | None = None) -> str:
         """Return the table as lines.
 
-        Args:
-            truncate: How many characters of a value are shown at most; None for all.
-            width: How many fit into a line of a terminal: the longest values are
-                truncated more, until they do. None for any number.
-
         Example:
             >>> print(table_of([{"item": "tea", "price": 2.5}]).text(40))
             +------+-------+
@@ -184,13 +179,7 @@ def _fitted(widths: list[int], width: int) -> list[int]:
 
 
 def show_records(records: Sequence[Any], asked: int, truncate: int | None) -> None:
-    """Print the first records of a stream.
-
-    Args:
-        records: They.
-        asked: How many were asked for: with as many there may be more.
-        truncate: How many characters of a value are shown; None for all.
-    """
+    """Print the first records of a stream."""
     table = table_of(records)
     # Whether there are more would be known after the next one, which may never come.
     note = f"the first {asked}, there may be more" if len(records) == asked else ""

@@ -166,10 +166,6 @@ class Pulled(AsyncIterator[T]):
     def waited_for(self, verb: str, **facts: int) -> bool:
         """Say in the log that a verb goes on until sources end that may never do so.
 
-        Args:
-            verb: What the user has called.
-            facts: What else there is to say.
-
         Returns:
             Whether the job has started, so that its sources are known.
         """
@@ -203,12 +199,6 @@ class Pulled(AsyncIterator[T]):
 
 class _Pulling:
     """A job that hands over its results.
-
-    Args:
-        definition: The job without its last operator.
-        origins: What is pulled.
-        name: The job's name.
-        handover: Where the results are left.
 
     Attributes:
         loop: The event loop that it runs on.

@@ -384,13 +384,7 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
     def _join(
         self, name: str, function: CoGroupFunction | JoinFunction, on_error: OnError
     ) -> DataStream[Any]:
-        """Emit what a function makes of the sides of each window; see `JoinedWindows`.
-
-        Args:
-            name: The operator's name.
-            function: Takes records that are marked with their side.
-            on_error: How to handle those for which it raises.
-        """
+        """Emit what a function makes of the sides of each window; see `JoinedWindows`."""
         for origin in self._origins:
             # It marks the records of a side for this function, and has none itself.
             origin.transformation.asks_for_rows = describe(function.function)
@@ -444,11 +438,7 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
 
 
 def waits_for_watermarks(said: Mapping[str, Any]) -> bool:
-    """Say whether windows fire only when event time passes their end.
-
-    Args:
-        said: The arguments of the windows: ``assigner``, and perhaps ``trigger``.
-    """
+    """Say whether windows fire only when event time passes their end."""
     trigger = said.get("trigger") or said["assigner"].default_trigger
     return isinstance(trigger, EventTimeTrigger)
 

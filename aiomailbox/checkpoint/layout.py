@@ -185,10 +185,6 @@ def metadata_chunks(metadata: CheckpointMetadata) -> Iterator[bytes]:
 def read_metadata(name: str, chunks: Iterable[bytes]) -> CheckpointMetadata:
     """Return what a file of metadata says.
 
-    Args:
-        name: The file, for messages.
-        chunks: Its contents.
-
     Raises:
         DamagedFileError: If it is not what was written.
         StateError: If another release has written it, in a format of its own.
@@ -278,9 +274,6 @@ def is_checkpoint_file(name: str) -> bool:
 
 def open_place(place: str | os.PathLike[str]) -> tuple[Storage, str]:
     """Return where a checkpoint or savepoint is: a storage, and the directory in it.
-
-    Args:
-        place: The path or URL of its directory, or of the metadata in it.
 
     Example:
         >>> storage, name = open_place("/data/jobs/delays/chk-7/_metadata")

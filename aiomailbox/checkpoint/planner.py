@@ -156,11 +156,6 @@ def plan_checkpoint(
 ) -> CheckpointPlan | FailureReason:
     """Return the plan of a checkpoint, or why there can be none now.
 
-    Args:
-        states: Every subtask of the job, those of sources first.
-        producers: For each subtask, those that it reads.
-        after_tasks_finish: Whether finished subtasks are no hindrance.
-
     Example:
         >>> from aiomailbox.ids import VertexId
         >>> source, sink = SubtaskId(VertexId(0), 0), SubtaskId(VertexId(1), 0)
@@ -296,15 +291,7 @@ class RequestQueue:
         cleaning: int,
         last_completed_ms: int | None,
     ) -> Choice | Refusal | Wait:
-        """Take the request whose turn it is.
-
-        Args:
-            now_ms: A time that does not go back.
-            is_starting: Whether a checkpoint is just being started.
-            pending: How many have been started and are not complete.
-            cleaning: How many that failed are still being deleted.
-            last_completed_ms: When the last one completed, None before the first.
-        """
+        """Take the request whose turn it is."""
         limit = self.settings.max_concurrent
         # While one starts its barriers are on their way, and a second one could
         # overtake it.
@@ -594,13 +581,7 @@ class CheckpointPlanner:
     def on_periodic_timer(
         self, now_ms: int, *, has_changed: bool = True
     ) -> list[CheckpointAction]:
-        """Ask for a checkpoint, and for the timer's next call.
-
-        Args:
-            now_ms: The present.
-            has_changed: Whether it may be another one than the last complete one: if
-                not, it counts as complete now.
-        """
+        """Ask for a checkpoint, and for the timer's next call."""
         if not self._is_periodic:
             return []
         following = SetPeriodicTimer(self.settings.interval_ms)
@@ -703,13 +684,7 @@ class CheckpointPlanner:
     def on_given_up(
         self, checkpoint_id: int, now_ms: int, reason: FailureReason
     ) -> list[CheckpointAction]:
-        """Be notified that a checkpoint that all tasks acknowledged is not to count.
-
-        Args:
-            checkpoint_id: Its number.
-            now_ms: The present.
-            reason: Why: a later one would lose union state, or the job is cancelled.
-        """
+        """Be notified that a checkpoint that all tasks acknowledged is not to count."""
         actions = self._fail(checkpoint_id, reason, now_ms, None)
         return [self._discard(checkpoint_id), *actions]
 

@@ -195,10 +195,6 @@ class CheckpointFiles:
     ) -> RestoredJob:
         """Return what a job resumes from; keyed state is decoded when it is asked for.
 
-        Args:
-            classes: The classes that state may hold, or type hints that name them.
-            allow_pickled_state: Whether state that was pickled may be read.
-
         Raises:
             FileNotFoundError: If there is no metadata.
             DamagedFileError: If a file is missing, or not what was written.
@@ -400,10 +396,6 @@ class FoundCheckpoint:
 def find_checkpoints(place: str | os.PathLike[str]) -> list[FoundCheckpoint]:
     """Return the checkpoints at a place, those of a job in their order; blocks.
 
-    Args:
-        place: The path or URL of a checkpoint or savepoint, or of a directory that has
-            some at any depth: of a job, or of several.
-
     Raises:
         OSError: If it cannot be read.
         StateError: If another release has written one, in a format of its own.
@@ -418,10 +410,6 @@ def find_checkpoints(place: str | os.PathLike[str]) -> list[FoundCheckpoint]:
 
 def delete_checkpoint(found: FoundCheckpoint, clock: Clock) -> None:
     """Delete a checkpoint with all its files; blocks.
-
-    Args:
-        found: The checkpoint.
-        clock: Tells when a claim runs out.
 
     Raises:
         StorageClaimedError: If the job that it belongs to is running.

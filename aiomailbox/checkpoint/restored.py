@@ -70,13 +70,7 @@ def job_snapshot(
     vertices: Mapping[OperatorId, Sequence[TaskSnapshot]],
     enumerators: Mapping[OperatorId, OperatorSnapshot] | None = None,
 ) -> SavedJob:
-    """Return what the tasks of a job kept, by operators.
-
-    Args:
-        vertices: Per vertex, by the operator at its head, the snapshots of its
-            subtasks, in order.
-        enumerators: Per source what its enumerator kept.
-    """
+    """Return what the tasks of a job kept, by operators."""
     operators: dict[OperatorId, list[OperatorSnapshot | None]] = {}
     inputs: dict[OperatorId, list[_Inputs]] = {}
     channels: dict[str, tuple[bytes, ...]] = {}
@@ -100,14 +94,6 @@ def restored_tasks(
     codec: ElementCodec | None = None,
 ) -> dict[tuple[VertexId, int], TaskSnapshot]:
     """Return what each task of a graph resumes from.
-
-    Args:
-        snapshot: The saved state, maybe of a graph that was chained in another way or
-            had other numbers of subtasks.
-        graph: The graph that is to run.
-        allow_unmatched: Whether state may be left that no operator of the graph has, nor
-            an aggregate of an operator.
-        codec: For records in flight, where there are other numbers of subtasks.
 
     Raises:
         StateError: If there is such state and it may not be left, the state of an
@@ -151,10 +137,6 @@ def finished_tasks(
     finished: Collection[OperatorId], graph: JobGraph
 ) -> dict[tuple[VertexId, int], TaskSnapshot]:
     """Return what the tasks resume from that had nothing more to do: they pass by.
-
-    Args:
-        finished: The operators whose tasks had all finished.
-        graph: The graph that is to run.
 
     Raises:
         StateError: If one of them reads now what is not finished: it was told that

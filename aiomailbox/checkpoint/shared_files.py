@@ -103,12 +103,6 @@ def remove_unused(
 ) -> None:
     """Delete files of checkpoints before one that none of the complete ones has.
 
-    Args:
-        storage: Where checkpoints are.
-        below: The name of the job's directory there.
-        used: The names of the files that complete checkpoints have.
-        before_id: The number of a complete checkpoint.
-
     Raises:
         OSError: If one cannot be deleted.
     """

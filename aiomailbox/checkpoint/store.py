@@ -168,9 +168,6 @@ class CheckpointStore:
     def join_lineage(self, execution_id: str) -> str:
         """Return what names all executions that go on from each other here; durable.
 
-        Args:
-            execution_id: Names this one, which is the first if there was none.
-
         Raises:
             OSError: If it cannot be written.
         """
@@ -202,10 +199,6 @@ class CheckpointStore:
         location: str | os.PathLike[str] | None = None,
     ) -> str:
         """Make a checkpoint count: write its metadata, durably.
-
-        Args:
-            metadata: Its metadata.
-            location: The place of a savepoint, as tasks have been given it.
 
         Returns:
             Its path or URL, to restore from.
@@ -254,10 +247,6 @@ class CheckpointStore:
     ) -> None:
         """Delete everything that was written for a checkpoint.
 
-        Args:
-            checkpoint_id: One that failed, or that newer ones have subsumed.
-            location: The place of a savepoint that failed.
-
         Raises:
             OSError: If it cannot be deleted; it does not count any more then.
         """
@@ -304,11 +293,6 @@ class CheckpointStore:
 
         A second time is a no-op: the first one counts.
 
-        Args:
-            ancestors: The savepoints from which it had resumed; see
-                `RestoredJob.ancestors`.
-            savepoint_id: The savepoint that has ended it, None if it ended otherwise.
-
         Raises:
             OSError: If that cannot be written.
         """
@@ -322,12 +306,7 @@ class CheckpointStore:
         )
 
     def finished(self, which: str | os.PathLike[str] | None) -> datetime | None:
-        """Return when a run ended well that another one would repeat; None if none did.
-
-        Args:
-            which: The place from which the other one is to resume; as `load` takes it,
-                or None.
-        """
+        """Return when a run ended well that another one would repeat; None if none did."""
         if not self._job.finished_ms:
             return None
         if which is not None and which != LATEST:
@@ -357,9 +336,6 @@ class CheckpointStore:
 
         This life does not resume from a checkpoint that is passed over, and deletes it
         when a checkpoint is complete.
-
-        Args:
-            restored: What `load` returned; None for a job that begins without state.
         """
         candidates = dict(self._candidates())
         began_id = 0
@@ -408,14 +384,6 @@ class CheckpointStore:
         allow_pickled_state: bool = False,
     ) -> RestoredJob | None:
         """Return what a checkpoint or savepoint holds.
-
-        Args:
-            which: ``"latest"`` for this job's newest one that can be read, the number
-                of one of this job's, or the path or URL of any. If checkpoints of this
-                job descend from that, it is the newest of them.
-            classes: The classes that state may hold, or type hints that name them.
-            allow_pickled_state: Whether state that was pickled may be read. A
-                checkpoint of this execution is read in any case, if it is the latest.
 
         Returns:
             None if the latest is asked for and none was ever complete.
@@ -503,13 +471,7 @@ class CheckpointStore:
     def _load_newest(
         self, classes: list[Any], *, allow_pickled_state: bool, origin: str = ""
     ) -> tuple[RestoredJob | None, bool]:
-        """Return the newest that can be read, and whether a newer one cannot.
-
-        Args:
-            classes: As for `load`.
-            allow_pickled_state: As for `load`.
-            origin: The ancestor that it must have; "" for any.
-        """
+        """Return the newest that can be read, and whether a newer one cannot."""
         is_damaged = False
         # A damaged one costs what came after the one before, not the job.
         for checkpoint_id, files in self._candidates():

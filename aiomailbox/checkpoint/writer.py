@@ -154,11 +154,6 @@ class TaskBytes:
 def check_task(handle: TaskHandle, data: memoryview, name: str) -> None:
     """Raise if the bytes of a task are not those that were written.
 
-    Args:
-        handle: Says which were.
-        data: The bytes.
-        name: Where they are, for messages.
-
     Raises:
         DamagedFileError: Naming the file.
     """
@@ -192,15 +187,6 @@ def decode_task(
     files: FilesBeside | None = None,
 ) -> TaskSnapshot:
     """Return the snapshot that was encoded; committables are left out.
-
-    Args:
-        handle: Of the task.
-        data: Its bytes, checked; a mapped file will do. Keyed state is read from them
-            when its key groups are asked for.
-        classes: The classes that state may hold, or type hints that name them.
-        allow_pickled_state: Whether state that was pickled may be read.
-        files: By operators, and by the pieces of their keyed state, the files that
-            they consist of beside the bytes.
 
     Raises:
         CorruptStreamError: If the bytes are of another format.

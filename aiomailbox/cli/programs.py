@@ -293,9 +293,6 @@ def _environment(target: str) -> StreamExecutionEnvironment:
 def _errors_of_the_program(unless_missing: str = "") -> Iterator[None]:
     """End the command with the error that the user's own code raises, and its line.
 
-    Args:
-        unless_missing: A module whose absence is passed on as an exception.
-
     Raises:
         ModuleNotFoundError: If that module, or a package in its name, does not exist.
     """

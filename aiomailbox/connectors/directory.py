@@ -39,11 +39,6 @@ _NAME: Final = re.compile(r"part-(\d+)-.+-(\d+)-\d+(\.|$)")
 def is_left_behind(name: str, *, subtasks: Collection[int], before: int) -> bool:
     """Say whether a file is of an attempt of some subtasks that is over.
 
-    Args:
-        name: The file's, as `DirectoryTarget` names it.
-        subtasks: The subtasks.
-        before: The number of their attempt that is not over.
-
     Example:
         >>> name = "part-00001-0123abcd-7-00000.parquet"
         >>> is_left_behind(name, subtasks={1}, before=8)
@@ -59,13 +54,7 @@ DirectoryT = TypeVar("DirectoryT", bound=StagedDirectory | GrowingDirectory)
 
 
 class _DirectoryCommitter(Generic[DirectoryT]):
-    """Runs steps in a thread, and says of errors which directory they are about.
-
-    Args:
-        place: The target, for messages.
-        directory: The target.
-        context: Whose it is.
-    """
+    """Runs steps in a thread, and says of errors which directory they are about."""
 
     def __init__(
         self, place: str, directory: DirectoryT, context: CommitterContext
@@ -282,11 +271,7 @@ class Segments:
         self._finished: list[str] = []
 
     def begin(self, folder: str = "") -> Path:
-        """Return the path of a new file.
-
-        Args:
-            folder: The directory below that it belongs into; made if it is not there.
-        """
+        """Return the path of a new file."""
         place = self.directory / folder
         if folder:
             make_directories(place)

@@ -163,12 +163,7 @@ class _CsvLines:
 
 
 class _LineWriter(SegmentWriter):
-    """Collects lines and writes them a mebibyte at a time, in a thread.
-
-    Args:
-        segments: The files.
-        lines: Turns records into lines.
-    """
+    """Collects lines and writes them a mebibyte at a time, in a thread."""
 
     def __init__(self, segments: Segments, lines: _Lines | _CsvLines) -> None:
         super().__init__(segments)

@@ -43,11 +43,7 @@ _SIZE: Final = 1024
 
 
 class _Places:
-    """A number of places, given first come, first served.
-
-    Args:
-        count: How many there are.
-    """
+    """A number of places, given first come, first served."""
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -108,11 +104,6 @@ def check_loop(
     loop: asyncio.AbstractEventLoop | None, what: str, *, awaited: bool = True
 ) -> None:
     """Raise if this is not the loop of a job: what is awaited here would never be woken.
-
-    Args:
-        loop: The job's; None if it has none.
-        what: What was called, and of which job.
-        awaited: Whether it is awaited.
 
     Raises:
         IllegalStateError: Saying how to call it.
@@ -259,9 +250,6 @@ class Inbox(Generic[InT]):
 
     def _end(self, refusal: str) -> int:
         """Be notified that a job that read it is over.
-
-        Args:
-            refusal: Why, for whoever puts something in.
 
         Returns:
             How many records nobody has read, or is about to read.

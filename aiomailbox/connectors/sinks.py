@@ -238,11 +238,6 @@ class PullWriter(ImmediateWriter):
 def refuse(refused: dict[int, BaseException], seen: int, pending: Pending) -> Pending:
     """Say which records of a run are refused, after what is pending for the others.
 
-    Args:
-        refused: Why, by the index of the record in the run.
-        seen: How many records the run has.
-        pending: What is under way for those that were taken, or None.
-
     Returns:
         Raises `RecordsRefusedError` when it is awaited.
 
@@ -290,12 +285,6 @@ async def patient(
     """Call a function, and retry a few times while its server does not answer.
 
     A warning says so when it has failed several times.
-
-    Args:
-        call: The function; to call it twice must do no harm.
-        what: What it is about, for the error.
-        random: Where jitter comes from.
-        line: The line that made the sink.
 
     Raises:
         SinkError: If there is no answer.

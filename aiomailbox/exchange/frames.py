@@ -266,10 +266,6 @@ _BY_CLASS: dict[type[RuntimeEvent], DataType] = {
 def event_data_type(event: RuntimeEvent, *, has_priority: bool = False) -> DataType:
     """Return the kind of buffer that carries an event.
 
-    Args:
-        event: The event.
-        has_priority: Whether it is to overtake what is queued.
-
     Example:
         >>> event_data_type(CheckpointBarrier(1, 0)).name
         'ALIGNED_CHECKPOINT_BARRIER'
@@ -286,12 +282,7 @@ def event_data_type(event: RuntimeEvent, *, has_priority: bool = False) -> DataT
 
 
 def event_buffer(event: RuntimeEvent, *, has_priority: bool = False) -> NetworkBuffer:
-    """Return an event in a buffer of its own, outside of any pool.
-
-    Args:
-        event: The event; padded as Flink's partitions pad it.
-        has_priority: Whether it is to overtake what is queued.
-    """
+    """Return an event in a buffer of its own, outside of any pool."""
     encoded = encode_event(event, padded=True)
     segment = MemorySegment(len(encoded))
     segment.put(0, encoded)
@@ -475,12 +466,7 @@ class FrameWriter:
     def broadcast_event(
         self, event: RuntimeEvent, overtaken: Sequence[Sequence[bytes]]
     ) -> None:
-        """Send an event to all channels, behind what was emitted; it is encoded once.
-
-        Args:
-            event: The event.
-            overtaken: What was in flight on each channel, if it overtakes.
-        """
+        """Send an event to all channels, behind what was emitted; it is encoded once."""
         self._producer.check_open()
         self.finish_all()
         consumer = event_consumer(event, has_priority=event.is_priority)
@@ -495,10 +481,6 @@ class FrameWriter:
 
     def write(self, framed: Framed, target: WriteTarget) -> None:
         """Append a record.
-
-        Args:
-            framed: Its length and its content; borrowed for the call.
-            target: A channel's own, or the one that all share.
 
         Raises:
             IllegalStateError: If the partition is closed.

@@ -143,12 +143,7 @@ class PipelinedSubpartition(ResultSubpartition[ObjectBuffer, PolledBuffer]):
         return polled
 
     def _take(self, emptied: list[ObjectBuffer]) -> ObjectBuffer | None:
-        """Remove the first buffer that holds something, and seal it.
-
-        Args:
-            emptied: Takes up the sealed empty ones before it; the caller recycles
-                them, once everything here is consistent.
-        """
+        """Remove the first buffer that holds something, and seal it."""
         buffers = self._buffers
         taken = None
         while taken is None and (buffer := buffers.peek()) is not None:

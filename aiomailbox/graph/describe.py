@@ -94,21 +94,7 @@ def describe_text(
     counts: str | None = None,
     checkpoints: str = "",
 ) -> str:
-    """Return the graph, its chains, its bounds, and which functions are async.
-
-    Args:
-        graph: The job.
-        buffers_per_channel: Buffers that each channel may fill.
-        floating_buffers: Buffers that the channels of a partition share, if some of them
-            lead to other processes, or to files.
-        stays_here: Whether the job runs in one process.
-        records_per_buffer: Records that a buffer holds at most.
-        buffer_size_bytes: Estimated bytes that a buffer holds at most.
-        unaligned: Whether barriers may overtake data where they can.
-        counts: How often a record counts in state when a job goes on from a checkpoint,
-            as people say it; None for a job that takes none.
-        checkpoints: When checkpoints are taken and where they go; "" for none.
-    """
+    """Return the graph, its chains, its bounds, and which functions are async."""
     lines = [f"Job {graph.name!r}: {_count(len(graph.vertices), 'task chain')}"]
     total_buffers = 0
     for vertex in graph.vertices:

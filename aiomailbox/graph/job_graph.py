@@ -40,9 +40,6 @@ from aiomailbox.records.events import OutputTag
 def operator_ids(transformations: Iterable[Transformation]) -> list[OperatorId]:
     """Return the id of each operator; all differ.
 
-    Args:
-        transformations: All of a job, each after what feeds it.
-
     Example:
         >>> from aiomailbox.operators.stateless.operators import MapOperator
         >>> plain = Transformation("map", lambda: MapOperator(str))
@@ -429,15 +426,6 @@ def build_job_graph(
 ) -> JobGraph:
     """Return the job graph for everything that the sinks need.
 
-    Args:
-        name: The job's name.
-        sinks: The transformations whose results are wanted.
-        parallelism: Subtasks of operators that do not say how many.
-        max_parallelism: Key groups; None derives them as Flink does.
-        chaining: Whether operators may share tasks at all.
-        parent_apart: Whether operators that need the process that starts the job share
-            no task with others, which may be remote.
-
     Raises:
         InvalidArgumentError: As `resolve_nodes`.
     """
@@ -503,12 +491,6 @@ def consumers_of(
     Forward joins equal indexes. Other pointwise exchanges (rescale) join each
     producer to its share of the consumers; all-to-all joins each to all of them.
 
-    Args:
-        partitioner: The exchange's partitioner.
-        producer_index: From 0 to ``producers - 1``.
-        producers: Subtasks that send, at least 1.
-        consumers: Subtasks that receive, at least 1.
-
     Concept:
         Flink, ``VertexInputInfoComputationUtils`` (POINTWISE, ALL_TO_ALL).
 
@@ -560,11 +542,6 @@ def channel_name(edge: Edge, producer: int, consumer: int) -> str:
     """Return the name of a channel: equal for its two ends, and for equal programs.
 
     With other numbers of subtasks it is another one, for records go to other subtasks then.
-
-    Args:
-        edge: The exchange.
-        producer: The subtask that sends.
-        consumer: The subtask that receives.
     """
     source, target = edge.source, edge.target
     number = source.out_edges.index(edge)

@@ -62,11 +62,7 @@ class FailoverRegions:
         return len(self._parents)
 
     def can_begin(self, finished: Collection[SubtaskId]) -> frozenset[SubtaskId]:
-        """Return the tasks of the regions whose kept input is complete.
-
-        Args:
-            finished: The tasks that have finished.
-        """
+        """Return the tasks of the regions whose kept input is complete."""
         waiting = {
             consumer for producer, consumer in self._kept if producer not in finished
         }
@@ -94,10 +90,6 @@ class FailoverRegions:
         They are its region, the regions of the producers whose kept records it reads
         and that are lost, and every region that reads what one of these produced, for
         it may come out differently the next time.
-
-        Args:
-            failed: The task.
-            has_result: Says whether the kept records of a producer are still there.
         """
         waiting = [self._region_of[failed]]
         chosen: set[frozenset[SubtaskId]] = set()

@@ -81,11 +81,6 @@ def _in_order(tags: Iterable[OutputTag]) -> list[OutputTag]:
 def _seen(item: Transformation, *, own: bool) -> Iterator[OutputTag | str | None]:
     """Yield the tags and texts that an operator's definition leads to.
 
-    Args:
-        item: The operator.
-        own: Whether to stay among what the library was told, and leave out the code of
-            functions.
-
     Yields:
         None if there is more than is looked at.
     """

@@ -185,11 +185,7 @@ def known_fields(origins: list[Origin]) -> RecordFields | None:
 
 
 def rows_from(origins: list[Origin]) -> Transformation | None:
-    """Return the operator or source because of which rows come, None if columns do.
-
-    Args:
-        origins: The streams that one input unites.
-    """
+    """Return the operator or source because of which rows come, None if columns do."""
     origins = list(origins)
     seen: set[int] = set()
     while origins:

@@ -62,35 +62,21 @@ class LoopGovernor:
         self._admitted = 1
 
     def begun(self, now: float) -> float:
-        """Return when the slice of this turn of the event loop began, maybe ``now``.
-
-        Args:
-            now: The time, in seconds.
-        """
+        """Return when the slice of this turn of the event loop began, maybe ``now``."""
         if self.began is None:
             self.began = now
             asyncio.get_running_loop().call_soon(self._close_slice)
         return self.began
 
     def run(self, budget: SliceBudget, now: float) -> None:
-        """Let the time from now on be that of a mailbox loop.
-
-        Args:
-            budget: The loop's.
-            now: The time, in seconds.
-        """
+        """Let the time from now on be that of a mailbox loop."""
         if self.runner is not None:
             self.runner.book(now)
         self.runner = budget
         budget.since = now
 
     async def next_turn(self, *, first: bool = False) -> None:
-        """Wait until the event loop has had its turn and it is the caller's.
-
-        Args:
-            first: Whether the caller goes before all other waiters: it was admitted
-                and found no time left.
-        """
+        """Wait until the event loop has had its turn and it is the caller's."""
         admission: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if first:
             self._line.appendleft(admission)

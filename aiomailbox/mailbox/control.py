@@ -89,11 +89,7 @@ class LoopControl:
         self._mailbox.wake()
 
     def report_throwable(self, error: BaseException) -> None:
-        """Make the loop raise ``error``; logged and dropped if the mailbox is not open.
-
-        Args:
-            error: Raised as it is, not wrapped.
-        """
+        """Make the loop raise ``error``; logged and dropped if the mailbox is not open."""
         mail = control_mail(_raise, error, what=f"raise {type(error).__name__}")
         try:
             # Flink throws at the reporter, which can do nothing about it.

@@ -179,12 +179,6 @@ def share_time(
 ) -> TimeShares:
     """Return the shares of a stretch of time; what was not waiting is busy.
 
-    Args:
-        elapsed_s: How long the stretch was, seconds.
-        idle_s: Of those, waiting for input.
-        soft_s: Of those, waiting for room between two pieces of work.
-        hard_s: Of those, waiting for room in the middle of one.
-
     Example:
         >>> share_time(4.0, 1.0, 1.0, 0.0)
         TimeShares(busy=500.0, idle=250.0, soft_backpressured=250.0, hard_backpressured=0.0)

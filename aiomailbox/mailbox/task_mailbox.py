@@ -189,11 +189,7 @@ class Waiter:
         return priority >= self.priority
 
     def wake(self, _done: object = None) -> bool:
-        """Wake the owner; False if its loop is closed. A second wake does nothing.
-
-        Args:
-            _done: Ignored; lets this be a future's done callback.
-        """
+        """Wake the owner; False if its loop is closed. A second wake does nothing."""
         if self._loop.is_closed():
             return False
         if threading.get_ident() == self._thread:

@@ -819,9 +819,6 @@ class NetworkBufferPool:
         """Resize every pool that can be: to its share, in order of creation.
 
         Where each can have its maximum, only those are touched that have not.
-
-        Args:
-            new: The pool that has just been created, if one has.
         """
         spare = self._total - self._required
         if not self._unbounded and self._headroom <= spare:

@@ -238,10 +238,6 @@ class Metric(msgspec.Struct, frozen=True):
 def merged(metric: Metric, values: list[MetricValue]) -> MetricValue:
     """Return one value for those of all subtasks.
 
-    Args:
-        metric: Says how.
-        values: One of each subtask, None where it has none.
-
     Example:
         >>> lag = Metric("lag", MetricKind.GAUGE, "ms", Merge.MAX, "How late it is.")
         >>> merged(lag, [3, None, 7])

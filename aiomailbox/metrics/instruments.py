@@ -76,11 +76,7 @@ class HotKeys:
         self._total = 0
 
     def sample(self, keys: Sequence[Any]) -> None:
-        """Look at some keys of a run.
-
-        Args:
-            keys: Those of the records of a run, in order.
-        """
+        """Look at some keys of a run."""
         if not keys:
             return
         self._offset += _STRIDE

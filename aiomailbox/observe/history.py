@@ -86,11 +86,7 @@ class JobHistory:
         return bool(self._facts) and self._facts["state"] in ENDED
 
     def json(self, *, fresh: bool = False) -> bytes:
-        """Return the last snapshot as JSON, empty before the first.
-
-        Args:
-            fresh: Whether it must be of now, and not of the last half second.
-        """
+        """Return the last snapshot as JSON, empty before the first."""
         now_s = self._clock.monotonic()
         if self._job is not None and (fresh or now_s - self._taken_s > _SAME_S):
             self._look(now_s)
@@ -107,11 +103,7 @@ class JobHistory:
         return {"number": self.number, **self._facts}
 
     def series(self, since_ms: float) -> dict[str, Any]:
-        """Return the rows after a time: ``times`` and, by name, ``series``.
-
-        Args:
-            since_ms: Milliseconds since the epoch.
-        """
+        """Return the rows after a time: ``times`` and, by name, ``series``."""
         rows = list(self._rows)
         later = [row for row in rows if row[0] > since_ms]
         return {

@@ -208,11 +208,7 @@ class Point(NamedTuple):
 
 
 def points_of(snapshot: JobSnapshot) -> Iterator[Point]:
-    """Yield every number of a job, declared metrics only.
-
-    Args:
-        snapshot: The job.
-    """
+    """Yield every number of a job, declared metrics only."""
     job = {"job": snapshot.job}
     restarts = {**snapshot.checkpoint_metrics, "num_restarts": snapshot.restarts}
     yield from _points(snapshot, MetricScope.JOB, job, restarts)

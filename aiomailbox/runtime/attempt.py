@@ -55,11 +55,6 @@ class AttemptOwner(Protocol):
     ) -> bool:
         """Be notified that the attempt has failed, or only some of its tasks.
 
-        Args:
-            error: Why.
-            tasks: Those that are to begin again, without those that are being ended for
-                that; None if the attempt is over.
-
         Returns:
             Whether tasks begin again; if only some were to, and none may, the attempt
             is over.
@@ -73,21 +68,11 @@ class AttemptOwner(Protocol):
     async def prepare_tasks(
         self, tasks: frozenset[SubtaskId], *, is_restart: bool
     ) -> AttemptPlan | None:
-        """Get ready what tasks need that begin; None if they are not to.
-
-        Args:
-            tasks: Which begin, while others run or have run.
-            is_restart: Whether they have failed.
-        """
+        """Get ready what tasks need that begin; None if they are not to."""
         ...
 
     def on_tasks_deployed(self, plan: AttemptPlan, *, is_restart: bool) -> None:
-        """Send splits: tasks are made that begin, while others run or have run.
-
-        Args:
-            plan: What they are.
-            is_restart: Whether they have failed; none that has still waits.
-        """
+        """Send splits: tasks are made that begin, while others run or have run."""
         ...
 
     def cancel(self) -> None:
@@ -189,11 +174,6 @@ class Attempt:
 
         A no-op once all have ended: a worker that dies when there is nothing left to do
         spoils no result.
-
-        Args:
-            error: Why; the first one counts.
-            task: Which task had it, if one did.
-            tasks: Those that failed; None if it is of no task.
         """
         if self._is_over:
             return

@@ -92,12 +92,7 @@ class Bottleneck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def blocked_sentence(place: OperatorPlace, tasks: Sequence[TaskView]) -> str:
-    """Return what an operator waits for most, as a sentence; "" before the first look.
-
-    Args:
-        place: The operator.
-        tasks: All tasks of the job.
-    """
+    """Return what an operator waits for most, as a sentence; "" before the first look."""
     mine = [task for task in tasks if task.vertex == place.vertex and task.blocked]
     if not mine:
         return ""
@@ -114,12 +109,7 @@ def blocked_sentence(place: OperatorPlace, tasks: Sequence[TaskView]) -> str:
 def find_operator(
     places: Iterable[OperatorPlace], tasks: Sequence[TaskView]
 ) -> Bottleneck | None:
-    """Return the operator that holds the job up; None if none does.
-
-    Args:
-        places: All operators, sources first; of equals the last one is named.
-        tasks: All tasks.
-    """
+    """Return the operator that holds the job up; None if none does."""
     working: _Found | None = None
     reading: _Found | None = None
     for place in places:
@@ -470,13 +460,7 @@ class BackpressureReport:
 def report_backpressure(
     tasks: Iterable[TaskPressure], names: Mapping[int, str], bottleneck: str | None
 ) -> BackpressureReport:
-    """Return the report on a job.
-
-    Args:
-        tasks: Its tasks, in any order.
-        names: Of its vertices, sources first.
-        bottleneck: The name of the task that holds the job up, None for none.
-    """
+    """Return the report on a job."""
     by_vertex: dict[int, list[TaskPressure]] = {vertex: [] for vertex in names}
     for task in tasks:
         by_vertex[task.vertex].append(task)

@@ -65,13 +65,6 @@ def pool_size(
 ) -> PoolSize:
     """Return the permits for a partition of so many subpartitions.
 
-    Args:
-        subpartitions: How many.
-        config: Says how many buffers there are for each, and for all.
-        stays_here: Whether all consumers are on the producer's event loop. Nothing is on
-            its way then, so no buffers float: more of them would only be cold in the
-            processor's cache when they are taken.
-
     Concept:
         Flink, ``NettyShuffleUtils``: one buffer in the making per subpartition and one
         more; at most the channels' own plus the floating ones.

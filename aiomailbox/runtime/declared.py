@@ -53,10 +53,6 @@ def state_classes(graph: JobGraph, names: StateNames = _NO_NAMES) -> tuple[Any, 
     A class that is made out of sight, at run time, has to be named in a type hint or in
     the ``type_`` of a state's descriptor.
 
-    Args:
-        graph: The job.
-        names: See `JobConfig.state_names`.
-
     Raises:
         InvalidArgumentError: If one is what another class of the job is called now.
     """

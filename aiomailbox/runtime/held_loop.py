@@ -56,12 +56,7 @@ class HeldLoop:
 
 
 def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int) -> HeldLoop | None:
-    """Return what a loop's thread is doing; None if it has ended.
-
-    Args:
-        loop: A loop that runs.
-        thread: The identifier of the thread that it runs in.
-    """
+    """Return what a loop's thread is doing; None if it has ended."""
     with frames_stay:
         frame = sys._current_frames().get(thread)
         if frame is None:
@@ -73,12 +68,7 @@ def look_at_loop(loop: asyncio.AbstractEventLoop, thread: int) -> HeldLoop | Non
 
 
 def describe_frames(frames: list[FrameType], task: str) -> HeldLoop:
-    """Return what a thread is doing.
-
-    Args:
-        frames: Where its code stands, innermost first.
-        task: What is called the task that it runs.
-    """
+    """Return what a thread is doing."""
     contexts = contexts_of(frames)
     operator = " -> ".join(context.operator_name for context in contexts)
     uid = contexts[0].uid if len(contexts) == 1 else None
@@ -140,9 +130,6 @@ def frames_outwards(frame: FrameType | None) -> Iterator[FrameType]:
 
 def contexts_of(frames: list[FrameType]) -> list[Any]:
     """Return the context of the innermost operator whose code runs.
-
-    Args:
-        frames: Where the code stands, innermost first.
 
     Returns:
         Several where functions run as one and it cannot be told which; none outside of
@@ -271,12 +258,7 @@ class StallLog:
         self._counts: dict[tuple[str, str], int] = {}
 
     def add(self, stall: Stall, contexts: list[Any]) -> None:
-        """Keep a stall, count it for its operators, and log it if it is time.
-
-        Args:
-            stall: The stall.
-            contexts: Those of its operators.
-        """
+        """Keep a stall, count it for its operators, and log it if it is time."""
         self.last.append(stall)
         for context in contexts:
             if stall.is_garbage_collection:
@@ -294,12 +276,7 @@ class StallLog:
             self._write(stall, count, contexts)
 
     def tell_still_held(self, stall: Stall, contexts: list[Any]) -> None:
-        """Log a stall that has not ended yet.
-
-        Args:
-            stall: The stall so far, with where the code stands now.
-            contexts: Those of its operators.
-        """
+        """Log a stall that has not ended yet."""
         self._write(stall, 1, contexts, has_ended=False)
 
     def _write(

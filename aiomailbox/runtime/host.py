@@ -138,12 +138,7 @@ class LocalTasks:
     def add(
         self, tasks: Sequence[StreamTask], on_event: Callable[[TaskEvent], None]
     ) -> None:
-        """Take tasks that have not started, in the place of attempts that have ended.
-
-        Args:
-            tasks: The tasks.
-            on_event: Called when one ends.
-        """
+        """Take tasks that have not started, in the place of attempts that have ended."""
         # By place: an attempt replaces the one before, which is no longer asked about.
         for task in tasks:
             self._places[task.subtask] = task

@@ -113,13 +113,7 @@ class TaskLooks:
             self.add(now_s, *self._last)
 
     def add(self, now_s: float, kind: int, block: Block) -> None:
-        """Count one look.
-
-        Args:
-            now_s: The time, seconds.
-            kind: Of the time that it was seen in.
-            block: What the task does or waits for.
-        """
+        """Count one look."""
         if now_s - self._since_s >= _BUCKET_S:
             self._before, self._counts = self._counts, [{} for _ in _Kind]
             self._since_s = now_s
@@ -154,14 +148,7 @@ def _kind_of(task: StreamTask) -> _Kind:
 def _block_of(
     task: StreamTask, kind: _Kind, running: list[FrameType], contexts: list[Any]
 ) -> Block:
-    """Return what a task does or waits for now; from any thread.
-
-    Args:
-        task: The task.
-        kind: Of the time that it is in.
-        running: The frames of what its loop runs now, innermost first.
-        contexts: Those of the operators that stand in them.
-    """
+    """Return what a task does or waits for now; from any thread."""
     if contexts and _has(task, contexts[0]):
         operator = " -> ".join(context.metrics.name for context in contexts)
         return operator, Blocked(BlockCause.FUNCTION, users_line_of(running[::-1]))
@@ -472,11 +459,7 @@ class LoopWatch:
         return min(_LOOK_S, max(_HELD_LOOK_S / 4, self._threshold_s - age_s))
 
     def look(self, now_s: float) -> None:
-        """Look once at what the loop does.
-
-        Args:
-            now_s: The time, seconds.
-        """
+        """Look once at what the loop does."""
         with frames_stay:
             frame = sys._current_frames().get(self._thread_id)
             inside = _call_of(frame, self._outside)
@@ -503,13 +486,7 @@ class LoopWatch:
     def _hold(
         self, frames: list[FrameType], frame: FrameType | None, now_s: float
     ) -> None:
-        """See what the loop is held by, if it is held for long enough.
-
-        Args:
-            frames: What is at work; none if that is not known.
-            frame: Where the thread stands.
-            now_s: The time, seconds.
-        """
+        """See what the loop is held by, if it is held for long enough."""
         held_s = now_s - self._since_s
         # Once for each call: to describe a deep stack costs more than a sample.
         is_new = self._held is None and held_s >= self._threshold_s
@@ -597,11 +574,7 @@ class LoopWatch:
             return None
 
     def _answer(self, inside: FrameType | None) -> Any:
-        """Return what stands for a call, None if the loop has answered since.
-
-        Args:
-            inside: What the loop calls; a loop that sleeps is not woken.
-        """
+        """Return what stands for a call, None if the loop has answered since."""
         # One question at a time: a loop that is held would collect them.
         if not self._has_turned:
             return self._call or object()
@@ -617,12 +590,7 @@ class LoopWatch:
 
 
 def _call_of(frame: FrameType | None, outside: FrameType | None) -> FrameType | None:
-    """Return the frame in which the loop calls what runs now; None if it sleeps.
-
-    Args:
-        frame: Where its thread stands.
-        outside: Where it stands while a loop of other code sleeps; None for asyncio's.
-    """
+    """Return the frame in which the loop calls what runs now; None if it sleeps."""
     inner = None
     while frame is not None:
         if frame.f_code is _HANDLE:
@@ -677,13 +645,7 @@ _watched: WeakKeyDictionary[asyncio.AbstractEventLoop, _Watched] = WeakKeyDictio
 
 @contextlib.contextmanager
 def watching(task: StreamTask, threshold_s: float | None) -> Iterator[None]:
-    """Let the running loop be watched for as long as the block is; all share one watch.
-
-    Args:
-        task: What it waits for is watched, too.
-        threshold_s: From here on it counts as held, if this is the first block of the
-            loop; None for not to be watched for this.
-    """
+    """Let the running loop be watched for as long as the block is; all share one watch."""
     loop = asyncio.get_running_loop()
     # Virtual time is not the time of threads.
     if threshold_s is None or getattr(loop, "clock", None) is not None:

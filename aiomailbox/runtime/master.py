@@ -217,11 +217,7 @@ class JobMaster:
         return views
 
     def await_tree(self, first: Collection[str] = ()) -> str:
-        """Return what every task does or waits for, and the calls of its operators.
-
-        Args:
-            first: The names of the tasks that come first.
-        """
+        """Return what every task does or waits for, and the calls of its operators."""
         wanted = set(first)
         views = self.views(with_stacks=True)
         views.sort(key=lambda view: view.name not in wanted)
@@ -297,9 +293,6 @@ class JobMaster:
 
         What they have read is processed and committed. From the job's loop, at any
         time; a job that is ending anyway goes on to do so.
-
-        Args:
-            mode: ``DRAIN`` ends event time, so that windows and timers fire.
         """
         if self._stop is None:
             self._stop = mode
@@ -468,12 +461,7 @@ class JobMaster:
             self._attempt.stop(self._stop)
 
     def call_when_failed(self, function: Callable[[], None] | None) -> None:
-        """Say what is called once the job has failed permanently, before it has ended.
-
-        Args:
-            function: Called once, at once if the job has failed; None for nothing any
-                more.
-        """
+        """Say what is called once the job has failed permanently, before it has ended."""
         self._failure_report.call(function)
 
     def _on_exhausted(self, limit: RateLimit) -> None:

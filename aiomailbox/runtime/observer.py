@@ -107,12 +107,7 @@ class JobObserver:
         self._graph = _GraphObserver(job.graph, job.services.clock.monotonic())
 
     def snapshot(self, *, with_stacks: bool) -> JobSnapshot:
-        """Return a snapshot of the job.
-
-        Args:
-            with_stacks: Whether to include the stacks of tasks, and the calls
-                of their operators.
-        """
+        """Return a snapshot of the job."""
         job = self._job
         clock = job.services.clock
         coordinator = job.coordinator
@@ -144,15 +139,7 @@ def snapshot_after(
     now_ms: int,
     duration_s: float,
 ) -> JobSnapshot:
-    """Return the snapshot of a job that has finished without a `JobMaster`.
-
-    Args:
-        graph: The graph that was run.
-        job_id: The job's identity.
-        tasks: The final view of each task.
-        now_ms: The time, milliseconds since the epoch.
-        duration_s: How long the job took, seconds.
-    """
+    """Return the snapshot of a job that has finished without a `JobMaster`."""
     return _GraphObserver(graph, 0.0).snapshot(
         tasks,
         duration_s,
@@ -165,12 +152,7 @@ def snapshot_after(
 
 
 class _GraphObserver:
-    """Joins a graph with the views of its tasks, snapshot after snapshot.
-
-    Args:
-        graph: The graph that is run.
-        now_s: The time, seconds.
-    """
+    """Joins a graph with the views of its tasks, snapshot after snapshot."""
 
     def __init__(self, graph: JobGraph, now_s: float) -> None:
         self._graph = graph
@@ -181,14 +163,7 @@ class _GraphObserver:
     def snapshot(
         self, tasks: list[TaskView], now_s: float, now_ms: int, **facts: Any
     ) -> JobSnapshot:
-        """Return a snapshot.
-
-        Args:
-            tasks: The view of each task.
-            now_s: The time of the job's clock, seconds.
-            now_ms: The time, milliseconds since the epoch.
-            facts: Fields of the snapshot that the graph and the tasks do not provide.
-        """
+        """Return a snapshot."""
         graph = self._graph
         look = _Look(graph, tasks)
         operators = [

@@ -86,14 +86,7 @@ class StuckTasks:
     def look(
         self, views: Iterable[TaskView], now_s: float, *, has_room: bool = True
     ) -> list[StuckTask]:
-        """Return the tasks that are stuck and were not at the last look.
-
-        Args:
-            views: All tasks of the job.
-            now_s: The time, seconds.
-            has_room: Whether the caller that takes the job's results takes more now; if
-                not, a task that waits for room is not stuck.
-        """
+        """Return the tasks that are stuck and were not at the last look."""
         alive = [view for view in views if view.state in _ALIVE]
         self._known = {
             view.name: self._known[view.name]
@@ -217,12 +210,7 @@ class StandingTimes:
                     self._waiting[places[node.index]] = (node, by_place)
 
     def look(self, views: Sequence[TaskView], now_s: float) -> list[StandingTime]:
-        """Return the operators where event time stands, each of them once.
-
-        Args:
-            views: All tasks of the job.
-            now_s: The time, seconds.
-        """
+        """Return the operators where event time stands, each of them once."""
         found = []
         for view in views:
             for operator in view.operators:
@@ -291,11 +279,7 @@ class OpenQuestions:
         self._since: dict[int, tuple[int, float]] = {}
 
     def look(self, now_s: float) -> Iterable[Any]:
-        """Yield the values of questions that have been open for too long.
-
-        Args:
-            now_s: The time, seconds.
-        """
+        """Yield the values of questions that have been open for too long."""
         for source in list(self._sources):
             question = source.oldest_question
             if question is None:
@@ -396,11 +380,7 @@ class StuckWatch:
         self.start()
 
     def look(self, now_s: float) -> None:
-        """Look once, and report what is stuck or late since the last look.
-
-        Args:
-            now_s: The time, seconds.
-        """
+        """Look once, and report what is stuck or late since the last look."""
         if (
             self._tasks is None
             or self._times is None
@@ -475,11 +455,7 @@ class StuckWatch:
 
 
 def waiting_lines(views: Iterable[TaskView]) -> list[str]:
-    """Return the users' lines at which tasks, and calls of their operators, wait.
-
-    Args:
-        views: The tasks, with their stacks.
-    """
+    """Return the users' lines at which tasks, and calls of their operators, wait."""
     lines: dict[str, None] = {}
     for view in views:
         frames = [text for text in view.stack if text.startswith("in ")]
@@ -505,13 +481,7 @@ def _cut(text: str) -> str:
 
 
 def await_tree(job: str, state: str, views: Iterable[TaskView]) -> str:
-    """Return a job's tasks, what each waits for, and the calls of its operators.
-
-    Args:
-        job: The job's name.
-        state: Where the job is in its life.
-        views: Its tasks, with their stacks.
-    """
+    """Return a job's tasks, what each waits for, and the calls of its operators."""
     lines = [f"job {job!r}: {state}"]
     for view in views:
         lines.append(f"  task {view.name!r}: {view.state}")

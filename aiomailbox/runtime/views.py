@@ -135,10 +135,6 @@ class TaskView:
 def record_totals(graph: JobGraph, views: Iterable[TaskView]) -> dict[str, int]:
     """Return how many records came in and went out, and what became of others.
 
-    Args:
-        graph: The job.
-        views: Those of its tasks.
-
     Returns:
         ``records_in`` from sources and ``records_out`` to sinks; and, where there were
         any, those that were ``late`` and dropped, ``dead_letters`` and ``skipped``.
@@ -182,12 +178,7 @@ def positions_of(splits: Iterable[Any]) -> dict[str, str]:
 
 
 def view_of(task: StreamTask, *, with_stack: bool = False) -> TaskView:
-    """Return what can be seen of a task now.
-
-    Args:
-        task: A task of this loop, at any time of its life.
-        with_stack: Whether to look where its code stands.
-    """
+    """Return what can be seen of a task now."""
     task_id = task.environment.task_id
     chain = task.chain
     operators = [] if chain is None or not with_stack else chain.operators
@@ -266,10 +257,6 @@ def place_of_savepoint(
     path: str | os.PathLike[str], own_places: Iterable[str] = ()
 ) -> str:
     """Return where a savepoint is to go, also for workers.
-
-    Args:
-        path: The path or URL that the user has given.
-        own_places: Where the job keeps its checkpoints, and deletes them.
 
     Raises:
         InvalidArgumentError: If it is empty, among the job's checkpoints, or there are

@@ -167,11 +167,7 @@ class AppendLog:
                 os.fdatasync(current)
 
     def roll(self, number: int | None = None) -> int:
-        """Begin a new segment and return its number.
-
-        Args:
-            number: Above that of the present one; the next one if left out.
-        """
+        """Begin a new segment and return its number."""
         number = self.segment + 1 if number is None else number
         assert number > self.segment, "segments are numbered upwards"
         before, end = self._file, self._end
@@ -261,9 +257,6 @@ class LogSegment:
     def entries(self, start: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield each entry with its place, as far as they are whole.
 
-        Args:
-            start: Where to begin: 0, or behind an entry.
-
         Raises:
             DamagedFileError: If it does not begin like a segment.
             OSError: If it cannot be read.
@@ -290,9 +283,6 @@ class LogSegment:
 
     def whole_entries(self, start: int = 0) -> bytes:
         """Return the bytes of the segment as far as entries are whole, none without any.
-
-        Args:
-            start: Where to begin: 0, or where the last ones ended.
 
         Raises:
             DamagedFileError: If it does not begin like a segment.

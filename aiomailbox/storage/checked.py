@@ -29,10 +29,6 @@ _FRAME: Final = struct.Struct("<II")
 def checked_chunks(kind: int, payloads: Iterable[bytes]) -> Iterator[bytes]:
     """Yield the bytes of a file that holds ``payloads``, one frame each.
 
-    Args:
-        kind: The kind of the file, from 0 to 255; a reader asks for it.
-        payloads: Each of 1 byte to 64 MiB.
-
     Example:
         >>> data = b"".join(checked_chunks(7, [b"one", b"two"]))
         >>> list(checked_frames("name", 7, [data]))
@@ -55,11 +51,6 @@ def checked_frames(name: str, kind: int, chunks: Iterable[bytes]) -> Iterator[by
     """Yield the payloads of a file, each after its checksum has been compared.
 
     The frames before an error are right, but they are not all.
-
-    Args:
-        name: The file, for messages.
-        kind: The kind that it has to be.
-        chunks: Its bytes, cut anywhere.
 
     Raises:
         DamagedFileError: If it is not whole, or of another kind or version.

@@ -107,11 +107,6 @@ class CommitLog:
     def append(self, directory: Path, checkpoint_id: int, names: Sequence[str]) -> None:
         """Tell readers of a commit; one that they know already is passed over.
 
-        Args:
-            directory: The directory.
-            checkpoint_id: The checkpoint that has the files.
-            names: The files below the directory, which are there.
-
         Raises:
             OSError: If the disk refuses.
         """

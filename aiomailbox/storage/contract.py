@@ -37,10 +37,6 @@ class Storage(Protocol):
     def write(self, name: str, chunks: Iterable[bytes]) -> int:
         """Write a file that is complete and durable, or not there at all.
 
-        Args:
-            name: An existing file of that name is replaced.
-            chunks: Its contents, in order.
-
         Returns:
             The size in bytes.
         """
@@ -86,11 +82,6 @@ class Storage(Protocol):
 
     def claim(self, below: str, owner: str, now_ms: int) -> Claim:
         """Claim the right to write below a name.
-
-        Args:
-            below: The name.
-            owner: The claimant's name, for the error that others get.
-            now_ms: Wall-clock time, for claims that expire.
 
         Raises:
             StorageClaimedError: If another owner holds it.

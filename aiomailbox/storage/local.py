@@ -223,11 +223,7 @@ class LocalClaim:
         """Do nothing: the lock lasts as long as the process."""
 
     def release(self, *, remove: bool = False) -> None:
-        """Unlock. Idempotent.
-
-        Args:
-            remove: Whether the file goes too; else it stays for the next owner.
-        """
+        """Unlock. Idempotent."""
         if remove and self._close.alive:
             # While it is locked: a process that has it open sees that it is gone.
             with contextlib.suppress(OSError):
@@ -305,11 +301,6 @@ def sync_directory(path: Path) -> None:
 def open_file(path: Path, flags: int, file_mode: int) -> int:
     """Return a descriptor of a file; one that is new has exactly a mode.
 
-    Args:
-        path: The file.
-        flags: As for `os.open`; ``O_CREAT`` is among them.
-        file_mode: The mode of a new file, whatever the umask.
-
     Raises:
         OSError: If it cannot be opened.
     """
@@ -330,13 +321,7 @@ def open_file(path: Path, flags: int, file_mode: int) -> int:
 
 
 def make_directories(path: Path, file_mode: int | None = None) -> None:
-    """Make a directory and those above it, durably; they may be there.
-
-    Args:
-        path: The directory.
-        file_mode: The mode of files in it, whatever the umask: whoever may read or
-            write them may enter a directory that is new. None for what the umask says.
-    """
+    """Make a directory and those above it, durably; they may be there."""
     if path.is_dir():
         return
     missing = [path]

@@ -85,11 +85,6 @@ class SparkLog:
     def append(self, directory: Path, checkpoint_id: int, names: Sequence[str]) -> None:
         """Let Spark see files; those that it sees already, stay.
 
-        Args:
-            directory: The directory.
-            checkpoint_id: The checkpoint that has the files.
-            names: The files below the directory.
-
         Raises:
             OSError: If the disk refuses.
         """

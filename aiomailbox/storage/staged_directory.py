@@ -70,9 +70,6 @@ class StagedDirectory:
     def begin(self, owner: str) -> None:
         """Claim the target, put right what a crash left, and make the staging directory.
 
-        Args:
-            owner: The caller's name, for the error that other writers get.
-
         Raises:
             TargetExistsError: If the target is there and is not to be replaced.
             SinkError: If another job writes it or can still commit to it, or it cannot
@@ -93,9 +90,6 @@ class StagedDirectory:
 
     def commit(self, names: Sequence[str]) -> None:
         """Make the files visible, all of them and ``_SUCCESS``; may be called again.
-
-        Args:
-            names: The files, each with its token before it.
 
         Raises:
             TargetExistsError: If the target appeared meanwhile.
@@ -262,10 +256,6 @@ class GrowingDirectory:
         A job that begins anew gives up what it has prepared before. One that goes on
         finds all of it.
 
-        Args:
-            owner: The caller's name, for the error that other writers get.
-            restored: Whether the job resumes from a checkpoint.
-
         Raises:
             TargetExistsError: If the target is there, not the job's, and not to be
                 replaced.
@@ -290,11 +280,6 @@ class GrowingDirectory:
         self, names: Sequence[str], *, checkpoint_id: int, is_final: bool
     ) -> None:
         """Move files into the target; those that are there already, stay.
-
-        Args:
-            names: The files, each with its token before it.
-            checkpoint_id: The checkpoint that has them; 0 for none.
-            is_final: Whether everything is there then, which ``_SUCCESS`` says.
 
         Raises:
             TargetExistsError: If the target appeared meanwhile.
@@ -360,11 +345,7 @@ class GrowingDirectory:
         self._workplace.sweep(keep=self._token, mine=self._tokens)
 
     def remove_prepared(self, is_left: Callable[[str], bool]) -> None:
-        """Remove some of what was prepared and is in no checkpoint; others may write.
-
-        Args:
-            is_left: Says of a file's name whether it is neither written nor committed.
-        """
+        """Remove some of what was prepared and is in no checkpoint; others may write."""
         for file in sorted(self._workplace.staging(self._token).rglob("*")):
             if is_left(file.name):
                 self._disk.remove_file(file)

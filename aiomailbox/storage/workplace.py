@@ -33,10 +33,6 @@ _OWNER: Final = ".owner"
 def staging_directory(path: Path, token: str) -> Path:
     """Return where an execution prepares files of a target.
 
-    Args:
-        path: The target as the user gave it; may be a symbolic link, or lead to one.
-        token: Names what is prepared together.
-
     Raises:
         SinkError: If it is the root of all paths.
 
@@ -94,9 +90,6 @@ class Workplace:
     def claim(self, owner: str) -> None:
         """Claim the target, and put back what a crash left between two renames.
 
-        Args:
-            owner: The caller's name, for the error that other writers get.
-
         Raises:
             SinkError: If another job writes it.
             OSError: If it cannot be written.
@@ -132,9 +125,6 @@ class Workplace:
     def check_prepared(self, tokens: Collection[str]) -> None:
         """Refuse to remove what another job has prepared and may still commit.
 
-        Args:
-            tokens: The caller's.
-
         Raises:
             SinkError: If there is such a thing; says whose it is and what can be done.
         """
@@ -152,12 +142,7 @@ class Workplace:
             )
 
     def prepare(self, token: str, *, owner: str | None) -> None:
-        """Make the staging directory of a token.
-
-        Args:
-            token: The token.
-            owner: Whose it is, if it outlives the execution.
-        """
+        """Make the staging directory of a token."""
         staging = self.staging(token)
         self._disk.make_directory(staging)
         if owner is not None:
@@ -165,10 +150,6 @@ class Workplace:
 
     def publish(self, *, overwrite: bool, undo: list[Callable[[], None]]) -> None:
         """Make `new` the target, in one step where the file system can.
-
-        Args:
-            overwrite: Whether the target may be there.
-            undo: Gets what takes back each step, as soon as it is made.
 
         Raises:
             TargetExistsError: If the target appeared meanwhile.
@@ -204,11 +185,6 @@ class Workplace:
 
     def sweep(self, *, keep: str | None = None, mine: Collection[str] = ()) -> None:
         """Remove what is prepared, new and old.
-
-        Args:
-            keep: A token; what other jobs may still commit stays then, too.
-            mine: Further names under which the caller has prepared files, which no
-                other job commits.
 
         Raises:
             OSError: If what may be old data of the user's cannot be removed.

@@ -100,11 +100,7 @@ class Backlog:
             await self._mailbox.wait_until(self.availability)
 
     def snapshot(self, taken: OperatorSnapshot) -> OperatorStateSnapshot:
-        """Return what the operator keeps, with what stands here.
-
-        Args:
-            taken: The operator's snapshot.
-        """
+        """Return what the operator keeps, with what stands here."""
         own = taken.own
         if not self._elements:
             return own

@@ -427,11 +427,7 @@ class TaskCheckpoints:
         self._on_complete(latest_completed_id)
 
     def end_data(self, *, is_finished: bool) -> None:
-        """Be notified that no more records come out of the task.
-
-        Args:
-            is_finished: Whether its operators have been finished.
-        """
+        """Be notified that no more records come out of the task."""
         self._data_has_ended = True
         self._is_finished = is_finished
 

@@ -155,13 +155,7 @@ class SliceSize:
         return self._monotonic()
 
     def stop(self, started: float, count: int, *, awaited: bool = False) -> None:
-        """Adapt to ``count`` records having taken from ``started`` until now.
-
-        Args:
-            started: What `start` returned.
-            count: How many records there were.
-            awaited: Whether some of them were awaited.
-        """
+        """Adapt to ``count`` records having taken from ``started`` until now."""
         elapsed = self._monotonic() - started
         longest = self._records_max
         if awaited:
@@ -439,14 +433,7 @@ def _ignore(tag: OutputTag, count: int) -> None:
 
 
 class _NotingOutput:
-    """A way on whose first records are noted, as several functions may get them.
-
-    Args:
-        output: The way on.
-        shared: Where they are noted.
-        is_shared: Whether several get what goes this way; see `SharedRecords.note`.
-        done: Called when enough are noted: this is to step aside.
-    """
+    """A way on whose first records are noted, as several functions may get them."""
 
     def __init__(
         self,
@@ -513,12 +500,7 @@ class OperatorOutput:
         self.is_idle: bool = False
 
     def note_shared(self, shared: SharedRecords, *, is_broadcast: bool) -> None:
-        """Note the first records of each way on, and then go on as if nothing was.
-
-        Args:
-            shared: Where they are noted.
-            is_broadcast: Whether one consumer may be several, which get one object.
-        """
+        """Note the first records of each way on, and then go on as if nothing was."""
         main = self._main
 
         def reset() -> None:

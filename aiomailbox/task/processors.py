@@ -693,20 +693,7 @@ def create_input(
     slices: SliceForm = ROW_SLICES,
     left: Callable[[], int] | None = None,
 ) -> TaskInput:
-    """Return the input for a head operator: source, one input or several.
-
-    Args:
-        head: The operator.
-        input_of: Returns one of its inputs.
-        gates: What it reads.
-        environment: What the task was given.
-        room: How many records the operators can take without waiting; None if they
-            never have to.
-        checkpoints: Those of the task; None for a job without.
-        slices: The most records that the operators are given at once, and what that
-            costs.
-        left: How many records operators have left; None if they never leave any.
-    """
+    """Return the input for a head operator: source, one input or several."""
     job = environment.job
     if isinstance(head, SourceOperator):
         size = SliceSize(

@@ -97,11 +97,6 @@ def first_of(
 ) -> BaseException | None:
     """Return the first error, with a note about the later one.
 
-    Args:
-        first: The error that counts, if there is one.
-        later: The error that came after it, if there is one.
-        occasion: What went wrong then, for the note.
-
     Example:
         >>> error = first_of(ValueError("a"), KeyError("b"), "closing failed too")
         >>> error, error.__notes__
@@ -195,12 +190,7 @@ _Stack = list[tuple[FrameType, int]]
 
 
 def place_of(frames: Iterable[FrameType], otherwise: str) -> str:
-    """Return the operator and the user's line where suspended code stands.
-
-    Args:
-        frames: Outermost first.
-        otherwise: Which operators it may be, if the frames do not tell.
-    """
+    """Return the operator and the user's line where suspended code stands."""
     stack = _lines_of(frames)
     if not stack:
         return ""
@@ -230,11 +220,6 @@ def failure_of(error: BaseException, what: str) -> BaseException:
 
     It names operator and line where they can be found, and is no cancellation: the
     caller knows that the end was not asked for.
-
-    Args:
-        error: It may be a cancellation: of something awaited, or of the task by its own
-            code.
-        what: What ended.
     """
     if isinstance(error, asyncio.CancelledError) and error.__cause__ is not None:
         # A hook of the user's, which is named there.

@@ -142,10 +142,6 @@ _LINES_MAX: Final = 16
 def waits_of(metrics: MailboxMetrics, plan: TaskPlan) -> list[str]:
     """Return what a task waits for and for how long, then each pool or channel.
 
-    Args:
-        metrics: What the task's loop measures.
-        plan: Its gates and writers.
-
     Returns:
         Nothing while the task works, or waits for an operator.
     """

@@ -54,11 +54,6 @@ def find_files(
     A directory means all files below it but those whose names, or whose directories'
     names, begin with a dot or an underscore: they belong to writers.
 
-    Args:
-        paths: Files, directories, patterns with ``*``, and URLs of these.
-        missing_ok: Whether a path may name nothing.
-        empty_ok: Whether a pattern may.
-
     Raises:
         FileNotFoundError: If a path names nothing.
         OSError: If a directory cannot be listed.
@@ -697,10 +692,6 @@ def _typed_fields(
     types: Mapping[str, Any], *, strict: bool
 ) -> Callable[[dict[str, Any]], dict[str, Any]]:
     """Return what converts some fields of a dict, and keeps the others.
-
-    Args:
-        types: What each of these is converted to.
-        strict: Whether text stays text where a number is wanted.
 
     Raises:
         InvalidArgumentError: If one is no type that values can have.

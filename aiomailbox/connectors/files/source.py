@@ -81,9 +81,6 @@ class RowCount:
     def begin(self, names: Sequence[str]) -> asyncio.Future[None] | None:
         """Begin to count, unless it is known, on the running loop.
 
-        Args:
-            names: The files; of very many none is counted.
-
         Returns:
             Is done when they are counted; None if they need not or will not be.
         """

@@ -76,12 +76,7 @@ class WaitLog:
         self._times = 0
 
     def tell(self, what: str, **more: object) -> None:
-        """Say it, if it is time.
-
-        Args:
-            what: The sentence.
-            more: What else there is to say, with a remedy.
-        """
+        """Say it, if it is time."""
         self._times += 1
         if self._times & (self._times - 1) == 0:
             self._log.warning(what, times=self._times, **more)
@@ -111,12 +106,7 @@ class StagingLease:
     owner: str
 
     def follows(self, lineage: str, execution: str) -> bool:
-        """Say whether who has the lease is over, since this execution has begun.
-
-        Args:
-            lineage: That of who has it.
-            execution: Who has it.
-        """
+        """Say whether who has the lease is over, since this execution has begun."""
         return execution == self.execution or (
             bool(lineage) and lineage == self.lineage
         )
@@ -567,13 +557,7 @@ def taken(
 def lease_lost(
     lease: StagingLease, target: TableTarget, owner: str | None
 ) -> Exception:
-    """Return the error of an execution that has lost its lease.
-
-    Args:
-        lease: The one it had.
-        target: The table.
-        owner: Who has it now; None for nobody.
-    """
+    """Return the error of an execution that has lost its lease."""
     if owner is None:
         return SinkError(
             f"{target} has no lease of this execution any more: its row in {LEASES!r} "

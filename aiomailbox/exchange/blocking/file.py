@@ -88,10 +88,6 @@ class BlockingFile:
     def read(self, offset: int, bytes_max: int) -> tuple[list[StoredBuffer], int]:
         """Read buffers from an offset on.
 
-        Args:
-            offset: Where a buffer begins.
-            bytes_max: How much to read; one buffer is read in any case.
-
         Returns:
             Whole buffers, at least one, and where the next one begins.
 

@@ -123,9 +123,6 @@ class GateBuffers:
     def claim(self, on_credit: Callable[[], None]) -> ChannelBuffers:
         """Return the buffers of one more channel, which calls `release` in the end.
 
-        Args:
-            on_credit: See `ChannelBuffers`.
-
         Raises:
             IllegalStateError: If all channels have theirs, or these were closed.
         """
@@ -712,11 +709,7 @@ class RemoteInputChannel(InputChannel):
             self._keep_begun(item)
 
     def _keep_begun(self, item: ReceivedBuffer | None) -> None:
-        """Keep the buffer of which the reader has something left; recycle all others.
-
-        Args:
-            item: What was read, or None.
-        """
+        """Keep the buffer of which the reader has something left; recycle all others."""
         begun = self._begun
         if item is not None and item is not begun:
             if item.buffer.data_type.is_event:

@@ -507,13 +507,6 @@ class Connections:
     ) -> Channel:
         """Request a subpartition for a channel; connects in the background.
 
-        Args:
-            address: Where its worker's data server listens.
-            partition_id: Which partition.
-            subpartition_index: Which part of it, from 0.
-            receiver: Gets what arrives, and is notified when nothing will.
-            credit: How many buffers the channel keeps for itself.
-
         Raises:
             IllegalStateError: If the connections were closed.
             InvalidArgumentError: If the receiver has a channel there already.

@@ -53,13 +53,7 @@ _GONE: Final = frozenset(
 
 
 def keep_alive(transport: asyncio.BaseTransport, stall_timeout: float) -> None:
-    """Let the kernel notice that a TCP connection is dead; nothing to do for others.
-
-    Args:
-        transport: Its transport.
-        stall_timeout: Seconds that something sent may stay unconfirmed; it is not
-            probed for meanwhile.
-    """
+    """Let the kernel notice that a TCP connection is dead; nothing to do for others."""
     connected = transport.get_extra_info("socket")
     if connected is None or connected.family not in {socket.AF_INET, socket.AF_INET6}:
         return
@@ -538,12 +532,7 @@ class Connection(asyncio.BufferedProtocol):
             self._loop.call_soon(self._write_turn)
 
     def end(self, reason: str, error: TransportError | None = None) -> None:
-        """Close, for a reason; what was written may still go out. Idempotent.
-
-        Args:
-            reason: For the log.
-            error: What the users of the connection are notified of; None for nothing.
-        """
+        """Close, for a reason; what was written may still go out. Idempotent."""
         if self.is_ending:
             return
         self._reason, self._error = reason, error
@@ -717,12 +706,7 @@ class Connection(asyncio.BufferedProtocol):
 
 
 async def close_all(connections: Iterable[Connection], linger: float) -> None:
-    """Wait until connections that were ended are gone; hurry them after a while.
-
-    Args:
-        connections: Which.
-        linger: Seconds to wait for what was written.
-    """
+    """Wait until connections that were ended are gone; hurry them after a while."""
     waiting = {connection.closed: connection for connection in connections}
     if not waiting:
         return

@@ -113,11 +113,7 @@ class ChannelBuffers:
         return None
 
     def on_sender_backlog(self, backlog: int) -> None:
-        """Learn how much the producer has, and get buffers for it.
-
-        Args:
-            backlog: Data buffers that wait at the producer.
-        """
+        """Learn how much the producer has, and get buffers for it."""
         if not self.is_released:
             self.required = backlog + self.initial_credit
             self._grant(self._request_floating())

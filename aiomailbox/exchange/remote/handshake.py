@@ -108,10 +108,6 @@ class Receiver(Protocol):
 def partition_address(job_id: bytes, partition_id: PartitionId) -> PartitionAddress:
     """Return a partition's name on the wire; `partition_id_of` is the way back.
 
-    Args:
-        job_id: 16 bytes.
-        partition_id: The partition.
-
     Example:
         >>> partition_id = PartitionId(TaskId(VertexId(3), 1, 0), 2)
         >>> address = partition_address(bytes(16), partition_id)
@@ -179,13 +175,7 @@ def agree(mine: Hello, theirs: Hello) -> int:
 
 
 def prove(secret: bytes, mine: Hello, theirs: Hello) -> HelloProof:
-    """Return the proof that one knows the secret: it covers both greetings.
-
-    Args:
-        secret: Shared, at least 16 bytes.
-        mine: What the prover has sent.
-        theirs: What the prover was sent.
-    """
+    """Return the proof that one knows the secret: it covers both greetings."""
     # The prover's greeting first, so that a proof cannot be sent back as one's own.
     covered = encode_message(mine) + encode_message(theirs)
     return HelloProof(hmac.digest(secret, covered, hashlib.sha256))
@@ -193,12 +183,6 @@ def prove(secret: bytes, mine: Hello, theirs: Hello) -> HelloProof:
 
 def check_proof(secret: bytes, mine: Hello, theirs: Hello, proof: HelloProof) -> None:
     """Check the peer's proof, in a time that does not depend on it.
-
-    Args:
-        secret: Shared, at least 16 bytes.
-        mine: What the checking side has sent.
-        theirs: What the peer has sent.
-        proof: What the peer has proved with.
 
     Raises:
         HandshakeError: If the peer does not know the secret, or sent
@@ -411,14 +395,6 @@ class Security:
     ) -> Security:
         """Return settings for TLS 1.3 where both sides show a certificate.
 
-        Args:
-            certificate: PEM file with this worker's certificate and its chain.
-            key: PEM file with the certificate's private key.
-            authority: PEM file with the authority that signed all workers'.
-            secret: To be proved as well.
-            check_hostname: Whether a server's certificate has to name the host, or the
-                number, that is connected to.
-
         Raises:
             OSError: If a file cannot be read.
             ssl.SSLError: If a file holds something else.
@@ -436,10 +412,6 @@ class Security:
 
 def check_listener(address: PeerAddress, security: Security) -> None:
     """Check that no peer can connect from another machine without authentication.
-
-    Args:
-        address: Where a worker is to listen.
-        security: Its settings.
 
     Raises:
         InvalidArgumentError: If the address is neither a unix socket nor of this

@@ -147,12 +147,7 @@ class Strangers:
         return len(self._known)
 
     def add(self, connection: ProducerConnection, opening: asyncio.Task[Any]) -> None:
-        """Take a newcomer; one that came before has to go if there are too many.
-
-        Args:
-            connection: The newcomer.
-            opening: Gives it a transport; with TLS that takes as long as the peer likes.
-        """
+        """Take a newcomer; one that came before has to go if there are too many."""
         while len(self._known) >= self._count_max:
             self.turn_away_one()
         self._known[connection] = opening
@@ -267,9 +262,6 @@ class DataServer:
 
     async def listen(self, address: PeerAddress) -> PeerAddress:
         """Listen at an address, and return it with its real port.
-
-        Args:
-            address: A unix socket's path, or a host and a port; 0 takes a free one.
 
         Raises:
             InvalidArgumentError: If strangers could connect, or the path is too long.

@@ -416,10 +416,6 @@ def frame_layout(number: int) -> FrameLayout | None:
 def decode_buffer_header(header: memoryview, body_bytes: int) -> BufferResponse:
     """Return a buffer's header.
 
-    Args:
-        header: `BUFFER_HEADER_BYTES` bytes.
-        body_bytes: What the frame's length leaves after its first nine bytes.
-
     Raises:
         CorruptStreamError: If it contradicts itself or the frame.
     """
@@ -692,9 +688,6 @@ class WireDecoder:
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
         """Decode bytes, however the frames in them are cut.
-
-        Args:
-            data: Borrowed for the call.
 
         Raises:
             CorruptStreamError: If they are not what the protocol allows; from then on

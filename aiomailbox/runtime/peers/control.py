@@ -121,12 +121,7 @@ class ControlChannel(asyncio.Protocol, Generic[InT]):
         return 0 if transport is None else transport.get_write_buffer_size()
 
     def send(self, message: msgspec.Struct, attempt: int | None = None) -> None:
-        """Send a message; a no-op once the other end is gone.
-
-        Args:
-            message: What is said.
-            attempt: Which attempt it is about; None for the last one.
-        """
+        """Send a message; a no-op once the other end is gone."""
         transport = self._transport
         # The handler of the loss cleans up; a sender needn't know.
         if transport is None or transport.is_closing():

@@ -139,13 +139,7 @@ class WorkerDesk:
         *,
         is_first: bool = True,
     ) -> None:
-        """Take of tasks from now on only what is about this attempt; older are over.
-
-        Args:
-            number: The attempt.
-            tasks: Which tasks begin; None for all.
-            is_first: Whether all others are over, too.
-        """
+        """Take of tasks from now on only what is about this attempt; older are over."""
         self._attempt = number
         everything = [
             SubtaskId(VertexId(vertex), index)
@@ -721,14 +715,6 @@ def assemble(
     state_classes: Sequence[Any] = (),
 ) -> JobMaster:
     """Return a job that has not started; no worker is there yet.
-
-    Args:
-        graph: The job.
-        config: Its settings.
-        workers: At most so many; none is without a subtask.
-        starter: Starts them.
-        handovers: Where results are pulled, by name.
-        state_classes: The classes that the job's state may hold.
 
     Raises:
         NotShippableError: If an operator cannot be pickled; names it and what of it.

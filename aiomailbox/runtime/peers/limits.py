@@ -34,12 +34,7 @@ _Waiter = tuple[float, "asyncio.Future[None]"]
 
 
 def text_of(limit: RateLimit, number: int) -> LimitText:
-    """Return a limit for the way.
-
-    Args:
-        limit: The limit.
-        number: Its place among those of the job; -1 if the job does not know it.
-    """
+    """Return a limit for the way."""
     return LimitText(
         number,
         limit.count,
@@ -270,13 +265,7 @@ class LimitDesk:
         worker: GrantTaker,
         on_failed: Callable[[BaseException], None],
     ) -> None:
-        """Grant a worker's leases as their time comes.
-
-        Args:
-            message: What the worker asks for.
-            worker: Where the grants are sent.
-            on_failed: Notified of a lease that can never be granted.
-        """
+        """Grant a worker's leases as their time comes."""
         task = asyncio.get_running_loop().create_task(
             self._grant_all(message, worker, on_failed), name="rate limit of workers"
         )

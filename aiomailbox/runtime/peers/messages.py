@@ -333,10 +333,6 @@ _BEAT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, Beat])
 def encode(message: msgspec.Struct, attempt: int = 0) -> bytes:
     """Return a message as one frame.
 
-    Args:
-        message: What is said.
-        attempt: Which attempt of the job it is about, as far as its sender knows.
-
     Example:
         >>> encode(Cancel(), 3).hex()
         '00000014badc0ffe48920392a643616e63656cc0'
@@ -397,10 +393,6 @@ def decode_from_worker(
     body: bytes | memoryview, worker: str = "a worker"
 ) -> tuple[int, FromWorker]:
     """Return the attempt that a message of a worker is about, and the message.
-
-    Args:
-        body: The body of a frame.
-        worker: What people call it, for the errors in the message.
 
     Raises:
         CorruptStreamError: If it is none.

@@ -222,13 +222,7 @@ def producers_of(graph: JobGraph, placement: Placement, peer: int) -> list[int]:
 
 
 def shared_services(shipment: Shipment, peer: int, **own: Any) -> JobServices:
-    """Return what the tasks of one process share.
-
-    Args:
-        shipment: The job.
-        peer: The process.
-        own: The services that are others in each process.
-    """
+    """Return what the tasks of one process share."""
     config, name = shipment.config, shipment.graph.name
     codec = None
     if config.has_data_in_flight:

@@ -46,12 +46,7 @@ class Placement:
 
 
 def place(graph: JobGraph, processes: int) -> Placement:
-    """Return where the subtasks of a job run.
-
-    Args:
-        graph: The job, its chains parted where some operators stay in the parent.
-        processes: Worker processes at most; none is without a slot.
-    """
+    """Return where the subtasks of a job run."""
     widths: dict[str, int] = {}
     for vertex in graph.vertices:
         if not vertex.stays_in_parent:
@@ -81,11 +76,6 @@ def place(graph: JobGraph, processes: int) -> Placement:
 
 def worker_of_slot(slot: int, slots: int, workers: int) -> int:
     """Return the worker, from 1, that a slot belongs to.
-
-    Args:
-        slot: From 0 to ``slots - 1``.
-        slots: How many there are.
-        workers: From 1 to ``slots``.
 
     Example:
         >>> [worker_of_slot(slot, 5, 2) for slot in range(5)]

@@ -99,13 +99,7 @@ class RecordTypes:
 
 
 def record_classes(found: Iterable[Any], *, has_arrow: bool) -> RecordClasses:
-    """Return the table of a job: what was found, and what operators of ours make.
-
-    Args:
-        found: See `RecordTypes`; and type hints that say of some of them under which
-            names they were saved.
-        has_arrow: Whether records may be made of Arrow's columns.
-    """
+    """Return the table of a job: what was found, and what operators of ours make."""
     families: dict[str, Family] = {
         "aiomailbox.Record": record_class,
         "aiomailbox.Result": result_type,
@@ -206,12 +200,7 @@ def is_foreign(item: Any) -> bool:
 def serializer_and_forms(
     found: Iterable[Any], *, has_arrow: bool
 ) -> tuple[PythonSerializer, list[RunForm[Any]]]:
-    """Return what writes values, and the further forms of runs.
-
-    Args:
-        found: The classes that records may have; see `record_classes`.
-        has_arrow: Whether records may be made of Arrow's columns.
-    """
+    """Return what writes values, and the further forms of runs."""
     classes = record_classes(found, has_arrow=has_arrow)
     serializer = PythonSerializer(classes)
     forms: list[RunForm[Any]] = []

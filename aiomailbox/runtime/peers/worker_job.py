@@ -84,11 +84,7 @@ class WorkerAttempt:
         self.tasks.add(tasks, self.on_event)
 
     async def run(self, connect: Callable[[], Awaitable[None]]) -> None:
-        """Run the tasks to their end, and say then that all is said.
-
-        Args:
-            connect: Connects this process with those that send data here.
-        """
+        """Run the tasks to their end, and say then that all is said."""
         tasks = self.tasks
         try:
             # Before any function of the user's runs, which may hold the loop.
@@ -200,11 +196,7 @@ class WorkerJob:
     async def run(
         self, connect: Callable[[ControlChannel[FromParent]], Awaitable[None]]
     ) -> None:
-        """Do what the parent says until it says that everything is over, or is gone.
-
-        Args:
-            connect: Connects this end of the control channel.
-        """
+        """Do what the parent says until it says that everything is over, or is gone."""
         await connect(self._channel)
         try:
             address = await self._network.listen()

@@ -39,9 +39,6 @@ def die_with_parent(parent: int) -> None:
     On Linux; on other systems the lifeline has to do, which needs Python's global lock,
     and that no other process has a copy of the parent's end. For the system the parent
     is the thread that started this process: the one that runs the job.
-
-    Args:
-        parent: The parent's process id. If it has died already, so does this process.
     """
     if sys.platform != "linux":
         return
