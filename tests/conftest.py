@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from aiomailbox.testing import virtual_time_loop_factory
@@ -130,14 +131,31 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             path = nodeid.partition("::")[0]
-            return "spark" if _tests_spark(config.rootpath / path) else path
+            return "spark" if _shares_spark(config.rootpath / path) else path
 
         def _assign_work_unit(self, node: Any) -> None:
             # The last files are short ones: nobody waits for a worker that has begun
             # a long one when there was nothing left for the other.
             longest = min(self.workqueue, key=_rank)
-            self.workqueue.move_to_end(longest, last=False)
-            super()._assign_work_unit(node)
+            unit = self.workqueue.pop(longest)
+            self.assigned_work[node][longest] = unit
+            left = [nodeid for nodeid, is_done in unit.items() if not is_done]
+            node.send_runtest_some([self._places[nodeid] for nodeid in left])
+
+        @functools.cached_property
+        def _places(self) -> dict[str, int]:
+            assert self.collection is not None
+            return {nodeid: place for place, nodeid in enumerate(self.collection)}
+
+        def mark_test_complete(
+            self, node: Any, item_index: int, duration: float = 0
+        ) -> None:
+            super().mark_test_complete(node, item_index, duration)
+            # What is done is not counted again after each test.
+            units = self.assigned_work[node]
+            scope = self._split_scope(self.registered_collections[node][item_index])
+            if all(units[scope].values()):
+                del units[scope]
 
     return ByFile(config, log)
 
@@ -166,8 +184,10 @@ def pytest_collection_modifyitems(
         ]
     for item in items:
         if _needs_spark(item):
-            # So that its reports say so, in whichever process they are read.
-            item.user_properties.append(("spark_test", True))
+            # So that its reports say so, in whichever process they are read: which test
+            # needs Spark, and whether it uses the session.
+            shares: bool = "spark" in getattr(item, "fixturenames", ())
+            item.user_properties.append(("spark_test", shares))
             # A time limit that strikes within a call of Java spoils the session for all
             # tests that follow: none but a test that hangs may reach it.
             item.add_marker(pytest.mark.timeout(SPARK_TIMEOUT_S), append=False)
@@ -217,6 +237,23 @@ def spark() -> Iterator[Any]:
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+class Examples:
+    """Looks for examples in docstrings only where there are some.
+
+    To look takes as long as to collect the tests of a file, and each program beside them
+    would be imported.
+    """
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_file(
+        self, file_path: Path
+    ) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+        collectors = yield
+        if file_path.suffix != ".py" or b">>>" in file_path.read_bytes():
+            return collectors
+        return [one for one in collectors if not isinstance(one, DoctestModule)]
 
 
 class Traces:
@@ -282,9 +319,11 @@ class SparkTests:
         self.selected = {item.nodeid for item in session.items if _needs_spark(item)}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if "spark_test" in dict(report.user_properties):
+        properties = dict(report.user_properties)
+        if "spark_test" in properties:
             (self.skipped if report.skipped else self.reported).add(report.nodeid)
-            self.workers.add(getattr(report, "worker_id", "here"))
+            if properties["spark_test"]:
+                self.workers.add(getattr(report, "worker_id", "here"))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -371,6 +410,7 @@ def _row(name: str, counts: Counter[str], note: str) -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Watch tests, count those that need Spark, and what recorded cases give."""
+    config.pluginmanager.register(Examples())
     config.pluginmanager.register(Traces())
     config.pluginmanager.register(SparkTests())
     config.pluginmanager.register(ConformanceTable(), "conformance table")
@@ -392,11 +432,14 @@ def _suite(item: pytest.Item) -> str:
     return str(marker.args[0])
 
 
+@functools.cache
 def _rank(scope: str) -> int:
     ranks = (rank for rank, place in enumerate(LONG) if scope.startswith(place))
     return next(ranks, len(LONG))
 
 
 @functools.cache
-def _tests_spark(path: Path) -> bool:
-    return path.suffix == ".py" and "pytest.mark.spark" in path.read_text("utf-8")
+def _shares_spark(path: Path) -> bool:
+    """Say whether tests of a file use the session, and do not start a Spark of their own."""
+    text = path.read_text("utf-8") if path.suffix == ".py" else ""
+    return "pytest.mark.spark" in text and "spark: Any" in text

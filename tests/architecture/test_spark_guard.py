@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.pytests import Pytests, pytests
+
+__all__ = ["pytests"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,22 +32,25 @@ def test_never_begins(): pass
 MODULE_SKIP = "pytest.importorskip('a_package_that_is_not_there')\n"
 
 
-def run(
-    folder: Path, source: str, *, ci: bool, arguments: list[str]
-) -> tuple[int, str]:
-    (folder / "tests").mkdir(exist_ok=True)
-    shutil.copy(ROOT / "tests" / "conftest.py", folder / "tests")
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    (folder / "tests" / "test_it.py").write_text("import pytest\n" + source)
-    environ = {**os.environ, "CI": "true" if ci else "", "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "tests", *arguments],
-        capture_output=True,
-        cwd=folder,
-        env=environ,
-        text=True,
-    )
-    return done.returncode, done.stdout + done.stderr
+class Project:
+    """A copy of the configuration, with tests of the test's own."""
+
+    def __init__(self, folder: Path, pytests: Pytests) -> None:
+        self.tests = folder / "tests"
+        self.tests.mkdir()
+        shutil.copy(ROOT / "tests" / "conftest.py", self.tests)
+        shutil.copy(ROOT / "pyproject.toml", folder)
+        self._folder, self._pytests = folder, pytests
+
+    def run(self, source: str, *arguments: str, ci: bool) -> tuple[int, str]:
+        (self.tests / "test_it.py").write_text("import pytest\n" + source)
+        is_ci = "true" if ci else ""
+        return self._pytests.run(self._folder, "tests", *arguments, CI=is_ci)
+
+
+@pytest.fixture
+def project(tmp_path: Path, pytests: Pytests) -> Project:
+    return Project(tmp_path, pytests)
 
 
 @pytest.mark.parametrize(
@@ -81,34 +85,41 @@ def run(
     ],
 )
 def test_leaving_one_out_fails_the_run(
-    tmp_path: Path, source: str, arguments: list[str], line: str
+    project: Project, source: str, arguments: list[str], line: str
 ) -> None:
-    code, shown = run(tmp_path, source, ci=True, arguments=arguments)
+    code, shown = project.run(source, *arguments, ci=True)
     assert code != 0
     assert line in shown.splitlines()
 
 
-def test_outside_ci_one_may_be_left_out(tmp_path: Path) -> None:
-    code, _ = run(tmp_path, RUNS + SKIPS, ci=False, arguments=[])
+def test_outside_ci_one_may_be_left_out(project: Project) -> None:
+    code, _ = project.run(RUNS + SKIPS, ci=False)
     assert code == 0
 
 
-def test_running_all_of_them_is_fine_and_counted(tmp_path: Path) -> None:
-    code, shown = run(tmp_path, RUNS + ORDINARY_SKIP, ci=True, arguments=[])
+def test_running_all_of_them_is_fine_and_counted(project: Project) -> None:
+    code, shown = project.run(RUNS + ORDINARY_SKIP, ci=True)
     assert code == 0
     assert "spark tests: 1 run, 0 skipped, 0 deselected" in shown.splitlines()
 
 
-SPARK_TESTS = """
+# In two pieces: whoever reads this file is to see no test of the session.
+SESSION = "spark: " + "Any"
+SPARK_TESTS = f"""
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+@pytest.fixture(scope="session")
+def spark(): pass
+
 @pytest.mark.spark
 @pytest.mark.parametrize("number", range(10))
-def test_it_is_here(number):
-    Path(__file__).with_name(f"{os.getpid()}-{number}-{Path(__file__).stem}").touch()
+def test_it_is_here(number, {SESSION}):
+    name = "-".join([str(os.getpid()), str(number), Path(__file__).stem])
+    Path(__file__).with_name(name).touch()
 """
 ORDINARY_TESTS = """
 import pytest
@@ -122,26 +133,33 @@ def test_ordinary(number): pass
     ("distribution", "ends_well", "processes"),
     [("loadfile", True, 1), ("each", False, 2)],
 )
-def test_two_workers_run_all_of_them_in_the_same_process(
-    tmp_path: Path, distribution: str, ends_well: bool, processes: int
+def test_two_workers_run_all_of_one_session_in_the_same_process(
+    project: Project, distribution: str, ends_well: bool, processes: int
 ) -> None:
-    tests = tmp_path / "tests"
-    tests.mkdir()
-    (tests / "test_more.py").write_text(SPARK_TESTS)
+    (project.tests / "test_more.py").write_text(SPARK_TESTS)
     for number in range(4):
-        (tests / f"test_ordinary_{number}.py").write_text(ORDINARY_TESTS)
-    code, shown = run(
-        tmp_path,
-        SPARK_TESTS,
-        ci=True,
-        arguments=["-n", "2", "--dist", distribution],
-    )
+        (project.tests / f"test_ordinary_{number}.py").write_text(ORDINARY_TESTS)
+    code, shown = project.run(SPARK_TESTS, "-n", "2", "--dist", distribution, ci=True)
     assert (code == 0) == ends_well, shown
     assert "spark tests: 20 run, 0 skipped, 0 deselected" in shown.splitlines()
     assert ("spark tests ran on 2 workers" in shown) != ends_well
-    marks = [path.name.split("-") for path in tests.glob("*-*-*")]
+    marks = [path.name.split("-") for path in project.tests.glob("*-*-*")]
     assert len({pid for pid, _, _ in marks}) == processes
     assert len(marks) == 20 * processes
+
+
+def test_those_that_start_a_spark_of_their_own_may_run_anywhere(
+    project: Project,
+) -> None:
+    alone = SPARK_TESTS.replace(f", {SESSION}", "")
+    for number in range(4):
+        (project.tests / f"test_more_{number}.py").write_text(alone)
+    code, shown = project.run(alone, "-n", "2", "--dist", "loadfile", ci=True)
+    assert code == 0, shown
+    assert "spark tests: 50 run, 0 skipped, 0 deselected" in shown.splitlines()
+    assert "spark tests ran on 2 workers" not in shown
+    marks = [path.name.split("-") for path in project.tests.glob("*-*-*")]
+    assert len({pid for pid, _, _ in marks}) == 2
 
 
 SUITES = """
@@ -162,10 +180,10 @@ def test_in_tests(): pass
     [("tests", {"test_unmarked", "test_in_tests"}), ("system", {"test_in_system"})],
 )
 def test_a_test_is_in_the_suite_of_its_mark_or_of_its_file(
-    tmp_path: Path, suite: str, names: set[str]
+    project: Project, suite: str, names: set[str]
 ) -> None:
     listed = ["--collect-only", "-q", "--suite", suite]
-    code, shown = run(tmp_path, SUITES, ci=False, arguments=listed)
+    code, shown = project.run(SUITES, *listed, ci=False)
     found = [line.partition("::")[2] for line in shown.splitlines() if "::" in line]
     assert code == 0
     assert (len(found), set(found)) == (len(names), names)
@@ -173,9 +191,9 @@ def test_a_test_is_in_the_suite_of_its_mark_or_of_its_file(
 
 @pytest.mark.parametrize("arguments", [[], ["--suite", "tests"]])
 def test_a_suite_that_does_not_exist_is_refused(
-    tmp_path: Path, arguments: list[str]
+    project: Project, arguments: list[str]
 ) -> None:
     misspelt = SUITES.replace('"system"', '"sytem"')
-    code, shown = run(tmp_path, misspelt, ci=False, arguments=arguments)
+    code, shown = project.run(misspelt, *arguments, ci=False)
     assert code != 0
     assert """takes "tests" or "system", not 'sytem'""" in shown

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.pytests import Pytests, pytests
+
+__all__ = ["pytests"]
+
 ROOT = Path(__file__).parents[2]
-PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 HEADER = {"flink_version": "2.3.0", "total_cases": 400}
 
 SQUARES = """
@@ -38,8 +38,9 @@ async def run_case(case):
 class Project:
     """A copy of the runner, with adapters and vector files of the test's own."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pytests: Pytests) -> None:
         self.folder = folder
+        self._pytests = pytests
         runner = folder / "tests" / "conformance"
         (runner / "cases").mkdir(parents=True)
         self.cases = runner / "cases"
@@ -60,22 +61,16 @@ class Project:
         (self.folder / "docs" / "decisions" / f"{record}.md").write_text("")
 
     def run(self, *arguments: str) -> tuple[int, dict[str, list[int]], str]:
-        folders = ["tests/conformance", "--vectors", str(self.vectors)]
-        done = subprocess.run(
-            [*PYTEST, *folders, *arguments],
-            capture_output=True,
-            cwd=self.folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            text=True,
-        )
-        lines = re.findall(r"^(\w[\w ]*?) +((?: *\d+){4})", done.stdout, re.MULTILINE)
+        options = ["-q", "tests/conformance", "--vectors", str(self.vectors)]
+        code, said = self._pytests.run(self.folder, *options, *arguments)
+        lines = re.findall(r"^(\w[\w ]*?) +((?: *\d+){4})", said, re.MULTILINE)
         counts = {name: [int(n) for n in numbers.split()] for name, numbers in lines}
-        return done.returncode, counts, done.stdout + done.stderr
+        return code, counts, said
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Project:
-    return Project(tmp_path)
+def project(tmp_path: Path, pytests: Pytests) -> Project:
+    return Project(tmp_path, pytests)
 
 
 def squares(extra: str = "") -> str:
