@@ -507,7 +507,7 @@ PROGRAM = """
 import asyncio, os, sys
 import aiomailbox as am
 
-where, place = sys.argv[1:]
+where, place, sent = sys.argv[1:]
 
 def say(*words):
     # At once: two processes write here.
@@ -523,7 +523,10 @@ async def numbers():
 async def linger(name):
     if where == name:
         say("there")
-        await asyncio.sleep(1)
+        while not os.path.exists(sent):
+            await asyncio.sleep(0.01)
+        # Whatever the signals do, they have done it by then.
+        await asyncio.sleep(0.05)
         say("through")
 
 class Function(am.ProcessFunction):
@@ -587,8 +590,9 @@ def test_a_signal(
     """Signals in the middle of close or commit: both go on to their end."""
     program = tmp_path / "program.py"
     program.write_text(textwrap.dedent(PROGRAM))
+    sent = tmp_path / "sent"
     process = subprocess.Popen(
-        [sys.executable, str(program), where, place],
+        [sys.executable, str(program), where, place, str(sent)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -613,6 +617,7 @@ def test_a_signal(
             until("there")
             for _ in range(signals):
                 process.send_signal(number)
+            sent.touch()
             # Not communicate(): it does not know what was read ahead.
             lines += process.stdout.read().split("\n")
             assert process.stderr is not None
