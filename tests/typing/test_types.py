@@ -21,7 +21,7 @@ SCRIPTS = Path(sys.executable).parent
 IDIOMS = "tests/typing/idioms"
 MYPY = ("mypy", "--strict", "--explicit-package-bases")
 PYRIGHT = ("basedpyright", "--pythonpath", sys.executable)
-MISTAKES = ROOT / "tests" / "typing" / "mistakes.py"
+MISTAKES = "tests/typing/mistakes.py"
 
 
 def checked(checker: tuple[str, ...], *paths: str) -> subprocess.CompletedProcess[str]:
@@ -31,37 +31,67 @@ def checked(checker: tuple[str, ...], *paths: str) -> subprocess.CompletedProces
     )
 
 
-@pytest.mark.parametrize("checker", [MYPY, PYRIGHT], ids=["mypy", "pyright"])
-def test_each_idiom_has_the_type_it_should_have(checker: tuple[str, ...]) -> None:
-    done = checked(checker, IDIOMS)
-    assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.parametrize("checker", [MYPY, PYRIGHT], ids=["mypy", "pyright"])
-def test_a_mistake_is_found(checker: tuple[str, ...]) -> None:
-    """Types that say Any would let everything pass."""
-    done = checked(checker, str(MISTAKES.relative_to(ROOT)))
-    for line, text in enumerate(MISTAKES.read_text("utf-8").splitlines(), 1):
-        found = f"mistakes.py:{line}:" in done.stdout
-        is_mistake = text.lstrip().startswith(("not_", "wrong_"))
-        assert found == is_mistake, done.stdout
-
-
-@pytest.mark.parametrize("checker", [MYPY, PYRIGHT], ids=["mypy", "pyright"])
-def test_the_page_about_types_says_what_the_checkers_say(
-    checker: tuple[str, ...], tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give a directory of code: that of the page about types, and that of all pages."""
+    place = tmp_path_factory.mktemp("pages")
     page = (ROOT / "docs" / "concepts" / "typing.md").read_text("utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     assert len(blocks) > 4
-    code = tmp_path / "page.py"
-    code.write_text("\n\n".join(blocks), "utf-8")
-    done = checked(checker, str(code))
-    assert done.returncode == 0, done.stdout
+    # Whoever has not looked at it does not find this.
+    mistake = 'about_types: int = "wrong"\n'
+    (place / "about_types.py").write_text("\n\n".join([*blocks, mistake]), "utf-8")
+    for name, with_code in WITH_CODE.items():
+        lines = [""] * (max(b.line + len(b.text.splitlines()) for b in with_code))
+        for block in (one for one in with_code if one.is_python):
+            for number, line in enumerate(block.text.splitlines(), block.line - 1):
+                lines[number] = line
+        file = place / f"{re.sub(r'[^a-zA-Z0-9]', '_', name)}.py"
+        file.write_text("\n".join(lines) + "\n", "utf-8")
+    return place
+
+
+@pytest.fixture(scope="module")
+def of_mypy(pages: Path) -> str:
+    """Give what it says of mistakes and pages, at one start."""
+    done = checked(MYPY, MISTAKES, *map(str, pages.glob("*.py")))
+    assert "found" in done.stdout.lower(), done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def of_pyright(pages: Path) -> str:
+    """Give what it says of mistakes, and of the page about types, at one start."""
+    return checked(PYRIGHT, MISTAKES, str(pages / "about_types.py")).stdout
+
+
+@pytest.fixture(params=["of_mypy", "of_pyright"])
+def said(request: pytest.FixtureRequest) -> str:
+    """Give what one of the checkers says."""
+    text: str = request.getfixturevalue(request.param)
+    return text
+
+
+def test_a_mistake_is_found(said: str) -> None:
+    """Types that say Any would let everything pass."""
+    for line, text in enumerate((ROOT / MISTAKES).read_text("utf-8").splitlines(), 1):
+        found = f"mistakes.py:{line}:" in said
+        is_mistake = text.lstrip().startswith(("not_", "wrong_"))
+        assert found == is_mistake, said
+
+
+def test_the_page_about_types_says_what_the_checkers_say(
+    said: str, pages: Path
+) -> None:
+    of_page = [line for line in said.splitlines() if "about_types.py:" in line]
+    last = len((pages / "about_types.py").read_text("utf-8").splitlines())
+    assert {f"about_types.py:{last}:" in line for line in of_page} == {True}, said
 
 
 def test_what_users_write_passes_without_an_ignore() -> None:
-    """The checkers themselves are run over the examples by ``nox -s types``."""
+    """The checkers themselves are run over idioms and examples by ``nox -s types``."""
+    sessions = (ROOT / "noxfile.py").read_text("utf-8")
+    assert sessions.count(f'"{IDIOMS}", "examples"') == 2
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     checker = settings["tool"]["basedpyright"]
     assert checker["typeCheckingMode"] == "strict"
@@ -120,20 +150,11 @@ def test_all_that_is_public_has_a_type() -> None:
     assert missing == []
 
 
-def test_the_code_on_the_pages_calls_what_there_is(tmp_path: Path) -> None:
+def test_the_code_on_the_pages_calls_what_there_is(of_mypy: str, pages: Path) -> None:
     """Their functions have no type hints, and blocks of a page await: no more is asked."""
-    for name, blocks in WITH_CODE.items():
-        lines = [""] * (max(b.line + len(b.text.splitlines()) for b in blocks))
-        for block in (one for one in blocks if one.is_python):
-            for number, line in enumerate(block.text.splitlines(), block.line - 1):
-                lines[number] = line
-        page = tmp_path / f"{re.sub(r'[^a-zA-Z0-9]', '_', name)}.py"
-        page.write_text("\n".join(lines) + "\n", "utf-8")
-    done = checked(("mypy",), *map(str, tmp_path.glob("*.py")))
-    assert "found" in done.stdout.lower(), done.stderr
     wrong = re.findall(
-        rf"^.*{tmp_path.name}.*\[(?:call-arg|call-overload|attr-defined)\]$",
-        done.stdout,
+        rf"^.*{pages.name}.*\[(?:call-arg|call-overload|attr-defined)\]$",
+        of_mypy,
         re.MULTILINE,
     )
     assert wrong == []
