@@ -421,15 +421,12 @@ class GrowingDirectory:
         disk, workplace = self._disk, self._workplace
         if self._marker.exists():
             # A commit that failed has got so far.
-            self._committed = self._read_marker()
-            return self._committed
+            return self._read_marker()
         if self._append and workplace.target.exists():
             # With 0: nothing of this job is in it yet.
             self._mark(_Committed(self._token, 0, ()))
             disk.sync(workplace.target)
             return self._read_marker()
-        if workplace.new.exists():
-            disk.remove_tree(workplace.new)
         disk.make_directory(workplace.new)
         first = _Committed(self._token, 0, ())
         disk.write(workplace.new / _MARKER, msgspec.json.encode(first))
@@ -438,7 +435,6 @@ class GrowingDirectory:
         disk.sync(workplace.new)
         undo: list[Callable[[], None]] = []
         workplace.publish(overwrite=self._overwrite, undo=undo)
-        self._committed = first
         # What was there before is no longer needed: what is committed stays.
         with contextlib.suppress(OSError):
             workplace.sweep_replaced()

@@ -20,11 +20,12 @@ from aiomailbox.errors import (
     StateError,
     StorageClaimedError,
 )
-from aiomailbox.ids import SubtaskId, VertexId
+from aiomailbox.ids import OperatorId, SubtaskId, VertexId
 from aiomailbox.records.events import SnapshotType
 from aiomailbox.storage.local import LocalStorage
 from aiomailbox.storage.remote import LEASE_MS, RemoteStorage
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import PreparedData, TaskHandle
 from aiomailbox.testing import ManualClock, RecordingLog
 from tests.checkpoint.checkpoints import (
     COUNT,
@@ -440,6 +441,46 @@ def remote() -> Iterator[RemoteStorage]:
     storage = RemoteStorage(name)
     yield storage
     storage.delete(storage.names())
+
+
+def test_a_number_that_is_used_up_is_never_given_away_again(tmp_path: Path) -> None:
+    """And that is written once in 64 numbers, which follow each other closely."""
+    at, written = 1, list[int]()
+    for _ in range(2):
+        with contextlib.closing(open_store(tmp_path)) as store:
+            assert store.next_checkpoint_id >= at
+            for number in range(store.next_checkpoint_id, at + 100):
+                before = files_of(tmp_path)
+                was_used_up = store.is_used_up(number)
+                store.use_up(number)
+                assert store.is_used_up(number)
+                if files_of(tmp_path) != before:
+                    written.append(number)
+                assert was_used_up is (number not in written)
+            at += 100
+    with contextlib.closing(open_store(tmp_path)) as store:
+        assert store.next_checkpoint_id >= at
+    assert len(written) == 4
+
+
+def files_of(place: Path) -> dict[Path, tuple[int, bytes]]:
+    found = [one for one in place.rglob("*") if one.is_file() and one.name != ".lock"]
+    return {one: (one.stat().st_ino, one.read_bytes()) for one in found}
+
+
+def test_a_task_resumes_alike_from_handles_that_differ_in_the_checkpoint_only() -> None:
+    def handle(checkpoint_id: int = 1, **facts: Any) -> TaskHandle:
+        given = {"vertex": VertexId(1), "subtask_index": 0, "epoch": 1, "size": 3}
+        return TaskHandle(**{"checkpoint_id": checkpoint_id, **given, **facts})
+
+    kept = {"inline": b"abc", "has_union_state": True}
+    assert handle(2, **kept).is_as(handle(1, **kept))
+    for other in ({"inline": b"abd"}, {"epoch": 2}, {"size": 4}, {"subtask_index": 1}):
+        assert not handle(2, **{**kept, **other}).is_as(handle(1, **kept))
+    # Nor can it be told of these, or is it all that there is to say.
+    staged = (PreparedData(OperatorId("sink"), 1, 0, b"rows"),)
+    for fact in ({"file": "1.0-1"}, {"prepared": staged}, {"is_finished": True}):
+        assert not handle(2, **kept, **fact).is_as(handle(1, **kept, **fact))
 
 
 def test_a_remote_storage_keeps_checkpoints_as_a_directory_does(

@@ -9,8 +9,9 @@ import pytest
 
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
 from aiomailbox.mailbox.control import MailboxController, Suspension
-from aiomailbox.mailbox.metrics import PeriodMeter
+from aiomailbox.mailbox.metrics import MailboxMetrics, PeriodMeter
 from aiomailbox.mailbox.processor import MailboxProcessor
+from aiomailbox.mailbox.task_mailbox import TaskMailbox
 
 
 def idle(controller: MailboxController) -> None:
@@ -131,3 +132,15 @@ class TestLatency:
         latency.start()
         with pytest.raises(IllegalStateError, match="already"):
             latency.start()
+
+
+@pytest.mark.parametrize("name", ["mails_processed", "resumed", "changes"])
+def test_whatever_may_change_a_state_is_a_step_but_mail_that_says_it_does_not(
+    name: str, clock: Any
+) -> None:
+    metrics = MailboxMetrics(TaskMailbox(), clock)
+    before = metrics.steps
+    setattr(metrics, name, getattr(metrics, name) + 1)
+    assert metrics.steps == before + 1
+    metrics.mails_disregarded += 1
+    assert metrics.steps == before

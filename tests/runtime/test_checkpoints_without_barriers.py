@@ -398,7 +398,34 @@ def listed(world: World, place: Path, asked: Asked) -> Any:
     return job(world, place, function=Listing())
 
 
-@pytest.mark.parametrize("make", [told, filled, flushed, listed])
+def heard(world: World, place: Path, asked: Asked) -> Any:
+    """A function that is a sink, and has nothing to flush."""
+
+    class Hearing(am.CheckpointListener):
+        def __call__(self, value: int) -> None:
+            world.results.append(value)
+
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+            asked.count()
+
+    return job(world, place, sink=Hearing())
+
+
+def journaled(world: World, place: Path, asked: Asked) -> Any:
+    """The journal is told which of its calls a checkpoint may ask for."""
+
+    async def call(pair: tuple[int, int]) -> int:
+        return pair[1]
+
+    env = environment(place)
+    read = env.from_async_iterable(world.read, offset=lambda pair: pair[0]).uid("log")
+    called = read.map_async(call, journal=True, id=lambda pair: str(pair[0]))
+    totals = called.uid("call").key_by(lambda number: 0).process(Total()).uid("total")
+    totals.sink_to(world.results.append)
+    return env
+
+
+@pytest.mark.parametrize("make", [told, filled, flushed, listed, heard, journaled])
 async def test_whoever_wants_to_be_asked_is_asked_each_time(
     tmp_path: Path, make: Callable[..., Any]
 ) -> None:
@@ -408,10 +435,46 @@ async def test_whoever_wants_to_be_asked_is_asked_each_time(
         await asyncio.sleep(5)
         times, (_, mails) = asked.times, figures(running)
         await asyncio.sleep(30)
-        assert asked.times >= times + 28 or make is listed
+        assert asked.times >= times + 28 or make in (listed, journaled)
         # Two for the source, and one for the task behind it.
         assert figures(running)[1] >= mails + 3 * 28
         await running.cancel()
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+async def test_units_that_calls_have_used_meanwhile_are_kept(
+    tmp_path: Path, is_asked: bool
+) -> None:
+    """Whoever waits for a limit and may call then has done nothing else meanwhile."""
+    world, called = World(1000, 1001), list[float]()
+
+    async def slow(value: int) -> int:
+        called.append(asyncio.get_running_loop().time())
+        await world.gate.wait()
+        return value
+
+    class Listening(Total, am.CheckpointListener):
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None: ...
+
+    def limited() -> am.StreamExecutionEnvironment:
+        env = environment(tmp_path)
+        read = env.from_async_iterable(world.read, offset=lambda pair: pair[0])
+        numbers = read.uid("log").map(lambda pair: pair[1])
+        limit = am.RateLimit(1, per=100)
+        keyed = numbers.map_async(slow, limit=limit).uid("slow").key_by(lambda n: 0)
+        totals = keyed.process(Listening() if is_asked else Total()).uid("total")
+        totals.sink_to(world.results.append)
+        return env
+
+    async with limited().start() as running:
+        await until(lambda: len(called) == 2)
+        await asyncio.sleep(5)
+        await running.cancel()
+    async with limited().start() as running:
+        await until(lambda: len(called) == 3)
+        await running.cancel()
+    assert called[1] - called[0] >= 100
+    assert called[2] - called[1] >= 100
 
 
 async def test_an_enumerator_that_has_found_something_is_kept(tmp_path: Path) -> None:

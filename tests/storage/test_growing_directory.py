@@ -413,12 +413,19 @@ def test_a_last_commit_may_be_repeated_though_a_reader_took_its_files_away(
     directory.end(succeeded=True)
 
 
-@pytest.mark.parametrize("checkpoint_id", [0, 2])
+@pytest.mark.parametrize(
+    ("checkpoint_id", "is_first", "append"),
+    [(0, False, False), (2, False, False), (1, True, False), (1, True, True)],
+)
 def test_a_prepared_file_that_is_lost_is_an_error(
-    target: Path, checkpoint_id: int
+    target: Path, checkpoint_id: int, is_first: bool, append: bool
 ) -> None:
-    directory = begun(target)
-    directory.commit([stage(target, "job/a")], checkpoint_id=1, is_final=False)
+    if append:
+        target.mkdir()
+    directory = GrowingDirectory(target, "job", overwrite=False, append=append)
+    directory.begin("job", restored=False)
+    if not is_first:
+        directory.commit([stage(target, "job/a")], checkpoint_id=1, is_final=False)
     with pytest.raises(SinkError, match=r"was prepared for .* and is gone"):
         directory.commit(["job/lost"], checkpoint_id=checkpoint_id, is_final=False)
     directory.end(succeeded=False)

@@ -14,6 +14,7 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.failures import dead_letter, skip
 from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.records.events import OutputTag
+from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 from aiomailbox.testing import OneInputHarness
 
 
@@ -112,6 +113,19 @@ def test_a_writer_that_had_ended_does_not_hand_over_again_after_a_restart():
         again.prepare_snapshot()
         again.finish()
     assert sink.calls == ["close"]
+
+
+@pytest.mark.parametrize("ended", [[], [True, False], [False, False], [True, True]])
+def test_a_writer_goes_on_unless_all_that_it_stands_for_had_ended(ended):
+    """One of fewer subtasks than before has the rest of several; new ones of nobody."""
+    own = OperatorStateSnapshot().with_list("ended", ended, RedistributionMode.MERGE)
+    sink = ListSink()
+    operator = SinkOperator(sink)
+    operator.restore_own(own)
+    with OneInputHarness(operator) as harness:
+        harness.process_run([1])
+        harness.finish()
+        assert committed(harness) == ([] if ended == [True, True] else [1])
 
 
 @pytest.mark.parametrize("cut", range(4))
@@ -214,6 +228,23 @@ class Picky(ListSink):
         return writer
 
 
+class PickySoon(ListSink):
+    """Stops at each odd number, at once; is never given nothing."""
+
+    def create_writer(self, context):
+        writer = ListWriter(self)
+
+        def write_run(run):
+            assert len(run)
+            for index, value in enumerate(run.values):
+                if value % 2:
+                    raise RecordsRefusedError({index: ValueError(value)}, index + 1)
+                writer.buffer.append(value)
+
+        writer.write_run = write_run
+        return writer
+
+
 class PickyLater(ListSink):
     """Stops at each odd number, after a while."""
 
@@ -231,7 +262,7 @@ class PickyLater(ListSink):
         return writer
 
 
-@pytest.mark.parametrize("sink_type", [Picky, PickyLater])
+@pytest.mark.parametrize("sink_type", [Picky, PickySoon, PickyLater])
 async def test_refused_records_go_where_on_error_says_and_the_others_are_written(
     sink_type,
 ):
@@ -247,7 +278,7 @@ async def test_refused_records_go_where_on_error_says_and_the_others_are_written
         assert {letter.value.uid for letter in letters} == {"p-1"}
 
 
-@pytest.mark.parametrize("sink_type", [Picky, PickyLater])
+@pytest.mark.parametrize("sink_type", [Picky, PickySoon, PickyLater])
 async def test_refused_records_can_be_skipped(sink_type):
     operator = SinkOperator(sink_type(), on_error=skip)
     async with OneInputHarness(operator) as harness:
@@ -257,7 +288,7 @@ async def test_refused_records_can_be_skipped(sink_type):
         assert harness.context.metrics.counter("skipped").value == 1500
 
 
-@pytest.mark.parametrize("sink_type", [Picky, PickyLater])
+@pytest.mark.parametrize("sink_type", [Picky, PickySoon, PickyLater])
 async def test_a_refused_record_fails_the_job_by_default(sink_type):
     async with OneInputHarness(SinkOperator(sink_type())) as harness:
         with pytest.raises(UserFunctionError, match="ValueError: 3") as caught:
