@@ -425,7 +425,24 @@ def journaled(world: World, place: Path, asked: Asked) -> Any:
     return env
 
 
-@pytest.mark.parametrize("make", [told, filled, flushed, listed, heard, journaled])
+def told_as_call(world: World, place: Path, asked: Asked) -> Any:
+    class Calling(am.CheckpointListener):
+        async def __call__(self, value: int) -> int:
+            return value
+
+        def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+            asked.count()
+
+    env = environment(place)
+    read = env.from_async_iterable(world.read, offset=lambda pair: pair[0]).uid("log")
+    numbers = read.map(lambda pair: pair[1]).key_by(lambda number: 0)
+    numbers.map_async(Calling()).uid("call").sink_to(world.results.append)
+    return env
+
+
+@pytest.mark.parametrize(
+    "make", [told, filled, flushed, listed, heard, journaled, told_as_call]
+)
 async def test_whoever_wants_to_be_asked_is_asked_each_time(
     tmp_path: Path, make: Callable[..., Any]
 ) -> None:

@@ -16,7 +16,11 @@ from aiomailbox.windowing.assigners import EventTimeSessionWindows
 from aiomailbox.windowing.build import window_operator
 from aiomailbox.windowing.functions import ProcessWindowFunction
 from aiomailbox.windowing.merging import MergingWindowSet
-from aiomailbox.windowing.time_window import TimeWindow, merge_windows
+from aiomailbox.windowing.time_window import (
+    MergedWindows,
+    TimeWindow,
+    merge_windows,
+)
 from aiomailbox.windowing.triggers import EventTimeTrigger
 
 WINDOWS = st.builds(
@@ -93,6 +97,32 @@ def test_an_equal_window_keeps_the_state_where_it_is() -> None:
     held.add(TimeWindow(0, 8), lambda *call: calls.append(call))
     assert len(calls) == 1
     assert held.mapping.get(TimeWindow(0, 8)) == TimeWindow(0, 5)
+
+
+class Scripted(EventTimeSessionWindows):
+    """An assigner of a user: merges as it is told, also what the new window is not in."""
+
+    def __init__(self, *merges: MergedWindows) -> None:
+        super().__init__(1)
+        self.merges = list(merges)
+
+    def merge(self, windows: Any) -> list[MergedWindows]:
+        return self.merges
+
+
+def test_windows_may_merge_without_the_new_one_and_an_equal_one_brings_its_state() -> (
+    None
+):
+    a, b, new, both = (TimeWindow(*span) for span in [(0, 1), (5, 6), (20, 21), (0, 6)])
+    calls: list[Any] = []
+    held = MergingWindowSet(Scripted(MergedWindows(both, [a, b])), {a: a, b: b})
+    assert held.add(new, lambda *call: calls.append(call)) == new
+    assert held.mapping == {both: a, new: new}
+    assert calls == [(both, [a, b], a, [b])]
+    held = MergingWindowSet(Scripted(MergedWindows(both, [a, b])), {a: a, b: b})
+    assert held.add(b, lambda *call: calls.append(call)) == both
+    assert held.mapping == {both: a}
+    assert calls[1:] == [(both, [a, b], a, [b])]
 
 
 def test_a_window_that_is_not_in_use_cannot_be_retired() -> None:

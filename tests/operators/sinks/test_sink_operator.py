@@ -252,6 +252,7 @@ class PickyLater(ListSink):
         writer = ListWriter(self)
 
         async def write_run(run):
+            assert len(run)
             await asyncio.sleep(1)
             for index, value in enumerate(run.values):
                 if value % 2:

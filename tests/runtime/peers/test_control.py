@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,7 @@ from aiomailbox.runtime.peers.messages import (
     Failed,
     Prepared,
     Ready,
+    Snapshot,
     decode_from_parent,
     decode_from_worker,
     encode,
@@ -39,7 +41,9 @@ from aiomailbox.runtime.peers.messages import (
 )
 from aiomailbox.runtime.peers.placement import place
 from aiomailbox.runtime.peers.shipping import Shipment
+from aiomailbox.runtime.views import TaskView
 from aiomailbox.task.messages import Declined, SplitRequest, TaskCancelled, TaskEnded
+from aiomailbox.testing import ManualClock
 
 
 def channel(got: list[Any], bytes_max: int = 1000) -> tuple[Any, list[Any]]:
@@ -222,6 +226,40 @@ def test_a_new_attempt_of_some_tasks_ends_nothing_that_others_say() -> None:
     assert made.running == {SECOND}
     made.take(second, 1, Ended(), events)
     assert made.running == set()
+
+
+def test_workers_are_believed_for_half_a_second_that_their_tasks_are_as_they_were() -> (
+    None
+):
+    made, (events, _) = desk()
+    clock: Any = ManualClock()
+    made._services.clock = clock
+    made.begin_attempt(0)
+    both, elsewhere = {FIRST, SECOND}, SubtaskId(VertexId(7), 0)
+
+    def say(index: int, unchanged_id: int) -> None:
+        worker: Any = SimpleNamespace(peer=index + 1, name=f"worker {index + 1}")
+        view = TaskView("map", 0, index, "running", {}, [], [], [])
+        view = replace(view, unchanged_id=unchanged_id)
+        made.take(worker, 0, Snapshot([view]), events)
+
+    assert made.are_unchanged_since(3, {elsewhere})
+    assert not made.are_unchanged_since(3, {FIRST})
+    say(0, 3)
+    assert made.are_unchanged_since(3, {FIRST, elsewhere})
+    assert not made.are_unchanged_since(3, both)
+    say(1, 2)
+    assert not made.are_unchanged_since(3, both)
+    clock.advance(0.3)
+    say(1, 3)
+    assert made.are_unchanged_since(3, both)
+    clock.advance(0.2)
+    assert made.are_unchanged_since(3, both)
+    clock.advance(0.1)
+    assert not made.are_unchanged_since(3, both)
+    assert made.are_unchanged_since(3, {SECOND})
+    say(0, -1)
+    assert not made.are_unchanged_since(3, {FIRST})
 
 
 def test_a_worker_without_tasks_has_nothing_to_say_about_them() -> None:
