@@ -117,7 +117,6 @@ class OpenSessions(Layered):
 
     def remove(self, key: Any, session: Session) -> None:
         """Forget a session."""
-        session[3] = GONE
         sessions = self.by_key[key]
         if len(sessions) == 1:
             del self.by_key[key]

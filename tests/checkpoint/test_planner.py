@@ -223,6 +223,29 @@ def test_the_timer_goes_on_where_nothing_has_changed_and_nothing_begins() -> Non
     assert job.planner.is_engaged
 
 
+def test_one_that_is_as_the_last_complete_one_ends_as_if_it_had_been_written() -> None:
+    job = coordinator(
+        interval=seconds(0.01), min_pause=seconds(0.02), tolerable_failures=1
+    )
+    job.do(job.planner.start_periodic())
+    job.do(job.planner.on_periodic_timer(job.now_ms))
+    job.decline(1)
+    # It is over: that it would have been the same counts for nothing.
+    assert job.planner.on_unchanged(1, job.now_ms) == []
+    job.now_ms += 10
+    job.do(job.planner.on_periodic_timer(job.now_ms))
+    assert job.planner.pending_ids == [2]
+    job.do(job.planner.on_unchanged(2, job.now_ms))
+    assert job.planner.pending_ids == []
+    # The pause begins with it, and failures are counted anew.
+    for started in ([1, 2], [1, 2, 3]):
+        job.now_ms += 10
+        job.do(job.planner.on_periodic_timer(job.now_ms))
+        assert job.started == started
+    job.decline(3)
+    assert job.failures == []
+
+
 def test_nothing_begins_before_all_tasks_run() -> None:
     """SEM-209."""
     job = coordinator(interval=seconds(0.01))

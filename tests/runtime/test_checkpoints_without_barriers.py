@@ -440,8 +440,52 @@ def told_as_call(world: World, place: Path, asked: Asked) -> Any:
     return env
 
 
+class WindowTotal(am.ProcessWindowFunction[int, int, int, Any]):
+    def process(self, key: int, context: Any, elements: list[int], out: Any) -> None:
+        out.collect(sum(elements))
+
+
+class AsyncTotal(am.KeyedAsyncProcessFunction[int, int, int]):
+    async def process_element(self, value: int, context: Any, out: Any) -> None:
+        out.collect(value)
+
+
+def mixed(base: type, build: Callable[[Any, Any], Any], *, listens: bool) -> Any:
+    """Return a job with a function of another kind that listens, or fills its state."""
+
+    def make(world: World, place: Path, asked: Asked) -> Any:
+        class Listening(base, am.CheckpointListener):  # type: ignore[misc]
+            def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+                asked.count()
+
+        class Filling(base, am.CheckpointedFunction):  # type: ignore[misc]
+            def initialize_state(self, context: Any) -> None: ...
+
+            def snapshot_state(self, context: Any) -> None:
+                asked.count()
+
+        env = environment(place)
+        read = env.from_async_iterable(world.read, offset=lambda pair: pair[0])
+        keyed = read.uid("log").map(lambda pair: pair[1]).key_by(lambda number: 0)
+        made = build(keyed, Listening() if listens else Filling())
+        made.uid("total").sink_to(world.results.append)
+        return env
+
+    return make
+
+
+MIXED = [
+    mixed(base, build, listens=listens)
+    for base, build in (
+        (WindowTotal, lambda keyed, made: keyed.count_window(1).process(made)),
+        (AsyncTotal, lambda keyed, made: keyed.process_async(made)),
+    )
+    for listens in (True, False)
+]
+
+
 @pytest.mark.parametrize(
-    "make", [told, filled, flushed, listed, heard, journaled, told_as_call]
+    "make", [told, filled, flushed, listed, heard, journaled, told_as_call, *MIXED]
 )
 async def test_whoever_wants_to_be_asked_is_asked_each_time(
     tmp_path: Path, make: Callable[..., Any]

@@ -102,7 +102,9 @@ async def test_a_pause_holds_back_all_who_share_the_limit() -> None:
         granted.append(now_s())
 
     limiter.pause(3.0)
-    limiter.pause(1.0)
+    limiter.pause(0.5)
+    with pytest.raises(InvalidArgumentError, match="delay_s"):
+        limiter.pause(-1)
     async with asyncio.TaskGroup() as group:
         for _ in range(5):
             group.create_task(ask())

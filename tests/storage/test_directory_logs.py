@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -105,16 +106,33 @@ def test_a_commit_writes_its_own_files_into_sparks_log_and_old_ones_go(
 def test_a_log_of_one_file_that_has_all_is_gone_on_with(tmp_path: Path) -> None:
     """As Spark itself begins it, and as it was written before there were several."""
     (tmp_path / "_spark_metadata").mkdir()
-    for name in "ab":
+    for name in "abz":
         (tmp_path / name).touch()
-    line = b'{"path":"%s","size":0,"modificationTime":0}' % (
-        (tmp_path / "a").as_uri().encode()
-    )
-    (tmp_path / "_spark_metadata" / "0").write_bytes(b"v1\n" + line)
+    lines = [
+        b'{"path":"%s","size":0,"modificationTime":0}' % path.as_uri().encode()
+        for path in (tmp_path / "a", tmp_path / "z")
+    ]
+    (tmp_path / "_spark_metadata" / "0").write_bytes(b"\n".join([b"v1", *lines]))
     log = SparkLog(tmp_path, Disk())
     log.check(tmp_path)
     log.append(tmp_path, 1, ["a", "b"])
-    assert told(tmp_path) == ["a", "b"]
+    assert told(tmp_path) == ["a", "z", "b"]
+
+
+def test_spark_is_told_where_a_file_is_how_large_and_of_when(tmp_path: Path) -> None:
+    seen_at = tmp_path / "out"
+    directory = tmp_path / "new"
+    (directory / "day=1").mkdir(parents=True)
+    (directory / "day=1" / "a b").write_text("rows")
+    os.utime(directory / "day=1" / "a b", (1234.5, 1234.5))
+    log = SparkLog(seen_at)
+    log.create(directory)
+    log.append(directory, 1, ["day=1/a b"])
+    (line,) = entries(spark_reads(log_files(directory))[-1])
+    told = msgspec.json.decode(line)
+    assert told["path"] == (seen_at / "day=1" / "a b").as_uri()
+    assert (told["size"], told["modificationTime"]) == (4, 1_234_500)
+    assert (told["isDir"], told["action"]) == (False, "add")
 
 
 def test_what_a_reader_has_begun_to_read_stays_until_long_after_the_next_commit(

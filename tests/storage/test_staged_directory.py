@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 
 from aiomailbox.errors import SinkError, TargetExistsError
+from aiomailbox.storage.commit_log import CommitLog
 from aiomailbox.storage.local import Disk, ExchangeNotSupportedError
+from aiomailbox.storage.spark_log import SparkLog
 from aiomailbox.storage.staged_directory import StagedDirectory
 from aiomailbox.storage.workplace import staging_directory
 from tests.storage.disks import Died, ScriptedDisk
+from tests.storage.test_directory_logs import followed, listed
 
 OLD = {"_SUCCESS": "", "a": "old", "b": "old"}
 NEW = {"_SUCCESS": "", "b": "new", "c": "new"}
@@ -235,6 +238,27 @@ def test_whatever_gets_an_entry_is_synced_before_the_next_step_and_at_the_end(
         at for at, call in enumerate(steps) if call[0] in ("exchange", "move")
     )
     assert steps[renamed + 1 :] == [("sync", workplace), ("sync", parent)]
+
+
+@pytest.mark.parametrize("fails", [None, {"exchange": 1}, {"create": 1}])
+def test_readers_are_told_of_all_files_once_as_soon_as_they_are_there(
+    target: Path, fails: dict[str, int] | None
+) -> None:
+    put(target, {"old": ""})
+    disk = ScriptedDisk(fails=fails)
+    logs = [CommitLog("keep", disk), SparkLog(target, disk)]
+    directory = StagedDirectory(target, "one", overwrite=True, disk=disk, logs=logs)
+    directory.begin("the test")
+    put(staging_directory(target, "one"), {"a": "1", "b": "2"})
+    if fails:
+        with pytest.raises(OSError, match="refuses"):
+            directory.commit(["one/a", "one/b"])
+        assert os.listdir(target) == ["old"]
+    directory.commit(["one/a", "one/b"])
+    assert followed(target) == listed(target) == ["a", "b"]
+    directory.end(succeeded=True)
+    for log in logs:
+        log.check(target)
 
 
 def test_a_commit_may_be_repeated(target: Path) -> None:

@@ -94,7 +94,8 @@ def test_an_equal_window_keeps_the_state_where_it_is() -> None:
     held.add(TimeWindow(0, 5), lambda *call: calls.append(call))
     held.add(TimeWindow(3, 8), lambda *call: calls.append(call))
     assert len(calls) == 1
-    held.add(TimeWindow(0, 8), lambda *call: calls.append(call))
+    for within in (TimeWindow(0, 8), TimeWindow(1, 2)):
+        held.add(within, lambda *call: calls.append(call))
     assert len(calls) == 1
     assert held.mapping.get(TimeWindow(0, 8)) == TimeWindow(0, 5)
 
