@@ -15,6 +15,7 @@ from aiomailbox.errors import SinkError
 from aiomailbox.storage.local import Disk
 from aiomailbox.storage.staged_directory import GrowingDirectory
 from tests.connectors.sinks_by_hand import Program
+from tests.storage.test_directory_logs import followed, listed
 
 pytestmark = pytest.mark.real_time
 
@@ -55,6 +56,25 @@ async def test_each_job_adds_to_what_is_there(target: Path) -> None:
         await run(target, *range(first, first + 4))
         assert rows(target) == list(range(first + 4))
     assert os.listdir(target.parent) == ["out"]
+
+
+@pytest.mark.parametrize("mode", ["error", "append"])
+@pytest.mark.parametrize("checkpoints", [False, True])
+async def test_followers_and_spark_are_told_of_all_files(
+    target: Path, mode: Any, checkpoints: bool
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    if checkpoints:
+        env.enable_checkpointing(am.seconds(1), directory=target.parent / "checkpoints")
+    sink = am.ParquetSink(
+        target, mode=mode, rows_per_file=2, follow="keep", spark_log=True
+    )
+    env.from_collection(numbers(*range(6))).uid("numbers").sink_to(sink).uid("out")
+    await env.execute()
+    assert rows(target) == list(range(6))
+    files = sorted(path.name for path in target.glob("*.parquet"))
+    assert len(files) == 3
+    assert sorted(followed(target)) == sorted(listed(target)) == files
 
 
 async def test_what_another_job_of_the_same_job_id_has_prepared_is_neither_taken_nor_lost(
