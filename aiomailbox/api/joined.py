@@ -20,7 +20,7 @@ from aiomailbox.api.build import (
 from aiomailbox.api.misnamed import Unfinished
 from aiomailbox.api.windowed import Items, WindowedStream
 from aiomailbox.durations import duration_text, signed_ms
-from aiomailbox.graph.transformation import FunctionInfo, Origin
+from aiomailbox.graph.transformation import FunctionInfo
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import Expression, field_or_function
 from aiomailbox.operators.joins.interval import IntervalJoinOperator
@@ -75,11 +75,9 @@ class IntervalJoin(Unfinished, Generic[A, B]):
         self,
         derive: Callable[..., DataStream[Any]],
         keys: tuple[KeySelector, KeySelector],
-        origins: tuple[list[Origin], list[Origin]],
     ) -> None:
         self._derive = derive
         self._keys = keys
-        self._origins = origins
 
     def __repr__(self) -> str:
         left, right = map(described_key, self._keys)
@@ -108,7 +106,7 @@ class IntervalJoin(Unfinished, Generic[A, B]):
         low = signed_ms(lower, "lower") + lower_exclusive
         high = signed_ms(upper, "upper") - upper_exclusive
         IntervalJoinOperator(*self._keys, low, high, pair)
-        return IntervalJoined(self._derive, self._keys, self._origins, (low, high))
+        return IntervalJoined(self._derive, self._keys, (low, high))
 
 
 class IntervalJoined(Unfinished, Generic[A, B]):
@@ -125,12 +123,10 @@ class IntervalJoined(Unfinished, Generic[A, B]):
         self,
         derive: Callable[..., DataStream[Any]],
         keys: tuple[KeySelector, KeySelector],
-        origins: tuple[list[Origin], list[Origin]],
         bounds: tuple[int, int],
     ) -> None:
         self._derive = derive
         self._keys = keys
-        self._origins = origins
         self._bounds = bounds
 
     def __repr__(self) -> str:

@@ -394,7 +394,7 @@ class Keyed(Grouped[K, T]):
         """
         keys = self.key, self._key_of(other, "interval_join")
         derive = partial(self._join_by_key, other)
-        return IntervalJoin(derive, keys, (self._origins, other._origins))
+        return IntervalJoin(derive, keys)
 
     @overload
     def as_of_join(

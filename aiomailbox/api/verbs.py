@@ -299,6 +299,15 @@ async def count_results(definition: JobDefinition, origins: list[Origin]) -> int
 _COLLECTED_MANY: Final = 1_000_000
 
 
+def _refusing(remedy: str) -> Callable[..., NoReturn]:
+    """Return a method that says how to write what Python calls it for."""
+
+    def refuse(self: object, *_: object) -> NoReturn:
+        raise UsageError(remedy)
+
+    return refuse
+
+
 class Results(Generic[T]):
     """The verbs of a stream that run it; see `DataStream`."""
 
@@ -498,62 +507,25 @@ class Results(Generic[T]):
             await runs.aclose()
 
     if not TYPE_CHECKING:
-
-        def __iter__(self) -> NoReturn:
-            """Say how records are pulled.
-
-            Raises:
-                UsageError: Always.
-            """
-            message = (
-                "records come while the job runs: write `async for record in stream`, "
-                "or `for record in await stream.collect()`"
-            )
-            raise UsageError(message)
-
-        def __getitem__(self, index: object) -> NoReturn:
-            """Say how the first records are pulled.
-
-            Raises:
-                UsageError: Always.
-            """
-            message = (
-                "records come while the job runs: write `await stream.take(count)` for "
-                "the first ones, or `(await stream.collect())[0]`"
-            )
-            raise UsageError(message)
-
-        def __bool__(self) -> NoReturn:
-            """Say how to find out whether there are records.
-
-            Raises:
-                UsageError: Always; it would be true whatever its records are.
-            """
-            message = (
-                "a stream is a description, neither true nor false: write "
-                "`if await stream.take(1)` to ask whether it has a record, "
-                "`if stream is None` to ask whether there is a stream"
-            )
-            raise UsageError(message)
-
-        def __len__(self) -> NoReturn:
-            """Say how records are counted.
-
-            Raises:
-                UsageError: Always.
-            """
-            message = "records come while the job runs: write `await stream.count()`"
-            raise UsageError(message)
-
-        def __await__(self) -> NoReturn:
-            """Say what can be awaited.
-
-            Raises:
-                UsageError: Always.
-            """
-            message = (
-                "a stream is a description, which cannot be awaited: write "
-                "`await stream.collect()` for its records, or end it with "
-                "stream.sink_to(...) and `await env.execute()`"
-            )
-            raise UsageError(message)
+        __iter__ = _refusing(
+            "records come while the job runs: write `async for record in stream`, "
+            "or `for record in await stream.collect()`"
+        )
+        __getitem__ = _refusing(
+            "records come while the job runs: write `await stream.take(count)` for "
+            "the first ones, or `(await stream.collect())[0]`"
+        )
+        # It would be true whatever its records are.
+        __bool__ = _refusing(
+            "a stream is a description, neither true nor false: write "
+            "`if await stream.take(1)` to ask whether it has a record, "
+            "`if stream is None` to ask whether there is a stream"
+        )
+        __len__ = _refusing(
+            "records come while the job runs: write `await stream.count()`"
+        )
+        __await__ = _refusing(
+            "a stream is a description, which cannot be awaited: write "
+            "`await stream.collect()` for its records, or end it with "
+            "stream.sink_to(...) and `await env.execute()`"
+        )

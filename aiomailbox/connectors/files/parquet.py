@@ -51,7 +51,8 @@ class ParquetFormat:
                 file = parquet.ParquetFile(source)
                 _check_columns(file, self._columns or ())
                 maker: RowMaker | None = None
-                for first, batch in self._batches(file, position):
+                rows = batches_from(file, position, self._batch_rows, self._columns)
+                for first, batch in rows:
                     if self._form is None:
                         yield _chunk(first, batch, None)
                         continue
@@ -67,24 +68,28 @@ class ParquetFormat:
             rows: int = parquet.ParquetFile(source).metadata.num_rows
         return rows
 
-    def _batches(
-        self, file: parquet.ParquetFile, position: int
-    ) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield batches with the number of their first row."""
-        first = 0
-        groups: list[int] = []
-        for group in range(file.num_row_groups):
-            rows = file.metadata.row_group(group).num_rows
-            # Whole groups before the position need not be read.
-            if not groups and first + rows <= position:
-                first += rows
-            else:
-                groups.append(group)
-        for batch in file.iter_batches(self._batch_rows, groups, self._columns):
-            skip = min(max(0, position - first), batch.num_rows)
-            if skip < batch.num_rows:
-                yield first + skip, batch.slice(skip)
-            first += batch.num_rows
+
+def batches_from(
+    file: parquet.ParquetFile,
+    position: int,
+    batch_rows: int,
+    columns: Sequence[str] | None = None,
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield batches from a row on, each with the number of its first row."""
+    first = 0
+    groups: list[int] = []
+    for group in range(file.num_row_groups):
+        rows = file.metadata.row_group(group).num_rows
+        # Whole groups before the position need not be read.
+        if not groups and first + rows <= position:
+            first += rows
+        else:
+            groups.append(group)
+    for batch in file.iter_batches(batch_rows, groups, columns):
+        skip = min(max(0, position - first), batch.num_rows)
+        if skip < batch.num_rows:
+            yield first + skip, batch.slice(skip)
+        first += batch.num_rows
 
 
 def _check_columns(file: parquet.ParquetFile, wanted: Sequence[str]) -> None:

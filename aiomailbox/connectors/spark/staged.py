@@ -24,6 +24,7 @@ import msgspec
 import pyarrow as pa
 from pyarrow import parquet
 
+from aiomailbox.connectors.files.parquet import batches_from
 from aiomailbox.connectors.spark.frame_checks import plan_digest
 from aiomailbox.connectors.spark.jobs import url_for_spark
 from aiomailbox.errors import (
@@ -81,7 +82,7 @@ class StagedRows:
         try:
             # Spark writes timestamps of 96 bits by default.
             with parquet.ParquetFile(path, coerce_int96_timestamp_unit="us") as file:
-                for batch in _from_row(file, row, batch_rows):
+                for _, batch in batches_from(file, row, batch_rows):
                     yield _as_declared(batch, columns)
         except (FileNotFoundError, pa.ArrowInvalid) as error:
             raise DamagedFileError(str(path), str(error)) from error
@@ -248,25 +249,6 @@ _UNWRITABLE: Final = frozenset(
         "TimeType",
     }
 )
-
-
-def _from_row(
-    file: parquet.ParquetFile, row: int, batch_rows: int
-) -> Iterator[pa.RecordBatch]:
-    groups: list[int] = []
-    first = 0
-    for group in range(file.num_row_groups):
-        rows = file.metadata.row_group(group).num_rows
-        # Whole groups before the position need not be read.
-        if not groups and first + rows <= row:
-            first += rows
-        else:
-            groups.append(group)
-    for batch in file.iter_batches(batch_rows, groups):
-        skip = min(max(0, row - first), batch.num_rows)
-        first += batch.num_rows
-        if skip < batch.num_rows:
-            yield batch.slice(skip)
 
 
 def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
