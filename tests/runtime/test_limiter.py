@@ -78,7 +78,10 @@ async def test_a_cancelled_wait_takes_no_units_and_lets_the_next_one_through() -
     assert limiter.waiting == 0
 
 
-async def test_a_lease_cancelled_between_grant_and_use_takes_no_units() -> None:
+@pytest.mark.parametrize("is_granted", [True, False])
+async def test_a_lease_cancelled_between_grant_and_use_takes_no_units(
+    is_granted: bool,
+) -> None:
     limiter = new(RateLimit(1, per=1.0))
     await limiter.lease()
     first = asyncio.create_task(limiter.lease())
@@ -87,8 +90,10 @@ async def test_a_lease_cancelled_between_grant_and_use_takes_no_units() -> None:
     limiter._disarm()
     await asyncio.sleep(1.5)
     # The grant and the cancellation in one step: the waiter has not gone on yet.
-    limiter._grant()
+    if is_granted:
+        limiter._grant()
     first.cancel()
+    limiter._grant()
     await second
     assert first.cancelled()
     assert now_s() == pytest.approx(1.5)
