@@ -312,11 +312,15 @@ async def test_units_that_are_about_to_be_used_count_for_the_budget() -> None:
 
 
 async def test_after_a_lease_beyond_the_budget_no_lighter_one_is_granted() -> None:
-    limiter = new(RateLimit(10, budget=5))
-    await limiter.lease(4)
+    limiter, told = new(RateLimit(10, budget=5)), list[RateLimit]()
+    limiter.on_exhausted = told.append
+    await limiter.lease(5)
+    assert told == []
     for weight in (2, 1):
         with pytest.raises(BudgetExceededError):
             await limiter.lease(weight)
+    # And its sources are stopped once.
+    assert told == [limiter.limit]
 
 
 async def test_all_that_wait_behind_a_lease_beyond_the_budget_are_refused() -> None:
