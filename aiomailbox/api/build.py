@@ -62,6 +62,7 @@ from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.policies.cache import Cache
+from aiomailbox.signatures import accepts
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -766,6 +767,46 @@ def _refuse_sink(given: object) -> None:
     )
 
 
+def warn_of_unopened(function: object, verb: str) -> None:
+    """Warn of an object whose `open` nobody calls, as it would be of Flink's functions."""
+    kind = type(function)
+    opens, closes = getattr(kind, "open", None), getattr(kind, "close", None)
+    if not callable(opens) or isinstance(function, type):
+        return
+    # With a context as its argument, or beside a close.
+    if callable(closes) or accepts(partial(opens, function), 1):
+        library_log().warning(
+            f"{verb} calls neither open() nor close() of the object that it is given",
+            function=describe(cast("Any", function)),
+            line=caller_location(),
+            remedy="derive its class from am.ProcessFunction, and write "
+            "stream.process(...), or give map_async an object with async def __call__: "
+            "both open it and close it",
+        )
+
+
+def _warn_of_twin(
+    function: object, origins: list[Origin], others: list[Transformation]
+) -> None:
+    """Warn of a stream that ends twice in one function, as where a cell is run again."""
+    for other in others:
+        sink = other.sink
+        if (
+            isinstance(sink, FunctionSink)
+            and sink.function == function
+            and other.inputs[0] == origins
+        ):
+            library_log().warning(
+                "a stream ends in the same function twice: it gets each record twice",
+                function=describe(cast("Any", function)),
+                line=caller_location(),
+                first=other.line,
+                remedy="in a notebook, make the environment in the cell that adds the "
+                "sink",
+            )
+            return
+
+
 def sink_transformation(
     sink: Sink | Callable[[Any], Any],
     origins: list[Origin],
@@ -799,6 +840,8 @@ def sink_transformation(
             raise InvalidArgumentError(
                 "sink", f"{describe(function)} is an asynchronous generator", remedy
             )
+        warn_of_unopened(function, "sink_to")
+        _warn_of_twin(function, origins, others)
         found = FunctionSink(function, run_in=run_in)
         functions = (function_info(function),)
     name = base = type(found).__name__

@@ -42,6 +42,7 @@ from aiomailbox.api.build import (
     sink_transformation,
     told_strategy,
     warn_if_resultless,
+    warn_of_unopened,
 )
 from aiomailbox.api.calls import Calls
 from aiomailbox.api.connected import (
@@ -139,11 +140,18 @@ WindowT = TypeVar("WindowT")
 _ANY_MAX_PARALLELISM = 128
 
 
+# What is said of an operator behind it.
+_OF_OPERATORS: Final = {
+    "name": 'it behind the operator: .name("...")',
+    "uid": 'it behind the operator: .uid("...")',
+    "parallelism": "it behind the operator: .set_parallelism(...)",
+}
 _OF_CALLS: Final = explained(
     **{
         name: f"map_async(function, {name}=...), with an async def"
         for name in ("retry", "timeout", "concurrency", "limit", "batch", "cache")
-    }
+    },
+    **_OF_OPERATORS,
 )
 
 
@@ -815,7 +823,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         item.follows_input = item.is_part_of_input = True
         return stream
 
-    @explained(retry="map_async(function, retry=...) before the sink")
+    @explained(retry="map_async(function, retry=...) before the sink", **_OF_OPERATORS)
     def sink_to(
         self,
         sink: Sink | Callable[[T], Any],
@@ -925,6 +933,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         run_in: RunIn = "loop",
     ) -> DataStream[Any]:
         stateless(kind, function, on_error=on_error, run_in=run_in)
+        warn_of_unopened(function, kind.value.replace(" ", "_"))
         return self._derive(
             kind.value,
             partial(stateless, kind, function, on_error=on_error, run_in=run_in),

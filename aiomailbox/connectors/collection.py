@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from aiomailbox.errors import (
     InvalidArgumentError,
+    SourceChangedError,
     StateError,
     UsageError,
     WrongTypeError,
@@ -59,6 +60,21 @@ def end_of(split: RangeSplit) -> int:
             "another uid, so that it begins anew, and pass allow_unmatched_state=True"
         )
     return split.stop
+
+
+def check_has(count: int, end: int) -> None:
+    """Raise if data have fewer records than when a snapshot recorded a range of them.
+
+    Raises:
+        SourceChangedError: If they end before the range does.
+    """
+    if end > count:
+        raise SourceChangedError(
+            f"the source has {count} records, and had at least {end} when the snapshot "
+            "was taken, so a position in it means nothing now. Give it the records that "
+            "it had; or give it another uid, so that it begins anew, and pass "
+            "allow_unmatched_state=True"
+        )
 
 
 class CollectionSource:
@@ -333,6 +349,7 @@ class _RangeReader(SplitReader[RangeSplit]):
             return self._nothing()
         split = self._splits[0]
         end = end_of(split)
+        check_has(len(self._values), end)
         start, stop = split.position, min(end, split.position + output.records_max)
         if start < stop:
             timestamps = self._timestamps

@@ -13,7 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakSet, WeakValueDictionary, finalize
 
 from aiomailbox.availability import Availability
 from aiomailbox.connectors.async_iterable import AsyncSplit
@@ -40,6 +40,8 @@ from aiomailbox.typevars import InT
 T = TypeVar("T")
 
 _SIZE: Final = 1024
+# How long a job waits for a subscriber before it says so.
+_UNREAD_S: Final = 10.0
 
 
 class _Places:
@@ -543,9 +545,14 @@ class Publication:
     stays_in_parent = True
 
     def __init__(self) -> None:
-        self.readers: list[Subscription[Any]] = []
+        # Weakly: one that its program has dropped, as by a `break`, reads no more.
+        self.readers: WeakSet[Subscription[Any]] = WeakSet()
+        # Those that are awaited: their tasks may have no other reference.
+        self.awaited: set[Subscription[Any]] = set()
         self.room: Availability = Availability(available=True)
         self._is_over = False
+        self._watch: asyncio.TimerHandle | None = None
+        self._has_warned = False
 
     def create_writer(self, context: RuntimeContext) -> _PublicationWriter:
         """Create the writer of one subtask."""
@@ -560,8 +567,16 @@ class Publication:
         reader: Subscription[Any] = Subscription(self, size, waits=waits)
         if self._is_over:
             reader._end()
+            library_log().warning(
+                "a subscription begins when its job has ended: it gets no record",
+                remedy="call job.subscribe(stream) while the job runs; for all results "
+                "of a job that ends, await stream.collect()",
+            )
         else:
-            self.readers.append(reader)
+            self.readers.add(reader)
+            if waits:
+                loop = asyncio.get_running_loop()
+                finalize(reader, self._on_dropped, loop).atexit = False
         return reader
 
     def end(self) -> None:
@@ -570,13 +585,52 @@ class Publication:
         for reader in list(self.readers):
             reader._end()
         self.readers.clear()
+        self._stop_watch()
 
     def look_for_room(self) -> None:
         """Take no more while a reader that is waited for is full."""
         if any(reader._holds_up for reader in self.readers):
             self.room.reset()
+            if self._watch is None and not self._has_warned:
+                self._watch_readers()
         else:
             self.room.set_available()
+
+    def _on_dropped(self, loop: asyncio.AbstractEventLoop) -> None:
+        # Garbage is collected in any thread.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(self.look_for_room)
+
+    def _watch_readers(self) -> None:
+        full = {reader: reader._taken for reader in self.readers if reader._holds_up}
+        unread = WeakSet(full)
+        taken = sum(full.values())
+        loop = asyncio.get_running_loop()
+        self._watch = loop.call_later(_UNREAD_S, self._look, unread, taken)
+
+    def _look(self, unread: WeakSet[Subscription[Any]], taken: int) -> None:
+        """Warn of readers that hold the job up, and have read nothing since."""
+        self._watch = None
+        if self._is_over or not any(reader._holds_up for reader in self.readers):
+            return
+        full = [reader for reader in unread if reader._holds_up]
+        if full and sum(reader._taken for reader in unread) == taken:
+            self._has_warned = True
+            library_log().warning(
+                "the job waits for a subscriber that does not read: with "
+                "on_full='wait' nothing goes on without it",
+                subscribers=len(full),
+                unread=sum(len(reader._records) for reader in full),
+                remedy="read on, leave `async with job.subscribe(...) as records:`, "
+                "call close() of the subscription, or use on_full='drop'",
+            )
+        else:
+            self._watch_readers()
+
+    def _stop_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
 
 class _PublicationWriter(ImmediateWriter):
@@ -616,6 +670,7 @@ class Subscription(Generic[T]):
         self._has_some = Availability(available=False)
         self._is_over = False
         self._loop = asyncio.get_running_loop()
+        self._taken = 0
         self.dropped: int = 0
 
     @property
@@ -641,8 +696,7 @@ class Subscription(Generic[T]):
         """Read no more; again is a no-op."""
         self._end()
         self._records.clear()
-        if self in self._publication.readers:
-            self._publication.readers.remove(self)
+        self._publication.readers.discard(self)
         self._publication.look_for_room()
 
     def __aiter__(self) -> Subscription[T]:
@@ -654,8 +708,14 @@ class Subscription(Generic[T]):
                 raise StopAsyncIteration
             check_loop(self._loop, "the job that publishes the stream")
             self._has_some.reset()
-            await self._has_some.wait()
+            awaited = self._publication.awaited
+            awaited.add(self)
+            try:
+                await self._has_some.wait()
+            finally:
+                awaited.discard(self)
         record = self._records.popleft()
+        self._taken += 1
         if self._waits:
             self._publication.look_for_room()
         return record

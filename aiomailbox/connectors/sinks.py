@@ -23,6 +23,7 @@ from aiomailbox.operators.core.user_code import (
     UNMADE,
     check_function,
     check_run_in,
+    describe,
     is_async_callable,
     refuse_unmade,
 )
@@ -120,22 +121,33 @@ class FunctionSink:
         return
 
 
-def _check_done(result: object, function: Callable[..., Any]) -> None:
-    """Refuse what was not called; a task or a future goes on by itself.
-
-    Raises:
-        RecordTypeError: If the function has done nothing.
-    """
-    if type(result) in UNMADE and not hasattr(result, "add_done_callback"):
-        refuse_unmade(result, function)
-
-
 class _FunctionWriter(ImmediateWriter):
     def __init__(self, function: Callable[[Any], object], *, is_async: bool) -> None:
         self.interruption: RunInterruption | None = None
         self._function = function
         self._is_async = is_async
         self._named = getattr(function, "args", (function,))[0]
+        self._has_warned = False
+
+    def _check_done(self, result: object) -> None:
+        """Refuse what was not called; warn, once, of what goes on by itself.
+
+        Raises:
+            RecordTypeError: If the function has done nothing.
+        """
+        if hasattr(result, "add_done_callback"):
+            if not self._has_warned:
+                self._has_warned = True
+                library_log().warning(
+                    "a sink does not wait for what its function has begun: the job may "
+                    "end before it, and does not see its error",
+                    function=describe(self._named),
+                    returned=type(result).__name__,
+                    remedy="give the sink an async def function that awaits; for a "
+                    'function that blocks, run_in="thread"',
+                )
+        elif type(result) in UNMADE:
+            refuse_unmade(result, self._named)
 
     def write_run(self, run: Run) -> Pending:
         """Call the function with each record."""
@@ -148,7 +160,7 @@ class _FunctionWriter(ImmediateWriter):
                 result = function(value)
                 # One test per record; a call that is never made would be lost.
                 if result is not None:
-                    _check_done(result, function)
+                    self._check_done(result)
         except USER_ERRORS as error:
             raise _refused(run, values, error) from error
         return None
@@ -163,7 +175,7 @@ class _FunctionWriter(ImmediateWriter):
             for value in values:
                 result: object = await function(value)
                 if result is not None:
-                    _check_done(result, self._named)
+                    self._check_done(result)
                 if interruption is not None and interruption.watch.has_waited:
                     following = len(run) - length_hint(values)
                     if await interruption.look_around(run, following):

@@ -34,6 +34,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     InvalidRecordError,
     MissingExtraError,
+    SourceChangedError,
 )
 from aiomailbox.logs import library_log
 from aiomailbox.records.record_classes import fields_of_class, record_class
@@ -450,7 +451,7 @@ class CsvFormat:
                     raise _no_record(name, 0, str(error)) from error
                 self._look_at(name, columns)
             if position > lines.position:
-                file.seek(position)
+                go_on(name, file, position)
                 lines.position = position
             yield from self._chunks(name, lines, rows, columns)
 
@@ -498,15 +499,15 @@ class CsvFormat:
         line = file.readline(_CHUNK_BYTES).decode(self._encoding, "replace")
         file.seek(place)
         with suppress(csv.Error):
-            if next(csv.reader([line], delimiter=self._delimiter), []) == [
-                *self._columns
-            ]:
+            row = next(csv.reader([line], delimiter=self._delimiter), [])
+            if row and {*self._columns} <= {*row}:
                 self._has_warned = True
                 library_log().warning(
                     "the first row of a CSV file has the names in columns=, and is read "
                     "as a record",
                     file=name,
-                    remedy="leave columns= out, if the file has a header",
+                    remedy="leave columns= out, if the file has a header: it says which "
+                    "column is which",
                 )
 
     def _chunks(
@@ -864,7 +865,7 @@ def _read_lines(
     collected = _Collected(name, skips=skips)
     with reading(name) as file:
         if position:
-            file.seek(position)
+            go_on(name, file, position)
             look_at_first = None
         else:
             position = _skip_mark(file)
@@ -915,6 +916,26 @@ def _of_other_bytes(head: bytes) -> str:
     if head == _GZIP:
         return "; it is compressed, and its name must end in .gz"
     return '; if it has another encoding, write am.FileSource(..., encoding="latin-1")'
+
+
+def go_on(name: str, file: BinaryIO, position: int) -> None:
+    """Go to a byte behind which an earlier reader has stopped.
+
+    Raises:
+        SourceChangedError: If the file does not reach so far any more.
+    """
+    file.seek(position - 1)
+    if not file.read(1):
+        raise changed(name, f"ends before byte {position}")
+
+
+def changed(name: str, how: str) -> SourceChangedError:
+    """Return the error of a file in which a recorded position means nothing any more."""
+    return SourceChangedError(
+        f"{name} {how}, to which it had been read when the snapshot was taken: it was "
+        "replaced or cut. Put the file back; or give the source another uid, so that it "
+        "begins anew, and pass allow_unmatched_state=True"
+    )
 
 
 def _skip_mark(file: BinaryIO) -> int:

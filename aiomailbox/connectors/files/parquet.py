@@ -12,7 +12,12 @@ from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.forms import RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import without_views
-from aiomailbox.connectors.files.formats import FileChunk, open_file, reading
+from aiomailbox.connectors.files.formats import (
+    FileChunk,
+    changed,
+    open_file,
+    reading,
+)
 from aiomailbox.errors import DamagedFileError, RecordTypeError
 from aiomailbox.records.run import ListRun, Run
 
@@ -50,6 +55,8 @@ class ParquetFormat:
             try:
                 file = parquet.ParquetFile(source)
                 _check_columns(file, self._columns or ())
+                if position > file.metadata.num_rows:
+                    raise changed(name, f"ends before row {position}")
                 maker: RowMaker | None = None
                 rows = batches_from(file, position, self._batch_rows, self._columns)
                 for first, batch in rows:

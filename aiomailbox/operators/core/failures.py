@@ -28,7 +28,7 @@ from aiomailbox.operators.core.user_code import (
     shortened,
     user_location,
 )
-from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
+from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag, Question
 from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import ListRun
 from aiomailbox.signatures import no_such_name
@@ -89,8 +89,16 @@ _OF_STATE: Final = {
     "StateDescriptor' object has no attribute": "A descriptor only describes a state, whose object "
     "context.keyed_state.get_value(descriptor) returns, in open.",
     "'NoneType' and": "If that is the value of a state: it is None before the first "
-    "update, unless its descriptor has a default=.",
+    "update, unless its descriptor has a default=. If it is context.timestamp: the record "
+    "has no event time.",
+    "'int' and 'datetime.timedelta'": "Event times are milliseconds: write "
+    "register_event_time_timer(after=am.seconds(10)), or add 10_000.",
 }
+# What is meant, by Python's words for a loop that runs already.
+_ON_THE_LOOP: Final = (
+    "asyncio.run() cannot be called from a running event loop",
+    "This event loop is already running",
+)
 
 
 def _hint(error: BaseException, record: Any, *, is_keyed: bool) -> str:
@@ -114,6 +122,11 @@ def _hint(error: BaseException, record: Any, *, is_keyed: bool) -> str:
             ),
             "",
         )
+    if isinstance(error, RuntimeError) and str(error) in _ON_THE_LOOP:
+        return (
+            "This function runs on the event loop of the job: give map_async an async "
+            'def that awaits, or write run_in="thread" here.'
+        )
     return ""
 
 
@@ -128,7 +141,7 @@ def _of_record(error: BaseException, record: Any) -> str:
     if isinstance(error, KeyError):
         # Perhaps of another dict, unless the name is hardly misspelt.
         wanted = error.args[0] if error.args else None
-        if not isinstance(wanted, str):
+        if not isinstance(wanted, str) or wanted in names:
             return ""
         close = difflib.get_close_matches(wanted, names, n=1)
         return f"Is {close[0]!r} meant? {_has(names)}" if close else ""
@@ -151,6 +164,11 @@ def _of_record(error: BaseException, record: Any) -> str:
         return _has(names)
     is_index = text.startswith("tuple indices must be integers")
     if is_index or text == f"{kind.__name__!r} object is not subscriptable":
+        # Records around another one, whose fields are meant.
+        if isinstance(record, Question):
+            return "The question has what was asked: write question.value."
+        if isinstance(record, DeadLetter):
+            return "The dead letter has the record that failed: write letter.record."
         return f"The fields of this record are attributes: write record.{names[0]}."
     return ""
 

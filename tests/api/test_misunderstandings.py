@@ -1,0 +1,335 @@
+"""What users take the library for, beside what it is: told where it would cost an hour."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import aiomailbox as am
+
+Env = am.StreamExecutionEnvironment
+TIMED = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+
+async def error_of(stream: Any) -> str:
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream.collect()
+    return str(failed.value.__cause__)
+
+
+async def numbers() -> AsyncIterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+        await asyncio.sleep(0.01)
+
+
+# Subscribers that the job waits for.
+
+
+async def test_a_job_goes_on_when_a_subscriber_that_it_waits_for_leaves_its_loop():
+    env = Env()
+    stream = env.from_async_iterable(numbers).map(lambda number: number)
+    seen: list[int] = []
+    stream.publish()
+    stream.sink_to(seen.append)
+    async with env.start("left") as job:
+        async for number in job.subscribe(stream, size=2, on_full="wait"):
+            if number == 3:
+                break
+        gc.collect()
+        await asyncio.sleep(5)
+        await job.stop()
+    assert job.state is am.JobState.FINISHED
+    assert len(seen) > 100
+
+
+async def test_a_subscriber_that_keeps_a_job_waiting_is_told(caplog):
+    env = Env()
+    stream = env.from_async_iterable(numbers)
+    stream.publish()
+    async with env.start("kept") as job:
+        kept = job.subscribe(stream, size=2, on_full="wait")
+        await asyncio.sleep(30)
+        assert caplog.text.count("waits for a subscriber that does not read") == 1
+        kept.close()
+        await job.stop()
+    assert job.state is am.JobState.FINISHED
+
+
+async def test_a_slow_subscriber_that_reads_is_not_told(caplog):
+    env = Env()
+    stream = env.from_async_iterable(numbers)
+    stream.publish()
+    async with env.start("slow") as job:
+        async with job.subscribe(stream, size=2, on_full="wait") as records:
+            for _ in range(20):
+                await asyncio.sleep(4)
+                await anext(records)
+        await job.stop()
+    assert "does not read" not in caplog.text
+
+
+async def test_a_subscriber_whose_task_nobody_references_gets_its_records():
+    env = Env()
+    stream = env.from_async_iterable(numbers)
+    stream.publish()
+    seen: list[int] = []
+
+    async def follow(records: am.Subscription[int]) -> None:
+        async for number in records:
+            seen.append(number)
+
+    async with env.start("followed") as job:
+        asyncio.get_running_loop().call_soon(
+            lambda: asyncio.ensure_future(follow(job.subscribe(stream))) and None
+        )
+        for _ in range(5):
+            await asyncio.sleep(0.1)
+            gc.collect()
+        await job.stop()
+    assert len(seen) > 10
+
+
+async def test_a_subscription_of_a_job_that_has_ended_says_that_nothing_comes(caplog):
+    env = Env()
+    stream = env.from_collection([1, 2])
+    stream.publish()
+    job = await env.execute_async("ended")
+    await job.result()
+    assert [number async for number in job.subscribe(stream)] == []
+    assert "a subscription begins when its job has ended" in caplog.text
+
+
+# Sources that are not what a checkpoint knows.
+
+
+async def resumed(directory: Path, first: Any, second: Any) -> None:
+    """Stop a job in the middle of its source, and resume it with another one."""
+
+    async def slow(record: Any) -> Any:
+        await asyncio.sleep(1)
+        return record
+
+    def env_of(source: Any, seen: list[Any]) -> Env:
+        env = Env().enable_checkpointing(None, directory=directory)
+        calls = (
+            env.from_source(source).uid("in").map_async(slow, concurrency=1, capacity=1)
+        )
+        calls.uid("slow").sink_to(seen.append)
+        return env
+
+    seen: list[Any] = []
+    async with env_of(first, seen).start("changing") as job:
+        while len(seen) < 3:
+            await asyncio.sleep(1)
+        await job.trigger_checkpoint()
+    with pytest.raises(am.JobFailedError) as failed:
+        await env_of(second(), []).execute("changing", restore_from="latest")
+    assert isinstance(failed.value.__cause__, am.SourceChangedError)
+    assert "pass allow_unmatched_state=True" in str(failed.value)
+
+
+async def test_a_list_that_has_become_shorter_is_refused_at_a_restore(tmp_path):
+    await resumed(
+        tmp_path,
+        am.CollectionSource(list(range(5_000))),
+        lambda: am.CollectionSource([1, 2]),
+    )
+
+
+@pytest.mark.parametrize("kind", ["text", "jsonl", "csv"])
+async def test_a_file_that_has_become_shorter_is_refused_at_a_restore(tmp_path, kind):
+    file = tmp_path / f"rows.{kind}"
+    row = {"text": "row {}", "jsonl": '{{"n": {}}}', "csv": "{}"}[kind]
+    head = "n\n" if kind == "csv" else ""
+    file.write_text(head + "".join(row.format(n) + "\n" for n in range(5_000)))
+
+    def cut() -> am.FileSource:
+        file.write_text(head + row.format(7) + "\n")
+        return am.FileSource(file, kind)
+
+    await resumed(tmp_path / "checkpoints", am.FileSource(file, kind), cut)
+
+
+async def test_a_header_is_told_whatever_the_order_of_the_columns(tmp_path, caplog):
+    file = tmp_path / "sales.csv"
+    file.write_text("item,price\ntea,2.5\n")
+    source = am.FileSource(file, columns=["price", "item"])
+    await Env().from_source(source).collect()
+    assert "has the names in columns=, and is read as a record" in caplog.text
+
+
+async def test_a_header_is_told_where_one_of_its_columns_is_wanted(tmp_path, caplog):
+    file = tmp_path / "sales.csv"
+    file.write_text("item,price\ntea,2.5\n")
+    await error_of(Env().from_source(am.FileSource(file, columns=["price"])))
+    assert "leave columns= out, if the file has a header" in caplog.text
+
+
+# Sinks.
+
+
+async def test_a_sink_that_begins_tasks_is_told_once(caplog):
+    async def post(number: int) -> None:
+        await asyncio.sleep(1)
+
+    tasks: list[Any] = []
+    with ThreadPoolExecutor() as pool:
+        for begin in (
+            lambda n: asyncio.ensure_future(post(n)),
+            lambda n: pool.submit(abs, n),
+        ):
+            caplog.clear()
+            env = Env()
+
+            def sink(number: int, begin: Any = begin) -> Any:
+                tasks.append(begin(number))
+                return tasks[-1]
+
+            env.from_collection([1, 2, 3]).sink_to(sink)
+            await env.execute("begun")
+            assert (
+                caplog.text.count("does not wait for what its function has begun") == 1
+            )
+
+
+class Opened:
+    def open(self, context: Any) -> None:
+        self.factor = 2
+
+    def __call__(self, number: int) -> int:
+        return number
+
+    def close(self) -> None: ...
+
+
+class Closable:
+    """Closed by its program."""
+
+    def __call__(self, number: int) -> int:
+        return number
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("verb", ["map", "filter", "flat_map", "sink_to"])
+def test_an_object_whose_open_is_not_called_is_told(verb, caplog):
+    getattr(Env().from_collection([1]), verb)(Opened())
+    assert f"{verb} calls neither open() nor close()" in caplog.text
+    caplog.clear()
+    getattr(Env().from_collection([1]), verb)(Closable())
+    getattr(Env().from_collection([1]), verb)(str)
+    assert not caplog.text
+
+
+async def test_a_function_in_which_a_stream_ends_twice_is_told(caplog):
+    seen: list[int] = []
+    env = Env()
+    stream = env.from_collection([1])
+    other = env.from_collection([2])
+    stream.sink_to(seen.append)
+    other.sink_to(seen.append)
+    stream.map(str).sink_to(seen.append)
+    assert not caplog.text
+    stream.sink_to(seen.append)
+    assert "a stream ends in the same function twice" in caplog.text
+
+
+# Errors of functions, with what was meant.
+
+
+async def test_the_field_of_a_record_is_not_said_to_be_meant_for_itself():
+    def again(answer: dict[str, int]) -> bool:
+        return answer["id"] == 1
+
+    async def call(record: dict[str, int]) -> dict[str, int]:
+        return {"status": 500}
+
+    retry = am.Retry(attempts=2, retry_if=again)
+    text = await error_of(
+        Env().from_collection([{"id": 1}]).map_async(call, retry=retry)
+    )
+    assert "KeyError: 'id'" in text
+    assert "meant" not in text
+
+
+async def test_a_question_is_said_to_have_a_value():
+    env = Env()
+    env.from_questions().map(lambda asked: asked.answer(asked["n"])).sink_to(
+        am.Answers()
+    )
+    with pytest.raises(am.JobFailedError, match=r"write question\.value"):
+        async with env.start("asked") as job:
+            await job.ask({"n": 1}, timeout=5)
+
+
+async def test_a_dead_letter_is_said_to_have_a_record():
+    tag = am.OutputTag("bad")
+    stream = (
+        Env().from_collection([0]).map(lambda n: 1 / n, on_error=am.dead_letter(tag))
+    )
+    stream.sink_to(print)
+    letters = stream.get_side_output(tag)
+    assert "write letter.record" in await error_of(letters.map(lambda one: one["n"]))
+
+
+@pytest.mark.parametrize("run", ["asyncio.run", "run_until_complete"])
+async def test_a_loop_within_the_loop_is_told_what_to_write(run):
+    async def call(number: int) -> int:
+        return number
+
+    def within(number: int) -> int:
+        coroutine = call(number)
+        try:
+            if run == "asyncio.run":
+                return asyncio.run(coroutine)
+            return asyncio.get_running_loop().run_until_complete(coroutine)
+        finally:
+            coroutine.close()
+
+    assert "give map_async an async def" in await error_of(
+        Env().from_collection([1]).map(within)
+    )
+
+
+class OfTimes(am.KeyedProcessFunction):
+    def __init__(self, more: Any) -> None:
+        self.more = more
+
+    def process_element(self, record: Any, context: Any, out: Any) -> None:
+        out.collect(context.timestamp + self.more)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "more", "told"),
+    [
+        (None, 1_000, "the record has no event time"),
+        (TIMED, am.seconds(1), "register_event_time_timer(after=am.seconds(10))"),
+    ],
+)
+async def test_times_that_cannot_be_added_are_explained(strategy, more, told):
+    stream = Env().from_collection([{"at": 1}], strategy).key_by("at")
+    assert told in await error_of(stream.process(OfTimes(more)))
+
+
+@pytest.mark.parametrize("verb", ["map", "sink_to"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"name": "n"}, '.name("...")'),
+        ({"uid": "n"}, '.uid("...")'),
+        ({"parallelism": 2}, ".set_parallelism(...)"),
+    ],
+)
+def test_what_is_said_behind_an_operator_is_no_argument_of_it(verb, given, told):
+    with pytest.raises(am.InvalidArgumentError) as refused:
+        getattr(Env().from_collection([1]), verb)(print, **given)
+    assert told in str(refused.value)
