@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
+import warnings
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
@@ -13,6 +16,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = datetime(1, 1, 1, tzinfo=UTC)
 _LATEST: Final = datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+_HERE: Final = str(Path(__file__).parent)
+# Numbers of seconds that looked like milliseconds.
+_TOLD: Final[set[tuple[str, int]]] = set()
+_TOLD_MAX: Final = 1_000
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -200,7 +207,9 @@ def event_time_ms(value: Any) -> int:
         return int(value)
     if isinstance(value, datetime) and value.utcoffset() is not None:
         return (value - _EPOCH) // _MILLISECOND
-    if isinstance(value, datetime):
+    if isinstance(value, timedelta):
+        remedy = "That is a duration: for a timer write after=am.seconds(10)"
+    elif isinstance(value, datetime):
         remedy = "It has no time zone: use value.replace(tzinfo=...) with the right one"
     else:
         remedy = "Use int milliseconds since the epoch, or an aware datetime"
@@ -228,6 +237,27 @@ def _check_seconds(value: Any, parameter: str) -> None:
             f"Were milliseconds meant? Then write am.millis({value}), "
             f"else am.seconds({value}).",
         )
+    # As people write milliseconds, and neither half hours nor hours.
+    if isinstance(value, int) and value >= 1_000 and value % 500 == 0 and value % 1_800:
+        _warn_of_seconds(value, parameter)
+
+
+def _warn_of_seconds(value: int, parameter: str) -> None:
+    """Warn, once in a program for each, of what looks like milliseconds."""
+    if (parameter, value) in _TOLD or len(_TOLD) >= _TOLD_MAX:
+        return
+    _TOLD.add((parameter, value))
+    level, frame = 1, sys._getframe()
+    # A dataclass has its `__init__` from a text.
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(
+        (_HERE, "<")
+    ):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"{parameter}={value} is {value // 60} minutes, as it counts seconds, and looks like "
+        f"milliseconds: write am.millis({value}), or am.seconds({value}) if that is meant",
+        stacklevel=level,
+    )
 
 
 def _refuse_negative(negative: bool, value: Any, parameter: str) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import ast
 import copy
+import difflib
 import dis
 import inspect
 import operator
 import os
 import textwrap
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from types import CellType, CodeType, FunctionType
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -62,7 +65,7 @@ from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.policies.cache import Cache
-from aiomailbox.signatures import accepts
+from aiomailbox.signatures import accepts, snake_case
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ListStateDescriptor,
@@ -550,11 +553,30 @@ def warn_if_resultless(function: Any, verb: str) -> None:
         )
 
 
+# Methods of functions that the library calls.
+_LONG_HOOKS: Final = (
+    "process_element",
+    "process_element1",
+    "process_element2",
+    "process_broadcast_element",
+    "on_timer",
+    "notify_checkpoint_complete",
+    "notify_checkpoint_aborted",
+    "snapshot_state",
+)
+_HOOKS: Final = frozenset(
+    (*_LONG_HOOKS, "open", "close", "finish", "process", "end_input", "next_selection")
+)
+_CONTAINERS: Final = (list, dict, set, deque)
+_ADDING: Final = frozenset(("add", "append", "appendleft", "extend"))
+
+
 def warn_of_own_counts(function: Any, *methods: str) -> None:
     """Warn of what a keyed function counts on itself, as in ``self.count += 1``.
 
     One that keeps such things itself (`CheckpointedFunction`) knows what it does.
     """
+    warn_of_misnamed(function)
     if hasattr(function, "snapshot_state"):
         return
     for name in methods:
@@ -562,6 +584,15 @@ def warn_of_own_counts(function: Any, *methods: str) -> None:
         code = getattr(method, "__code__", None)
         if not isinstance(code, CodeType) or not is_users(code.co_filename):
             continue
+        if kept := sorted(_kept_on_self(code, function)):
+            library_log().warning(
+                "a function with keys keeps values on itself: all keys of a subtask "
+                "share them, and no checkpoint has them",
+                attributes=[f"self.{attribute}" for attribute in kept],
+                function=describe(cast("Callable[..., Any]", method)),
+                remedy="use state, such as context.keyed_state.get_list("
+                "am.ListStateDescriptor('seen', str))",
+            )
         if counted := sorted(_counted_on_self(code)):
             library_log().warning(
                 "a function with keys counts on itself: all keys of a subtask share that, "
@@ -588,6 +619,51 @@ def _counted_on_self(code: CodeType) -> set[str]:
         and second.opname == "COPY"
         and third.opname == "LOAD_ATTR"
     }
+
+
+def _kept_on_self(code: CodeType, function: object) -> set[str]:
+    """Return the containers of an object that a method adds to, as `self.seen.add(...)`.
+
+    What `open` makes, as the objects of states, is not there yet.
+    """
+    kept: set[str] = set()
+    name = ""
+    for first, second in pairwise(dis.get_instructions(code)):
+        if first.opname.startswith("LOAD_FAST") and first.argval == code.co_varnames[0]:
+            own = (
+                vars(function).get(second.argval)
+                if hasattr(function, "__dict__")
+                else 0
+            )
+            name = second.argval if isinstance(own, _CONTAINERS) else ""
+        elif first.opname.startswith(("POP_TOP", "STORE", "RETURN", "POP_JUMP")):
+            name = ""
+        elif name and first.opname.startswith("LOAD_") and first.argval in _ADDING:
+            kept.add(name)
+    return kept
+
+
+def warn_of_misnamed(function: object) -> None:
+    """Warn of a method that is called like one that the library would call."""
+    own = {
+        name
+        for kind in type(function).__mro__
+        if not kind.__module__.startswith("aiomailbox.") and kind is not object
+        for name, value in vars(kind).items()
+        if isinstance(value, FunctionType) and not name.startswith("_")
+    }
+    for name in sorted(own - _HOOKS):
+        meant = snake_case(name)
+        if meant not in _HOOKS:
+            close = difflib.get_close_matches(meant, _LONG_HOOKS, n=1, cutoff=0.8)
+            meant = close[0] if close else ""
+        if meant and meant not in own:
+            library_log().warning(
+                f"a function has a method {name}, which nobody calls",
+                function=type(function).__qualname__,
+                line=caller_location(),
+                remedy=f"if it is meant, call it {meant}",
+            )
 
 
 def described_key(key: str | Callable[[Any], Any]) -> str:

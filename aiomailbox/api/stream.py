@@ -42,6 +42,7 @@ from aiomailbox.api.build import (
     sink_transformation,
     told_strategy,
     warn_if_resultless,
+    warn_of_misnamed,
     warn_of_unopened,
 )
 from aiomailbox.api.calls import Calls
@@ -388,6 +389,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
             )
         if not isinstance(function, ProcessFunction):
             function = as_object(OnlyProcess, function, "(value, context, out)", 3)
+        warn_of_misnamed(function)
         info = function_info(function.process_element)
         policy = check_on_error(on_error)
         factory = partial(own_copy, ProcessOperator, function, on_error=policy)

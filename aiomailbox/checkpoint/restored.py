@@ -22,6 +22,7 @@ from aiomailbox.graph.job_graph import (
     producer_of_channel,
 )
 from aiomailbox.ids import OperatorId, VertexId
+from aiomailbox.logs import library_log
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import LatencyMarker, Watermark, WatermarkStatus
@@ -107,6 +108,7 @@ def restored_tasks(
     if not allow_unmatched:
         _check_matched(snapshot, graph)
     else:
+        _warn_of_unmatched(snapshot, graph)
         kept = {
             name: [one and _may_be_left(one) for one in found]
             for name, found in kept.items()
@@ -187,16 +189,30 @@ def _may_be_left(snapshot: OperatorSnapshot) -> OperatorSnapshot:
     return replace(snapshot, keyed=keyed)
 
 
-def _check_matched(snapshot: SavedJob, graph: JobGraph) -> None:
-    known = {node.operator_id for node in graph.nodes}
-    lost = [
+def _unmatched(snapshot: SavedJob, known: Collection[OperatorId]) -> list[OperatorId]:
+    return sorted(
         name
         for name, found in snapshot.operators.items()
         if name not in known and any(one and not one.is_empty for one in found)
-    ]
-    if lost:
+    )
+
+
+def _warn_of_unmatched(snapshot: SavedJob, graph: JobGraph) -> None:
+    known = {node.operator_id for node in graph.nodes}
+    if lost := _unmatched(snapshot, known):
+        library_log(job=graph.name).warning(
+            "state is dropped: the checkpoint has it of operators that the job has not",
+            dropped=lost,
+            begin_empty=sorted(known - snapshot.operators.keys()),
+            remedy="if one of them has another uid now, give it the one that it had",
+        )
+
+
+def _check_matched(snapshot: SavedJob, graph: JobGraph) -> None:
+    known = {node.operator_id for node in graph.nodes}
+    if lost := _unmatched(snapshot, known):
         raise StateError(
-            f"the checkpoint has state of operators {sorted(lost)}, and the job has "
+            f"the checkpoint has state of operators {lost}, and the job has "
             f"no such operators: it has {sorted(known)}. Give the operators the "
             "uids that they had, or drop that state with "
             "allow_unmatched_state=True."

@@ -33,6 +33,7 @@ from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.policies.arguments import check_suffix
 from aiomailbox.records.run import Run
+from aiomailbox.signatures import explained
 
 Format = Literal["jsonl", "csv", "text"]
 
@@ -41,6 +42,7 @@ _ENDINGS: Final[dict[str, str]] = {"jsonl": ".jsonl", "csv": ".csv", "text": ".t
 _BUFFERED_BYTES: Final = 1 << 20
 
 
+@explained('Write am.FileSink("directory", "jsonl"), "csv" or "text".')
 class FileSink:
     """Writes records into a directory of JSON lines, CSV or text files, one per line.
 

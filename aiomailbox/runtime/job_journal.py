@@ -106,6 +106,17 @@ class FinishedCalls:
                 "directory for the journal",
                 "Call env.enable_checkpointing(interval, directory=...).",
             )
+        settings = self._settings
+        if settings is not None and not (
+            settings.directory or settings.journal_directory
+        ):
+            self._services.log.warning(
+                "the journal of calls ends with this program: it is in a temporary "
+                "directory",
+                operators=self._names,
+                remedy="env.enable_checkpointing(interval, directory=...), if no "
+                "finished call may be repeated by the next program",
+            )
         if self._settings is not None and self._settings.journal_directory is not None:
             # Two jobs of one name may have checkpoints that are apart, and this in common.
             apart = os.fspath(self._settings.journal_directory)

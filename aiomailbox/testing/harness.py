@@ -267,8 +267,14 @@ class OperatorHarness:
         """Call something that may have to wait; all other methods use it.
 
         Raises:
-            IllegalStateError: If it has to wait and is not run by `run`.
+            IllegalStateError: If it has to wait and is not run by `run`, or the operator
+                is not open.
         """
+        if not self._is_open:
+            raise IllegalStateError(
+                "the operator is not open: use the harness in a block, "
+                "`with harness:`, or call harness.open()"
+            )
         if self._awaiting:
             self._pending = then(self._pending, action, *args)
             return

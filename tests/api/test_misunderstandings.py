@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import warnings
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -333,3 +334,175 @@ def test_what_is_said_behind_an_operator_is_no_argument_of_it(verb, given, told)
     with pytest.raises(am.InvalidArgumentError) as refused:
         getattr(Env().from_collection([1]), verb)(print, **given)
     assert told in str(refused.value)
+
+
+# Timers.
+
+
+class Deletes(am.KeyedProcessFunction):
+    """Deletes by the time of the record; or by the time of the timer."""
+
+    def __init__(self, later_ms: int) -> None:
+        self.later_ms = later_ms
+
+    def open(self, context: Any) -> None:
+        descriptor = am.ValueStateDescriptor("last", int)
+        self.last = context.keyed_state.get_value(descriptor)
+
+    def process_element(self, record: Any, context: Any, out: Any) -> None:
+        if self.last.value() is not None:
+            context.timer_service.delete_event_time_timer(self.last.value())
+        self.last.update(context.timestamp + self.later_ms)
+        context.timer_service.register_event_time_timer(context.timestamp + 10_000)
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        out.collect(timestamp)
+
+
+@pytest.mark.parametrize(("later_ms", "is_told"), [(0, True), (10_000, False)])
+async def test_timers_that_are_deleted_and_not_there_are_told(
+    later_ms, is_told, caplog
+):
+    records = [{"at": 1_000 + n} for n in range(50)]
+    stream = Env().from_collection(records, TIMED).key_by(lambda _: "all")
+    await stream.process(Deletes(later_ms)).collect()
+    assert ("timers are deleted that are not there" in caplog.text) is is_told
+
+
+async def test_a_duration_as_the_time_of_a_timer_is_told_what_to_write():
+    class After(am.KeyedProcessFunction):
+        def process_element(self, record: Any, context: Any, out: Any) -> None:
+            context.timer_service.register_event_time_timer(am.seconds(5))
+
+        def on_timer(self, timestamp: int, context: Any, out: Any) -> None: ...
+
+    stream = Env().from_collection([{"at": 1}], TIMED).key_by("at").process(After())
+    assert "for a timer write after=am.seconds(10)" in await error_of(stream)
+
+
+# Functions with a life.
+
+
+class Misnamed(am.ProcessFunction):
+    def process_element(self, record: Any, context: Any, out: Any) -> None: ...
+
+    def onTimer(self, timestamp: int, context: Any, out: Any) -> None: ...  # noqa: N802
+
+    def on_checkpoint_complete(self, checkpoint_id: int) -> None: ...
+
+
+class WellNamed(am.ProcessFunction):
+    def process_element(self, record: Any, context: Any, out: Any) -> None: ...
+
+    def process_elements(self, records: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+    def opened(self) -> None: ...
+
+
+def test_a_method_with_almost_the_name_of_a_hook_is_told(caplog):
+    Env().from_collection([1]).process(WellNamed())
+    assert not caplog.text
+    Env().from_collection([1]).process(Misnamed())
+    assert "call it on_timer" in caplog.text
+    assert "call it notify_checkpoint_complete" in caplog.text
+
+
+class Keeps(am.KeyedProcessFunction):
+    def __init__(self) -> None:
+        self.seen: dict[Any, set[Any]] = {}
+        self.cache: dict[Any, Any] = {}
+
+    def open(self, context: Any) -> None:
+        self.state = context.keyed_state.get_list(am.ListStateDescriptor("seen"))
+
+    def process_element(self, record: Any, context: Any, out: Any) -> None:
+        self.cache[record] = 1
+        self.state.add(record)
+        self.seen[context.current_key].add(record)
+
+
+def test_containers_that_a_keyed_function_fills_are_told(caplog):
+    Env().from_collection([1]).key_by(lambda n: n).process(Keeps())
+    assert "keeps values on itself" in caplog.text
+    assert "['self.seen']" in caplog.text
+
+
+# Numbers without a unit.
+
+
+def test_a_number_of_seconds_that_looks_like_milliseconds_is_told_once():
+    async def call(number: int) -> int:
+        return number
+
+    stream = Env().from_collection([1])
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        stream.map_async(call, timeout=17_500)
+        stream.map_async(call, timeout=17_500)
+    [one] = told
+    assert one.filename == __file__
+    assert "timeout=17500 is 291 minutes" in str(one.message)
+    assert "write am.millis(17500)" in str(one.message)
+    with pytest.warns(UserWarning, match="per=23000"):
+        am.RateLimit(10, per=23_000)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("seconds", [10, 1_800, 3_600, 7_200, 86_400, 1_000.0])
+def test_usual_numbers_of_seconds_are_not_told(seconds):
+    am.RateLimit(10, per=seconds)
+
+
+# Restores and journals.
+
+
+async def test_state_that_a_restore_drops_is_told(tmp_path, caplog):
+    def env_of(uid: str, seen: list[int]) -> Env:
+        env = Env().enable_checkpointing(None, mode=am.CheckpointingMode.AT_LEAST_ONCE)
+        sums = (
+            env.from_async_iterable(numbers).uid("in").key_by(lambda _: 0).reduce(max)
+        )
+        sums.uid(uid).sink_to(seen.append)
+        return env
+
+    seen: list[int] = []
+    async with env_of("sums", seen).start("dropping") as job:
+        while len(seen) < 3:
+            await asyncio.sleep(0.1)
+        await job.stop_with_savepoint(tmp_path / "savepoint")
+    assert "state is dropped" not in caplog.text
+    async with env_of("totals", seen).start(
+        "dropping", restore_from=tmp_path / "savepoint", allow_unmatched_state=True
+    ) as job:
+        await asyncio.sleep(1)
+        await job.stop()
+    assert "state is dropped" in caplog.text
+    assert "dropped=['sums']" in caplog.text
+    assert "'totals']" in caplog.text
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+async def test_a_journal_that_ends_with_its_program_is_told(is_named, tmp_path, caplog):
+    async def call(number: int) -> int:
+        return number
+
+    env = Env().enable_checkpointing(None, directory=tmp_path if is_named else None)
+    calls = env.from_collection([1]).map_async(call, journal=True, id=lambda n: n)
+    await calls.collect()
+    told = "the journal of calls ends with this program" in caplog.text
+    assert told is not is_named
+
+
+# Arguments.
+
+
+def test_a_file_sink_without_a_format_says_how_it_is_written():
+    sink: Any = am.FileSink
+    with pytest.raises(
+        am.WrongTypeError, match=r'am\.FileSink\("directory", "jsonl"\)'
+    ):
+        sink("out")
+    with pytest.raises(am.InvalidArgumentError, match="compression"):
+        sink("out", "jsonl", compression="gzip")

@@ -1910,3 +1910,169 @@ async def _renamed_job(told: Told) -> None:
     async with endless(told).start("renamed", restore_from="latest") as job:
         await job.cancel()
     assert "others=['job']" in told.log()
+
+
+# What users take the library for.
+
+
+@line("a function with keys adds to a list, dict or set of its own")
+async def _own_values(told: Told) -> None:
+    class Seen(am.KeyedProcessFunction[str, str, str]):
+        def __init__(self) -> None:
+            self.seen: set[str] = set()
+
+        def process_element(self, value: str, context: Any, out: Any) -> None:
+            self.seen.add(value)
+
+    await new_env().from_collection(["a", "b"]).key_by(str).process(Seen()).collect()
+
+
+@line("a method has almost the name of one that the library calls")
+async def _misnamed(told: Told) -> None:
+    class Pass(am.ProcessFunction[str, str]):
+        def process_element(self, value: str, context: Any, out: Any) -> None:
+            out.collect(value)
+
+        def on_checkpoint_complete(self, checkpoint_id: int) -> None:
+            """Never called."""
+
+    await new_env().from_collection(["a"]).process(Pass()).collect()
+
+
+@line("an object with `open` is given to `map`, `filter`, `flat_map` or `sink_to`")
+async def _unopened(told: Told) -> None:
+    class Named:
+        def open(self, context: Any) -> None:
+            """Never called."""
+
+        def __call__(self, value: str) -> str:
+            return value
+
+    await new_env().from_collection(["a"]).map(Named()).collect()
+
+
+@line("a sink's function begins a task, or submits to a pool")
+async def _begun(told: Told) -> None:
+    tasks: list[Any] = []
+
+    def begin(number: int) -> Any:
+        tasks.append(asyncio.ensure_future(asyncio.sleep(1)))
+        return tasks[-1]
+
+    env = new_env()
+    env.from_collection([1, 2]).sink_to(begin)
+    await told.run(env)
+    assert told.log().count("does not wait for what its function has begun") == 1
+
+
+@line("a stream ends in one function twice")
+async def _twice_in_one(told: Told) -> None:
+    env = new_env()
+    stream = env.from_collection([1])
+    for _ in range(2):
+        stream.sink_to(drop)
+    await told.run(env)
+
+
+class Mistaken(am.KeyedProcessFunction[str, int, int]):
+    """Deletes timers by another time than that for which it has registered them."""
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        context.timer_service.delete_processing_time_timer(value)
+        context.timer_service.register_processing_time_timer(after=am.hours(1))
+
+    def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
+        """React."""
+
+
+@line("timers are deleted that are not there")
+async def _not_there(told: Told) -> None:
+    await new_env().from_collection(range(30)).key_by(str).process(Mistaken()).collect()
+
+
+@line("a timeout or another number of seconds looks like milliseconds")
+async def _milliseconds(told: Told) -> None:
+    new_env().from_collection([1]).map_async(asyncio.sleep, timeout=15_500)
+
+
+@line('a job waits for a subscriber that does not read, with `on_full="wait"`')
+async def _waits_for_reader(told: Told) -> None:
+    env = new_env()
+    stream = env.from_async_iterable(numbers_from, offset=lambda number: number)
+    stream.publish()
+    async with env.start("job") as job:
+        kept = job.subscribe(stream, size=2, on_full="wait")
+        await told.until_logged("the job waits for a subscriber")
+        kept.close()
+        await job.stop()
+
+
+@line("a subscription begins when its job has ended")
+async def _subscribed_late(told: Told) -> None:
+    env = new_env()
+    stream = env.from_collection([1])
+    stream.publish()
+    job = await told.run(env)
+    assert [record async for record in job.subscribe(stream)] == []
+
+
+@line("a restore with `allow_unmatched_state=True` drops the state of an operator")
+async def _dropped_state(told: Told) -> None:
+    place = await savepoint(told)
+
+    def build(keyed: Any) -> Any:
+        return keyed.process(Noting("last")).uid("renamed")
+
+    env = endless(told, build=build)
+    options: Any = {"restore_from": place, "allow_unmatched_state": True}
+    async with env.start("job", **options) as job:
+        await asyncio.sleep(0.05)
+        await job.cancel()
+
+
+async def resumed_in(told: Told, source: Callable[[int], Any]) -> None:
+    """Stop a job in the middle of its source, and resume it with a shorter one."""
+
+    async def slow(record: Any) -> Any:
+        await asyncio.sleep(1)
+        return record
+
+    def described(count: int) -> am.StreamExecutionEnvironment:
+        env = new_env().enable_checkpointing(None, directory=told.state)
+        records = env.from_source(source(count)).uid("records")
+        slowed = records.map_async(slow, concurrency=1, capacity=1).uid("slowed")
+        slowed.sink_to(drop)
+        return env
+
+    async with described(3_000).start("job") as job:
+        await asyncio.sleep(2)
+        await job.trigger_checkpoint()
+        await job.cancel()
+    await told.run(described(2), restore_from="latest")
+
+
+@line("a list has fewer records than when its position was recorded")
+async def _shorter_list(told: Told) -> None:
+    await resumed_in(told, lambda count: am.CollectionSource(list(range(count))))
+
+
+@line("a file ends before the position that was recorded")
+async def _shorter_file(told: Told) -> None:
+    file = told.directory / "lines.txt"
+
+    def source(count: int) -> am.FileSource:
+        file.write_text("a line of a file\n" * count)
+        return am.FileSource(file)
+
+    await resumed_in(told, source)
+
+
+@line("the journal of calls is in a temporary directory")
+async def _short_journal(told: Told) -> None:
+    async def call(number: int) -> int:
+        return number
+
+    env = new_env().enable_checkpointing(None)
+    calls = env.from_collection([1]).map_async(call, journal=True, id=lambda n: n)
+    calls.sink_to(drop)
+    await told.run(env)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NoReturn, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, cast
 
 from aiomailbox.durations import event_time_ms, pipeline_ms
 from aiomailbox.errors import (
@@ -132,6 +132,10 @@ class TimerNames(Misnamed):
     }
 
 
+# So many timers that were not there, and none that was, are no races with their firing.
+_MISSED_MAX: Final = 10
+
+
 class TimerService(TimerNames):
     """The timers of the current key.
 
@@ -142,7 +146,7 @@ class TimerService(TimerNames):
         Flink, ``TimerService``.
     """
 
-    __slots__ = ("_context", "_current", "_has_looked", "_timers")
+    __slots__ = ("_context", "_current", "_has_looked", "_missed", "_timers")
 
     def __init__(
         self, timers: InternalTimerService, context: KeyedProcessContext
@@ -152,6 +156,8 @@ class TimerService(TimerNames):
         # Whether the unit of a time has been looked at: the first one is enough.
         self._has_looked = False
         self._current: CurrentKey = context.keyed_state.current
+        # How many timers were to be deleted that were not there; -1 if one was.
+        self._missed = 0
 
     if not TYPE_CHECKING:
 
@@ -207,7 +213,9 @@ class TimerService(TimerNames):
     def delete_event_time_timer(self, at: int | datetime) -> None:
         """Forget that timer; a no-op if there is none."""
         key, time = self._context.current_key, event_time_ms(at)
-        self._timers.delete_event_time_timer(key, VOID, time)
+        found = self._timers.delete_event_time_timer(key, VOID, time)
+        if self._missed >= 0:
+            self._look_at_deleted(time, found=found)
 
     def register_processing_time_timer(
         self, at: int | datetime | None = None, *, after: timedelta | None = None
@@ -239,7 +247,15 @@ class TimerService(TimerNames):
     def delete_processing_time_timer(self, at: int | datetime) -> None:
         """Forget that timer; a no-op if there is none."""
         key, time = self._context.current_key, event_time_ms(at)
-        self._timers.delete_processing_time_timer(key, VOID, time)
+        found = self._timers.delete_processing_time_timer(key, VOID, time)
+        if self._missed >= 0:
+            self._look_at_deleted(time, found=found)
+
+    def _look_at_deleted(self, time_ms: int, *, found: bool) -> None:
+        self._missed = -1 if found else self._missed + 1
+        if self._missed == _MISSED_MAX:
+            self._missed = -1
+            self._context.warn_of_missed(time_ms, _MISSED_MAX)
 
     def _look_at(self, at: int | datetime, time_ms: int, now_ms: int | None) -> None:
         self._has_looked = True
@@ -389,6 +405,16 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
             "it fires when the input ends",
             remedy="give the source a watermark strategy with "
             ".with_timestamp_assigner(...), or register a timer of processing time",
+        )
+
+    def warn_of_missed(self, time_ms: int, count: int) -> None:
+        """Warn of timers that were to be deleted, and none of which was there."""
+        self._context.log.warning(
+            "timers are deleted that are not there: none was found",
+            count=count,
+            at_ms=time_ms,
+            remedy="delete a timer by the time that its register method returned, with "
+            "the delete method of the same kind of time",
         )
 
     def warn_of_unit(self, time_ms: int, now_ms: int | None) -> None:

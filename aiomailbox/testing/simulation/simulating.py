@@ -14,7 +14,10 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     MissingExtraError,
     UsageError,
+    WrongTypeError,
 )
+from aiomailbox.graph.transformation import Transformation
+from aiomailbox.logs import library_log
 from aiomailbox.state.backends import StateBackend
 from aiomailbox.testing.simulation.world import Calls, Faults, World
 
@@ -171,6 +174,22 @@ def simulate(
         (100, (2, 33), 3)
     """
     _check_arguments(parallelisms)
+    if isinstance(seeds, int):
+        raise WrongTypeError(
+            "seeds", f"{seeds} is a number", f"Give each seed: range({seeds})."
+        )
+    seeds = list(seeds)
+    if not seeds:
+        raise InvalidArgumentError(
+            "seeds", "there is none, so nothing is tried", "Give some, as range(20)."
+        )
+    given = pipeline
+
+    def pipeline(env: Any, sink: Any) -> Any:
+        made = given(env, sink)
+        _check_ends(env._definition.sinks, sink)
+        return made
+
     # Late: it needs the whole engine, and fsspec.
     try:
         from aiomailbox.testing.simulation.run import RunFailedError, Setting, run_world
@@ -193,6 +212,11 @@ def simulate(
     # Long enough for any job: it is measured, then divided.
     setting = Setting(10.0, list(parallelisms), steps_max, mode, list(backends))
     outputs = run(still, setting, None)
+    if not outputs:
+        library_log().warning(
+            "a simulation compares nothing: the pipeline commits no row without faults",
+            remedy="give its source records that come through to the sink",
+        )
     setting = replace(
         setting,
         interval_s=max(0.001, still.ended_s / _CHECKPOINTS),
@@ -234,6 +258,19 @@ def _check_arguments(parallelisms: Sequence[int]) -> None:
         "simulate() makes event loops of its own, and one runs in this thread "
         "already: call it in a test without async"
     )
+
+
+def _check_ends(sinks: Sequence[Transformation], sink: Any) -> None:
+    """Raise if no stream of a pipeline ends in the sink that it is given.
+
+    Raises:
+        UsageError: If so: there would be no rows to compare.
+    """
+    if not any(type(item.sink) is type(sink) for item in sinks):
+        raise UsageError(
+            "the pipeline ends no stream in the sink that simulate() gives it, so there "
+            "are no rows to compare: write stream.sink_to(sink), with its second argument"
+        )
 
 
 def _compare(
