@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, ClassVar, Final
 
 from aiomailbox.availability import Availability
@@ -16,6 +17,7 @@ from aiomailbox.errors import (
     named_operator,
 )
 from aiomailbox.operators.core.fields import field_or_function
+from aiomailbox.operators.core.mutations import difference, is_watchable, structure
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.operators.sources.source import (
@@ -35,6 +37,9 @@ from aiomailbox.task.stream_task import place_of
 
 # A sixth of the time that a job has by default to end.
 _INTERRUPT_EVERY_S: Final = 5.0
+# How many elements are looked at: a function that gives one object does so at once.
+_LOOKS_MAX: Final = 16
+_ORDERED: Final = (int, float, datetime)
 
 
 @kept_in_state("AsyncSplit")
@@ -160,6 +165,62 @@ class AsyncIterableSource:
             )
         iterator: AsyncIterator[Any] = made.__aiter__()
         return iterator
+
+
+class _FirstValues:
+    """Looks whether an iterable gives one object again and again, or begins too early.
+
+    Args:
+        context: The reader's.
+
+    Attributes:
+        offset: The offset of an element, None for an iterable without offsets.
+        after: That behind which the iterable was to begin, None for the beginning.
+    """
+
+    def __init__(self, context: ReaderContext) -> None:
+        self.offset: Callable[[Any], Any] | None = None
+        self.after: Any = None
+        self._context = context
+        self._last: Any = None
+        self._before: Any = None
+        self._left = _LOOKS_MAX
+
+    def look(self, value: Any) -> bool:
+        """Look at the next element, and say whether that is all."""
+        if self.after is not None:
+            self._look_at_offset(value)
+        change = ""
+        if value is self._last and self._before is not None:
+            change = difference(self._before, structure(value))
+        if change:
+            self._context.log.warning(
+                "a source yields an object again that it has changed: all its records "
+                "are that object, with its last contents",
+                source=self._context.operator_name,
+                change=change,
+                remedy="yield a new object for each record, such as dict(row)",
+            )
+        self._left -= 1
+        self._last = value
+        self._before = structure(value) if is_watchable(value) else None
+        return bool(change) or self._left <= 0
+
+    def _look_at_offset(self, value: Any) -> None:
+        after, self.after = self.after, None
+        offset: Any = self.offset and self.offset(value)
+        # Other kinds of offsets may have no order, such as random ids.
+        has_order = type(offset) is type(after) and type(offset) in _ORDERED
+        if offset == after or (has_order and offset < after):
+            self._context.log.warning(
+                "a source begins with an element that it has given before: its function "
+                "does not begin behind the offset that it gets",
+                source=self._context.operator_name,
+                offset=after,
+                first=offset,
+                remedy="let the function yield what follows its argument; None is the "
+                "beginning",
+            )
 
 
 class _AsyncReader(SplitReader[AsyncSplit]):
@@ -308,7 +369,12 @@ class _AsyncReader(SplitReader[AsyncSplit]):
 
     async def _collect_from(self, iterator: AsyncIterator[Any]) -> None:
         check = self._context.mutations
+        first = None if check is not None else _FirstValues(self._context)
+        if first is not None and self._offset is not None:
+            first.offset, first.after = self._offset, self._splits[0].offset
         async for value in iterator:
+            if first is not None and first.look(value):
+                first = None
             if check is not None:
                 # Now: by the time it is emitted, the next ones have changed it.
                 check.repeated((value,))

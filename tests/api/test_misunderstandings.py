@@ -506,3 +506,112 @@ def test_a_file_sink_without_a_format_says_how_it_is_written():
         sink("out")
     with pytest.raises(am.InvalidArgumentError, match="compression"):
         sink("out", "jsonl", compression="gzip")
+
+
+# One object that is emitted again and again.
+
+
+class Batches(am.ProcessFunction):
+    """Emits the records two by two, in lists."""
+
+    def __init__(self, copy: Any) -> None:
+        self.copy = copy
+        self.batch: list[Any] = []
+
+    def process_element(self, record: Any, context: Any, out: Any) -> None:
+        self.batch.append(record)
+        if len(self.batch) == 2:
+            out.collect(self.copy(self.batch))
+            self.batch.clear()
+
+
+def as_it_is(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(("copy", "is_told"), [(as_it_is, True), (list, False)])
+async def test_a_list_that_is_cleared_when_it_was_emitted_is_told(
+    copy, is_told, caplog
+):
+    stream = Env().from_collection(range(10))
+    results = await stream.process(Batches(copy)).collect()
+    assert ([0, 1] in results) is not is_told
+    told = caplog.text.count("a function changes a result that it has emitted")
+    assert told == int(is_told)
+
+
+async def test_elements_of_a_window_that_are_cleared_are_told(caplog):
+    def emit(key: Any, context: Any, elements: list[Any], out: Any) -> None:
+        out.collect(elements)
+        elements.clear()
+
+    windows = Env().from_collection(range(4)).key_by(lambda _: 0).count_window(2)
+    await windows.process(emit).collect()
+    assert "a function changes a result that it has emitted" in caplog.text
+
+
+async def test_what_operators_behind_a_function_change_is_not_told_of_it(caplog):
+    def change(record: dict[str, int]) -> dict[str, int]:
+        record["n"] += 1
+        return record
+
+    def twice(record: Any, context: Any, out: Any) -> None:
+        out.collect(record)
+
+    async def single() -> AsyncIterator[dict[str, int]]:
+        for n in range(5):
+            yield {"n": n}
+            await asyncio.sleep(1)
+
+    stream = Env().from_async_iterable(single).process(twice)
+    assert len(await stream.map(change).collect()) == 5
+    assert "emitted" not in caplog.text
+
+
+@pytest.mark.parametrize(("copy", "is_told"), [(as_it_is, True), (dict, False)])
+async def test_a_dict_that_a_source_fills_again_is_told_once(copy, is_told, caplog):
+    async def rows() -> AsyncIterator[dict[str, int]]:
+        row: dict[str, int] = {}
+        for n in range(5):
+            row["n"] = n
+            yield copy(row)
+
+    await Env().from_async_iterable(rows).collect()
+    told = caplog.text.count("a source yields an object again that it has changed")
+    assert told == int(is_told)
+
+
+async def test_one_object_that_does_not_change_is_not_told(caplog):
+    async def rows() -> AsyncIterator[dict[str, int]]:
+        row = {"n": 1}
+        for _ in range(5):
+            yield row
+
+    await Env().from_async_iterable(rows).collect()
+    assert not caplog.text
+
+
+@pytest.mark.parametrize(("kind", "is_told"), [("deaf", True), ("right", False)])
+async def test_a_source_that_does_not_begin_behind_its_offset_is_told(
+    kind, is_told, caplog
+):
+    stumbles = [6]
+
+    async def rows(after: int | None) -> AsyncIterator[int]:
+        for n in range(0 if after is None or kind == "deaf" else after + 1, 10):
+            yield n
+            await asyncio.sleep(0.1)
+
+    def stumble(n: int) -> int:
+        if n in stumbles:
+            stumbles.clear()
+            raise OSError("away")
+        return n
+
+    env = Env().enable_checkpointing(am.millis(50))
+    env.configure(restart=am.restart.fixed_delay(1, 0))
+    seen: list[int] = []
+    env.from_async_iterable(rows, offset=lambda n: n).map(stumble).sink_to(seen.append)
+    await env.execute("stumbling")
+    assert ("begins with an element that it has given before" in caplog.text) is is_told
+    assert (len(seen) > 12) is is_told

@@ -2076,3 +2076,46 @@ async def _short_journal(told: Told) -> None:
     calls = env.from_collection([1]).map_async(call, journal=True, id=lambda n: n)
     calls.sink_to(drop)
     await told.run(env)
+
+
+@line("a process function clears or fills a result that it has emitted")
+async def _cleared(told: Told) -> None:
+    batch: list[int] = []
+
+    def emit(number: int, context: Any, out: Any) -> None:
+        batch.append(number)
+        if len(batch) == 2:
+            out.collect(batch)
+            batch.clear()
+
+    await new_env().from_collection([1, 2, 3, 4]).process(emit).collect()
+
+
+@line("a source yields one object again, with other contents")
+async def _one_object(told: Told) -> None:
+    async def rows() -> AsyncIterator[dict[str, int]]:
+        row: dict[str, int] = {}
+        for number in range(3):
+            row["n"] = number
+            yield row
+
+    await new_env().from_async_iterable(rows).collect()
+
+
+@line("the function of a source ignores the offset that it gets")
+async def _deaf(told: Told) -> None:
+    async def numbers(after: int | None) -> AsyncIterator[int]:
+        for number in range(100):
+            yield number
+            await asyncio.sleep(1)
+
+    def described() -> am.StreamExecutionEnvironment:
+        env = new_env().enable_checkpointing(None, directory=told.state)
+        env.from_async_iterable(numbers, offset=lambda number: number).sink_to(drop)
+        return env
+
+    async with described().start("job") as job:
+        await asyncio.sleep(5)
+        await job.trigger_checkpoint()
+        await job.cancel()
+    await told.run(described(), restore_from="latest")

@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, NoReturn
 
 from aiomailbox.errors import IllegalStateError, OverdraftCeilingError
 from aiomailbox.memory.local_pool import DEFAULT_OVERDRAFT_CEILING
+from aiomailbox.operators.core.mutations import difference, is_watchable, structure
 from aiomailbox.operators.core.operator import Output, Pending, in_turn, then
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
@@ -18,6 +19,9 @@ from aiomailbox.typevars import OutT, ValueT
 RESULTS_MAX: Final = DEFAULT_OVERDRAFT_CEILING * RUN_LENGTH_MAX
 # The pieces that one call may emit where they are not held: about a second's worth.
 _PASSED_MAX: Final = 10 * DEFAULT_OVERDRAFT_CEILING
+
+# How many results of a function are looked at: one that changes them does so at once.
+_NOTED_MAX: Final = 16
 
 # A piece of results, and the method of the output that takes it.
 _Held = tuple[Callable[..., Pending], tuple[Any, ...]]
@@ -77,6 +81,7 @@ class Collector(Generic[OutT]):
         "_failure",
         "_held",
         "_holds",
+        "_noted",
         "_nothing",
         "_output",
         "_pending",
@@ -97,6 +102,8 @@ class Collector(Generic[OutT]):
         self._pending: Pending = None
         self._held: list[_Held] = []
         self._holds = False
+        # Set of a `NotingCollector`, as long as it notes.
+        self._noted: FirstResults | None = None
         self._failure: BaseException | None = None
         self.has_passed: bool = False
         self.passed: int = 0
@@ -301,6 +308,74 @@ class _Nothing(list[Any]):
         )
 
 
+class FirstResults:
+    """The first results of a function, to see whether it changes one that it has emitted.
+
+    Args:
+        warn: Called once, with what has changed.
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._noted: list[tuple[Any, Any]] = []
+        self._left = _NOTED_MAX
+
+    def note(self, value: Any) -> None:
+        """Note a result that can change, after a look at those before."""
+        self.look()
+        self._left -= 1
+        if is_watchable(value):
+            self._noted.append((value, structure(value)))
+
+    def look(self) -> None:
+        """Compare what was noted."""
+        for value, before in self._noted:
+            change = difference(before, structure(value))
+            if change:
+                self._left = 0
+                self._noted.clear()
+                self._warn(change)
+                return
+
+    def end_run(self) -> bool:
+        """Compare what was noted, forget it, and say whether that is all.
+
+        Later another operator may change the results, which is not told of this one.
+        """
+        self.look()
+        self._noted.clear()
+        return self._left <= 0
+
+
+class NotingCollector(Collector[OutT]):
+    """A collector of the first results of a function; later it is a `Collector`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(
+        cls, output: Output, place: str, warn: Callable[[str], None]
+    ) -> NotingCollector[Any]:
+        """Return one that tells of a function that changes what it has emitted."""
+        collector: NotingCollector[Any] = cls(output, place)
+        collector._noted = FirstResults(warn)
+        return collector
+
+    def collect(self, value: OutT) -> None:
+        """Note a result and take it."""
+        if self._noted is not None:
+            self._noted.note(value)
+        super().collect(value)
+
+    def _take(self) -> ListRun:
+        is_over = self._noted is not None and self._noted.end_run()
+        run = super()._take()
+        if is_over:
+            self._noted = None
+            self.__class__ = Collector  # type: ignore[assignment]
+        return run
+
+
 class RestingCollector(Collector[OutT]):
     """A collector while the function of its operator does not run.
 
@@ -317,7 +392,8 @@ class RestingCollector(Collector[OutT]):
 
     @timestamp.setter
     def timestamp(self, value: int) -> None:
-        self.__class__ = Collector  # type: ignore[assignment]
+        kind: Any = Collector if self._noted is None else NotingCollector
+        self.__class__ = kind
         self._values = []
         self.timestamp = value
 

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
 from aiomailbox.errors import named_operator
-from aiomailbox.operators.core.collector import Collector
+from aiomailbox.operators.core.collector import Collector, NotingCollector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import Input, Operator, Output, Pending
@@ -141,7 +141,18 @@ def collector_for(context: RuntimeContext, output: Output) -> Collector:
     """Return a collector of an operator, watched if its records are."""
     check, place = context.mutations, named_operator(context.operator_name, context.uid)
     if check is None:
-        return Collector(output, place)
+
+        def warn(change: str) -> None:
+            context.log.warning(
+                "a function changes a result that it has emitted: it goes on with its "
+                "last contents",
+                change=change,
+                line=context.line,
+                remedy="emit a new object each time, such as out.collect(list(batch)), "
+                "before the old one is cleared or filled again",
+            )
+
+        return NotingCollector.of(output, place, warn)
     # It would note each record twice: once when it is collected, once when it goes out.
     if isinstance(output, WatchedOutput):
         output = output.output
