@@ -224,6 +224,17 @@ class Inbox(Generic[InT]):
         self._add(record)
         return True
 
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be copied into a worker process: nobody would read the copy.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            "an inbox stays in the process that starts the job: emit what is to be put "
+            "in, and put it in with a function as the sink, which runs there"
+        )
+
     @property
     def is_waiting(self) -> bool:
         """Whether it is empty and open, so that its stream goes on without a record."""

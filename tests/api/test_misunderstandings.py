@@ -615,3 +615,13 @@ async def test_a_source_that_does_not_begin_behind_its_offset_is_told(
     await env.execute("stumbling")
     assert ("begins with an element that it has given before" in caplog.text) is is_told
     assert (len(seen) > 12) is is_told
+
+
+# Worker processes.
+
+
+def test_an_inbox_is_not_copied_into_a_worker():
+    cloudpickle = pytest.importorskip("cloudpickle")
+    inbox: am.Inbox[int] = am.Inbox()
+    with pytest.raises(TypeError, match="stays in the process that starts the job"):
+        cloudpickle.dumps(lambda n: inbox.try_put(n))
