@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from aiomailbox.checkpoint.settings import CheckpointingMode
+from aiomailbox.connectors.sinks import FunctionSink
 from aiomailbox.errors import (
     AioMailboxError,
     InvalidArgumentError,
@@ -183,12 +184,10 @@ def simulate(
         raise InvalidArgumentError(
             "seeds", "there is none, so nothing is tried", "Give some, as range(20)."
         )
-    given = pipeline
 
-    def pipeline(env: Any, sink: Any) -> Any:
-        made = given(env, sink)
-        _check_ends(env._definition.sinks, sink)
-        return made
+    def checked(env: Any, sink: Any) -> None:
+        pipeline(env, sink)
+        _check_ends(env._definition.sinks)
 
     # Late: it needs the whole engine, and fsspec.
     try:
@@ -198,7 +197,7 @@ def simulate(
 
     def run(world: World, setting: Setting, seed: int | None) -> list[Any]:
         try:
-            return run_world(pipeline, world, setting)
+            return run_world(checked, world, setting)
         except RunFailedError as error:
             without = ", without any fault" if seed is None else ""
             raise SimulationError(
@@ -260,13 +259,13 @@ def _check_arguments(parallelisms: Sequence[int]) -> None:
     )
 
 
-def _check_ends(sinks: Sequence[Transformation], sink: Any) -> None:
-    """Raise if no stream of a pipeline ends in the sink that it is given.
+def _check_ends(sinks: Sequence[Transformation]) -> None:
+    """Raise if all streams of a pipeline end in functions, and none in a sink.
 
     Raises:
         UsageError: If so: there would be no rows to compare.
     """
-    if not any(type(item.sink) is type(sink) for item in sinks):
+    if all(isinstance(item.sink, FunctionSink) for item in sinks):
         raise UsageError(
             "the pipeline ends no stream in the sink that simulate() gives it, so there "
             "are no rows to compare: write stream.sink_to(sink), with its second argument"
