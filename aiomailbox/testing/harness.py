@@ -270,7 +270,7 @@ class OperatorHarness:
             IllegalStateError: If it has to wait and is not run by `run`, or the operator
                 is not open.
         """
-        if not self._is_open:
+        if not self._is_open and action != self.operator.close:
             raise IllegalStateError(
                 "the operator is not open: use the harness in a block, "
                 "`with harness:`, or call harness.open()"

@@ -222,6 +222,7 @@ def explain_window(
 
     Raises:
         TimestampError: If ``timestamp`` is neither.
+        WrongTypeError: If ``assigner`` makes no windows.
 
     Example:
         >>> from aiomailbox.windowing.assigners import TumblingEventTimeWindows
@@ -233,6 +234,13 @@ def explain_window(
         >>> found.start.time().isoformat(), found.takes_late_until.time().isoformat()
         ('00:01:00', '00:02:04.999000')
     """
+    given: object = assigner
+    if not isinstance(given, WindowAssigner):
+        raise WrongTypeError(
+            "assigner",
+            f"{given!r} is not an instance of WindowAssigner",
+            "Use am.TumblingEventTimeWindows.of(am.minutes(5)).",
+        )
     now = event_time_ms(timestamp)
     lateness = pipeline_ms(allowed_lateness, "allowed_lateness")
     if not assigner.is_event_time:

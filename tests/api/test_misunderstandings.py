@@ -625,3 +625,28 @@ def test_an_inbox_is_not_copied_into_a_worker():
     inbox: am.Inbox[int] = am.Inbox()
     with pytest.raises(TypeError, match="stays in the process that starts the job"):
         cloudpickle.dumps(lambda n: inbox.try_put(n))
+
+
+# Other arguments.
+
+
+async def test_a_plain_function_that_registers_a_timer_is_told_to_be_a_class():
+    def process(record: Any, context: Any, out: Any) -> None:
+        context.timer_service.register_event_time_timer(after=am.seconds(1))
+
+    stream = Env().from_collection([{"at": 1}], TIMED).key_by("at").process(process)
+    text = await error_of(stream)
+    assert "Write a class derived from am.KeyedProcessFunction" in text
+    assert "OnlyKeyedProcess" not in text.partition("\n")[0]
+
+
+@pytest.mark.parametrize("database", [":memory:", "sqlite:///:memory:"])
+def test_a_database_in_memory_is_refused(database):
+    with pytest.raises(am.InvalidArgumentError, match="of one connection"):
+        am.SqlSink(database, "orders")
+
+
+def test_windows_are_explained_of_an_assigner_only():
+    size: Any = am.minutes(1)
+    with pytest.raises(am.WrongTypeError, match=r"am\.TumblingEventTimeWindows\.of"):
+        am.explain_window(size, 1_000)

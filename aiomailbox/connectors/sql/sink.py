@@ -386,6 +386,12 @@ class SqlSink:
                 f"{_without_secret(self._url)!r} is not a supported database",
                 "Use postgresql://user@host/name or the path of a SQLite file.",
             )
+        if self._url.rpartition("/")[2] == ":memory:":
+            raise InvalidArgumentError(
+                "database",
+                f"{self._url!r} is a database of one connection, which nobody else sees",
+                "Give the path of a file.",
+            )
         if self._is_postgres and importlib.util.find_spec("asyncpg") is None:
             raise MissingExtraError("SqlSink for PostgreSQL", "sql")
         if not isinstance(table, str):

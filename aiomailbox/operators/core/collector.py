@@ -365,11 +365,12 @@ class NotingCollector(Collector[OutT]):
         """Note a result and take it."""
         if self._noted is not None:
             self._noted.note(value)
-        super().collect(value)
+        # Not super(): it may be another collector by now, called by a method kept before.
+        Collector.collect(self, value)
 
     def _take(self) -> ListRun:
         is_over = self._noted is not None and self._noted.end_run()
-        run = super()._take()
+        run = Collector._take(self)
         if is_over:
             self._noted = None
             self.__class__ = Collector  # type: ignore[assignment]

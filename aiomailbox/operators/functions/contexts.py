@@ -20,7 +20,7 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.event_progress import warn_of_timer
 from aiomailbox.operators.core.failures import Context
-from aiomailbox.operators.core.user_code import check_sync_function
+from aiomailbox.operators.core.user_code import check_sync_function, describe
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.signatures import Misnamed
 from aiomailbox.state.descriptors import VOID, MapStateDescriptor, StateDescriptor
@@ -375,11 +375,19 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
 
     def refuse_timers(self, function: object) -> None:
         """Let no timer be registered, for ``function`` has no ``on_timer``."""
-        name = type(function).__qualname__.rpartition("<locals>.")[2]
+        # A plain function stands for the only method of an object.
+        plain = vars(function).get("process_element")
+        if plain is not None:
+            name = describe(plain)
+            remedy = (
+                "Write a class derived from am.KeyedProcessFunction, with on_timer."
+            )
+        else:
+            name = type(function).__qualname__.rpartition("<locals>.")[2]
+            remedy = "Define on_timer(self, timestamp, context, out)."
         problem = (
             f"operator {self._context.operator_name!r}: {name} registers a timer and "
-            "has no on_timer. Define "
-            "on_timer(self, timestamp, context, out)."
+            f"has no on_timer. {remedy}"
         )
         # In place of the real one: a check at each registration would be felt.
         self._timer_service = NoTimerService(self._timers, self, problem)
