@@ -169,10 +169,14 @@ class KeyTypeAgreement:
 
     Attributes:
         shape: The type of the first key that any of them saw, or None before it.
+        given_by: What the first key was, for errors.
+        remedy: What to do about another type, for errors.
     """
 
     def __init__(self) -> None:
         self.shape: _Shape | None = None
+        self.given_by: str = "the first key of this stream had"
+        self.remedy: str = "Convert in the key function, so that all keys have one type."
 
 
 class KeyGroupAssigner:
@@ -231,6 +235,18 @@ class KeyGroupAssigner:
     def key_type(self) -> str | None:
         """The stream's key type as text, or None before the first key."""
         return None if self._shape is None else _shape_name(self._shape)
+
+    def expect(self, key: Any) -> None:
+        """Let keys have the type of one that was restored."""
+        agreement = self._agreement
+        agreement.given_by = "the keys of the state that was restored have"
+        agreement.remedy = (
+            "Convert in the key function to that type: under keys of another one, the "
+            "state of the checkpoint or savepoint is never found. Or give the operator "
+            "another uid, and restore with allow_unmatched_state=True, which drops "
+            "its state."
+        )
+        self._check(key)
 
     def key_group_of(self, key: Any) -> int:
         """Return the key group of a key.
@@ -306,9 +322,9 @@ class KeyGroupAssigner:
         elif shape != agreement.shape:
             raise KeyTypeError(
                 "key",
-                f"{key!r} has the type {_shape_name(shape)}, but the first key "
-                f"of this stream had the type {_shape_name(agreement.shape)}",
-                "Convert in the key function, so that all keys have one type.",
+                f"{key!r} has the type {_shape_name(shape)}, but {agreement.given_by} "
+                f"the type {_shape_name(agreement.shape)}",
+                agreement.remedy,
             )
         if self._shape is None:
             self._shape = shape

@@ -46,7 +46,9 @@ class Retry:
         maximum: The maximum delay from backoff: a timedelta or seconds.
         jitter: Each delay varies randomly by up to this fraction, from 0 to 1.
         retry_on: Which failures are retried: an exception type, several,
-            or a function of the exception. A `RetryLater` always is.
+            or a function of the exception. A `RetryLater` always is. An exception group,
+            as of an `asyncio.TaskGroup`, is if each exception in it is; a function gets
+            the group.
         retry_if: A function of a result that returns whether to retry anyway.
             The result of the last attempt is used in any case.
 
@@ -132,9 +134,14 @@ class Retry:
         if isinstance(error, RetryLater):
             return True
         retry_on = self.retry_on
-        if isinstance(retry_on, type | tuple):
-            return isinstance(error, retry_on)
-        return bool(retry_on(error))
+        if not isinstance(retry_on, type | tuple):
+            return bool(retry_on(error))
+        if isinstance(error, retry_on):
+            return True
+        # As `except*` would handle it to its end: no failure in it is another one.
+        return isinstance(error, BaseExceptionGroup) and all(
+            map(self.wants_error, error.exceptions)
+        )
 
     def wants_result(self, result: Any) -> bool:
         """Whether a call that returned ``result`` is retried."""
@@ -186,7 +193,7 @@ def retry_after_s(answer: object, now_ms: int) -> float | None:
     timedelta, or the text of the header. Then it looks for the header ``Retry-After``
     in ``response.headers`` (errors of httpx and requests) and in ``headers`` (errors of
     aiohttp and urllib, and responses). Last it looks at the error's ``__cause__`` in
-    the same way.
+    the same way. Of an exception group, it is the longest in it.
 
     Args:
         answer: An exception, or what a call returned.
@@ -203,6 +210,10 @@ def retry_after_s(answer: object, now_ms: int) -> float | None:
         6.0
     """
     looked_at: object = answer
+    if isinstance(answer, BaseExceptionGroup):
+        # None of them may be called sooner.
+        asked = [retry_after_s(each, now_ms) for each in answer.exceptions]
+        return max((one for one in asked if one is not None), default=None)
     for _ in range(_CAUSES_MAX):
         for value in _candidates(looked_at):
             delay_s = _seconds(value, now_ms)

@@ -9,9 +9,15 @@ finds its functions, and their code says what they assign.
 
 from __future__ import annotations
 
+import asyncio
 import dis
+import io
+import queue
+import sys
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from types import (
     CodeType,
@@ -42,6 +48,24 @@ _OBJECTS_MAX: Final = 20_000
 # Of a longer collection only the classes of its items are looked at beyond that.
 _ITEMS_MAX: Final = 1_000
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
+# What a function coordinates with others by, where they have the same object.
+_COORDINATING: Final = (
+    asyncio.Barrier,
+    asyncio.Condition,
+    asyncio.Event,
+    asyncio.Lock,
+    asyncio.Queue,
+    asyncio.Semaphore,
+    io.IOBase,
+    queue.Queue,
+    queue.SimpleQueue,
+    threading.Barrier,
+    threading.Condition,
+    threading.Event,
+    threading.Semaphore,
+    type(threading.Lock()),
+    type(threading.RLock()),
+)
 _LISTS: Final = (list, tuple, set, frozenset, deque)
 
 
@@ -189,8 +213,50 @@ def changed_variables(graph: JobGraph) -> list[ChangedVariable]:
     )
 
 
-def warn_of_changed_variables(graph: JobGraph) -> None:
-    """Say what functions change that each worker process has a copy of."""
+class OwnObject(NamedTuple):
+    """An object that a function shares with others, where they are in one process.
+
+    Attributes:
+        operator: The name of the operator.
+        uid: Its uid, or None.
+        variable: What holds it.
+        kind: Its class.
+        function: The function that uses it, or the class of its holder, and where that
+            is written.
+    """
+
+    operator: str
+    uid: str | None
+    variable: str
+    kind: str
+    function: str
+
+
+def own_objects(graph: JobGraph) -> list[OwnObject]:
+    """Return the locks, queues and open files of functions that leave the parent.
+
+    Those of an object count if it holds them itself.
+    """
+    return list(
+        dict.fromkeys(
+            OwnObject(
+                item.name,
+                item.uid,
+                variable,
+                f"{type(value).__module__.partition('.')[0]}.{type(value).__name__}",
+                describe(holder),
+            )
+            for vertex in graph.vertices
+            if not vertex.stays_in_parent
+            for item in (node.transformation for node in vertex.nodes)
+            for holder, variable, value in _held((item.factory, item.source, item.sink))
+            if isinstance(value, _COORDINATING)
+        )
+    )
+
+
+def warn_of_copies(graph: JobGraph) -> None:
+    """Say what of its functions each worker process has on its own."""
     for changed in changed_variables(graph):
         library_log(job=graph.name).warning(
             "a function changes a variable outside of itself: each worker process has "
@@ -198,6 +264,46 @@ def warn_of_changed_variables(graph: JobGraph) -> None:
             **changed._asdict(),
             remedy="keep it in state, or emit it as a record",
         )
+    for own in own_objects(graph):
+        library_log(job=graph.name).warning(
+            "a function uses an object that each worker process has its own of: it "
+            "waits for no other process, and is not seen by one",
+            **own._asdict(),
+            remedy="for calls at a time or per second give limit=am.RateLimit(...), "
+            "which counts for the job; for values use state, or records; make one per "
+            "process in open()",
+        )
+
+
+def _held(roots: Iterable[Any]) -> Iterator[tuple[Any, str, Any]]:
+    """Yield what the user's functions and objects hold, with the holder and the name."""
+    roots = list(roots)
+    for item in _reached(roots):
+        kind = type(item)
+        if _is_users_class(kind):
+            # Past `__getattr__` and properties.
+            for name, value in getattr(item, "__dict__", {}).items():
+                yield kind, f"attribute {name}", value
+    for function in _users_functions(roots):
+        code = function.__code__
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            with suppress(ValueError):
+                yield function, f"nonlocal {name}", cell.cell_contents
+        for name in _names(code):
+            yield function, f"global {name}", function.__globals__.get(name)
+
+
+def _is_users_class(kind: type) -> bool:
+    module = sys.modules.get(kind.__module__)
+    file = getattr(module, "__file__", None)
+    return not is_foreign(kind) and (file is None or is_users(file))
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
 
 
 def _users_functions(roots: Iterable[Any]) -> Iterator[FunctionType]:

@@ -103,6 +103,7 @@ OF_REAL_TIME = {
     "a silent source holds event time back",
     "a function blocks the event loop",
     "a function of a job in several processes changes a global",
+    "a function of a job in several processes uses a lock, a queue or an open file",
     "a question without a timeout waits for an answer",
     "`am.Processes` has work for one process only",
     "a sink waits for a locked SQLite file",
@@ -1360,6 +1361,22 @@ class Counts:
         """Count."""
         count_up()
         return number
+
+
+@line("a function of a job in several processes uses a lock, a queue or an open file")
+async def _own_locks(told: Told) -> None:
+    lock = asyncio.Lock()
+
+    async def one_at_a_time(number: int) -> int:
+        async with lock:
+            return number
+
+    env = new_env()
+    env.configure(deployment=am.Processes(1))
+    env.from_collection([1]).map_async(one_at_a_time).name("call").sink_to(drop)
+    await told.run(env)
+    assert "operator='call' uid=None variable='nonlocal lock'" in told.log()
+    assert "kind='asyncio.Lock'" in told.log()
 
 
 @line("a function of a job in several processes changes a global")

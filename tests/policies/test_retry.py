@@ -14,7 +14,7 @@ from aiomailbox.errors import (
     StopTask,
     WrongTypeError,
 )
-from aiomailbox.policies.retry import Retry
+from aiomailbox.policies.retry import Retry, retry_after_s
 
 
 class Awaited:
@@ -96,6 +96,38 @@ def test_retry_on_is_a_type_or_several_or_a_function() -> None:
     assert Retry(retry_on=lambda error: "busy" in str(error)).wants_error(
         ValueError("busy")
     )
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([OSError(), ConnectionError()], True),
+        ([OSError(), ValueError()], False),
+        ([OSError(), ExceptionGroup("inner", [TimeoutError()])], True),
+        ([OSError(), ExceptionGroup("inner", [ValueError()])], False),
+        ([OSError(), RetryLater(retry_after=3)], True),
+    ],
+)
+def test_a_group_is_retried_if_each_exception_in_it_is(
+    errors: list[Exception], expected: bool
+) -> None:
+    group = ExceptionGroup("calls", errors)
+    assert Retry(retry_on=OSError).wants_error(group) is expected
+    assert Retry().wants_error(group)
+    assert Retry(retry_on=ExceptionGroup).wants_error(group)
+    # A function decides about the group.
+    assert Retry(retry_on=lambda error: error is group).wants_error(group)
+
+
+def test_a_group_with_a_stop_is_not_retried_for_other_failures() -> None:
+    group = BaseExceptionGroup("calls", [OSError(), StopTask()])
+    assert not Retry(retry_on=OSError).wants_error(group)
+
+
+def test_of_a_group_the_longest_delay_counts() -> None:
+    errors = [RetryLater(retry_after=2), OSError(), RetryLater(retry_after=5)]
+    assert retry_after_s(ExceptionGroup("calls", errors), 0) == 5
+    assert retry_after_s(ExceptionGroup("calls", [OSError()]), 0) is None
 
 
 def test_retry_later_is_always_retried_and_stop_task_never() -> None:

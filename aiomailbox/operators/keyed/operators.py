@@ -164,7 +164,7 @@ class KeyReader:
         restored = operator.context.keyed_state.restored_key
         if restored is not None:
             # Keys of another type would find nothing of what was restored.
-            self._assigner.key_group_of(restored)
+            self._assigner.expect(restored)
         self._hot: HotKeys = HotKeys() if like is None else like._hot
         operator.context.metrics.hot_keys = self._hot
 

@@ -399,7 +399,7 @@ class Processes:
             NotShippableError: If an operator cannot be pickled; names it and what of it.
         """
         # What only such jobs need is looked up when there is one.
-        from aiomailbox.runtime.declared import state_classes, warn_of_changed_variables
+        from aiomailbox.runtime.declared import state_classes, warn_of_copies
         from aiomailbox.runtime.peers.host import assemble
         from aiomailbox.runtime.peers.placement import place
 
@@ -419,7 +419,7 @@ class Processes:
             else ()
         )
         job = assemble(graph, config, self.count, starter, handovers, classes)
-        warn_of_changed_variables(graph)
+        warn_of_copies(graph)
         workers = place(graph, self.count).workers
         if workers < min(self.count, 2):
             event = (
