@@ -72,7 +72,9 @@ def as_object(
             f"{shortened(function)} is not an instance of {bases[1]}",
             remedy,
         )
-    return kind(check_function(function, "function", arity=arity))
+    return kind(
+        check_function(function, "function", arity=arity, gets=arguments.strip("()"))
+    )
 
 
 async def itself(value: T) -> T:

@@ -69,7 +69,7 @@ class Grouped(Generic[K, T]):
             >>> am.run(words.full_window_partition().reduce(add).collect())
             [('a', 2), ('b', 1)]
         """
-        check_function(function, "function", arity=2)
+        check_function(function, "function", arity=2, gets="reduced, record")
         return self._reduced("reduce", function, check_on_error(on_error))
 
     def min_by(

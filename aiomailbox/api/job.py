@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import timedelta
 from itertools import count
@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
+    ClassVar,
     Final,
     Literal,
     NamedTuple,
@@ -63,7 +64,7 @@ from aiomailbox.runtime.views import (
     place_of_savepoint,
     record_totals,
 )
-from aiomailbox.signatures import explained
+from aiomailbox.signatures import Misnamed, explained
 from aiomailbox.supervision import outlast
 
 # The body of a block in which a job runs: what becomes of it when the job fails.
@@ -265,7 +266,7 @@ class OperatorWatermark(NamedTuple):
     is_idle: bool
 
 
-class JobClient:
+class JobClient(Misnamed):
     """Watches, stops, cancels and waits for one job.
 
     Made by `StreamExecutionEnvironment.start`. All methods except the awaitable ones
@@ -275,6 +276,26 @@ class JobClient:
     Concept:
         Flink, ``JobClient``.
     """
+
+    _called = "job"
+    _meant: ClassVar[Mapping[str, str]] = {
+        "status": "state",
+        "get_job_status": "state",
+        "is_running": "state",
+        "wait": "result(), awaited",
+        "join": "result(), awaited",
+        "done": "state",
+        "await_termination": "result(), awaited",
+        "get_job_execution_result": "result(), awaited",
+        "kill": "cancel(), awaited",
+        "terminate": "cancel(), awaited",
+        "close": "stop(), awaited",
+        "savepoint": "trigger_savepoint(path), awaited",
+        "collect": "subscribe(stream)",
+        "query": "ask(value), awaited",
+        "get_accumulators": "metrics()",
+        "progress": "snapshot()",
+    }
 
     def __init__(
         self, job: JobMaster, body: Body, warn_of_late_sink: Callable[[], None]
@@ -371,6 +392,7 @@ class JobClient:
         """
         return self._observer.snapshot(with_stacks=False).bottleneck
 
+    @explained("Write ask(value), or ask(value, timeout=...).")
     async def ask(self, value: Any, *, timeout: timedelta | float | None = None) -> Any:
         """Put a question to the running job, and return its answer.
 
@@ -557,6 +579,7 @@ class JobClient:
         request = coordinator.request(SnapshotType.SAVEPOINT_CANONICAL, place)
         return await asyncio.shield(request)
 
+    @explained("Write stop_with_savepoint(path), or with drain=True.")
     async def stop_with_savepoint(
         self, path: str | PathLike[str], *, drain: bool = False
     ) -> CompletedCheckpoint:

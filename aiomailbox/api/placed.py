@@ -64,7 +64,9 @@ class Placed(Generic[T]):
         self, partitioner: Callable[[Any, int], int], key: str | Callable[[T], Any]
     ) -> DataStream[T]:
         """Send each record to the subtask that ``partitioner(key, count)`` returns."""
-        check_function(partitioner, "partitioner", arity=2)
+        check_function(
+            partitioner, "partitioner", arity=2, gets="key, number of subtasks"
+        )
         selector = key_selector(key, (), self._origins)
         return self._partitioned(
             CustomPartitioner(partitioner, selector, caller_location())

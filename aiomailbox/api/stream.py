@@ -644,7 +644,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         self._check_joinable(other, "other")
         combine: Any = None
         if function is not None:
-            check_function(function, "function", arity=2)
+            check_function(function, "function", arity=2, gets="record, latest")
             combine = of_pair(function)
         everywhere = [
             replace(origin, partitioner=BroadcastPartitioner())

@@ -23,6 +23,7 @@ from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.run import Run
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import CountingHandover, PullHandover
+from aiomailbox.signatures import explained
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.spark import DataFrame
@@ -71,6 +72,16 @@ def verb(
             return await run(*args, **named)
 
     return shortly
+
+
+# What others give a verb that runs a job.
+_OF_RESULTS: Final = {
+    "config": "am.StreamExecutionEnvironment(config=...)",
+    "limit": "take(count)",
+    "parallelism": "am.StreamExecutionEnvironment(parallelism=...)",
+    "progress": "await env.execute(progress=True), with a sink in place of the verb",
+    "timeout": "async with asyncio.timeout(seconds) around it",
+}
 
 
 # Pulling results: a job whose last operator hands its runs to the caller.
@@ -339,6 +350,7 @@ class Results(Generic[T]):
         return pull_values(self._definition, self._origins, "pull")
 
     @verb
+    @explained("Write collect(), or collect(job_name).", **_OF_RESULTS)
     async def collect(self, job_name: str = "collect") -> list[T]:
         """Return all records as a list; with several subtasks, in no guaranteed order.
 
@@ -370,6 +382,7 @@ class Results(Generic[T]):
         return values
 
     @verb
+    @explained("Write count().", **_OF_RESULTS)
     async def count(self) -> int:
         """Return how many records there are.
 
@@ -379,6 +392,7 @@ class Results(Generic[T]):
         return await count_results(self._definition, self._origins)
 
     @verb
+    @explained("Write take(count).", **_OF_RESULTS)
     async def take(self, count: int) -> list[T]:
         """Return the first records, then cancel the rest of the job.
 
@@ -404,6 +418,7 @@ class Results(Generic[T]):
         return values
 
     @verb
+    @explained("Write show(), or show(count, truncate=...).", **_OF_RESULTS)
     async def show(self, count: int = 20, *, truncate: int | None = 40) -> None:
         """Run the stream, print its first records as a table, and cancel the rest.
 
@@ -469,6 +484,7 @@ class Results(Generic[T]):
         )
 
     @verb
+    @explained("Write to_spark(spark, schema=..., path=...).", **_OF_RESULTS)
     async def to_spark(
         self, spark: Any, *, schema: Any = None, path: Any = None
     ) -> DataFrame:

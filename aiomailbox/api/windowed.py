@@ -246,7 +246,7 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
                 made to its own state remain. The dead letter of a firing has a
                 `FailedWindow` as its record.
         """
-        check_function(function, "function", arity=2)
+        check_function(function, "function", arity=2, gets="reduced, record")
         return self._windowed(
             "window reduce", on_error, reduce=function, window_function=window_function
         )
@@ -378,7 +378,7 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
             on_error: How to handle a record, or a firing, for which it raises; as in
                 `reduce`.
         """
-        check_function(function, "function", arity=3)
+        check_function(function, "function", arity=3, gets="key, window, records")
         return self._windowed("window apply", on_error, window_function=function)
 
     def _join(

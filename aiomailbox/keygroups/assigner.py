@@ -176,7 +176,9 @@ class KeyTypeAgreement:
     def __init__(self) -> None:
         self.shape: _Shape | None = None
         self.given_by: str = "the first key of this stream had"
-        self.remedy: str = "Convert in the key function, so that all keys have one type."
+        self.remedy: str = (
+            "Convert in the key function, so that all keys have one type."
+        )
 
 
 class KeyGroupAssigner:

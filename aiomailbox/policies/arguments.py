@@ -54,11 +54,18 @@ def refuse_home(path: str | os.PathLike[str], parameter: str) -> str:
 
     Raises:
         InvalidArgumentError: If it does: it would be a directory of that name here.
+        WrongTypeError: If it is no path.
 
     Example:
         >>> refuse_home("rows", "path")
         'rows'
     """
+    # Also what is not typed.
+    given: Any = path
+    if not isinstance(given, str | os.PathLike):
+        raise WrongTypeError(
+            parameter, f"{given!r} is not a path", "Give a str or a Path."
+        )
     text = os.fspath(path)
     if text == "~" or text.startswith("~/"):
         raise InvalidArgumentError(

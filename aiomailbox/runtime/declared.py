@@ -286,7 +286,9 @@ def _held(roots: Iterable[Any]) -> Iterator[tuple[Any, str, Any]]:
                 yield kind, f"attribute {name}", value
     for function in _users_functions(roots):
         code = function.__code__
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        for name, cell in zip(
+            code.co_freevars, function.__closure__ or (), strict=True
+        ):
             with suppress(ValueError):
                 yield function, f"nonlocal {name}", cell.cell_contents
         for name in _names(code):

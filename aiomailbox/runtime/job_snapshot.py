@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 
-from aiomailbox.errors import CorruptStreamError, InvalidArgumentError
+from aiomailbox.errors import CorruptStreamError, InvalidArgumentError, WrongTypeError
 from aiomailbox.metrics.catalogue import DECLARED, Metric, MetricValue
 from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
@@ -320,6 +320,23 @@ class JobMetrics:
             {task.name: task.metrics for task in snapshot.tasks},
             snapshot.checkpoint_metrics,
         )
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, name: object) -> NoReturn:
+            """Say where the metrics are, which are those of operators and tasks.
+
+            Raises:
+                WrongTypeError: Always.
+            """
+            having = [one for one, found in self.operators.items() if name in found]
+            operator = having[0] if having else next(iter(self.operators), "map")
+            raise WrongTypeError(
+                "metrics",
+                f"{name!r} is looked up in the job, and metrics belong to operators and tasks",
+                f"Write job.metrics().operators[{operator!r}], a dict of its metrics, or "
+                f"job.metrics().total({name!r}) for the sum of all.",
+            )
 
     def total(self, name: str) -> int:
         """Return a count summed over all operators that have it; 0 if none has it yet.

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from aiomailbox.availability import Availability
-from aiomailbox.errors import IllegalStateError
+from aiomailbox.errors import IllegalStateError, WrongTypeError
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Input, Operator, Pending, then
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
@@ -26,6 +26,7 @@ from aiomailbox.records.events import (
     WatermarkStatus,
 )
 from aiomailbox.records.run import ListRun, Run
+from aiomailbox.signatures import accepts
 from aiomailbox.testing.context import TestRuntimeContext
 
 Emitted = StreamRecord | Watermark | WatermarkStatus | LatencyMarker
@@ -133,6 +134,28 @@ class HarnessInput:
         self._harness.do(self._input.end_input)
 
 
+def _operator(given: Any) -> Operator:
+    """Return an operator, or what a factory of operators makes.
+
+    Raises:
+        WrongTypeError: If it is none.
+    """
+    if isinstance(given, Operator):
+        return given
+    problem = f"{given!r} is not an operator"
+    if callable(given) and accepts(given, 0):
+        made = given()
+        if isinstance(made, Operator):
+            return made
+        problem = f"{given!r} makes {type(made).__name__}, which is no operator"
+    raise WrongTypeError(
+        "operator",
+        problem,
+        "Give one, as MapOperator(function), or a function without arguments that makes "
+        "one; a stream is tested with am.run(stream.collect()).",
+    )
+
+
 class OperatorHarness:
     """Drives an operator with any number of inputs; a context manager that opens it.
 
@@ -155,9 +178,7 @@ class OperatorHarness:
         context: TestRuntimeContext | None = None,
         **settings: Any,
     ) -> None:
-        self.operator: Operator = (
-            operator if isinstance(operator, Operator) else operator()
-        )
+        self.operator: Operator = _operator(operator)
         self.context: TestRuntimeContext = context or TestRuntimeContext(**settings)
         self.recorded: RecordingOutput = RecordingOutput()
         self.operator.setup(cast("RuntimeContext", self.context), self.recorded)

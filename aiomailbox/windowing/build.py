@@ -173,7 +173,7 @@ def folding_of(reduce: Any, aggregate: Any, *, merging: bool) -> Any:
             "aggregate", "reduce is given as well", "Use one of them."
         )
     if reduce is not None:
-        checked = check_function(reduce, "reduce", arity=2)
+        checked = check_function(reduce, "reduce", arity=2, gets="reduced, record")
         refuse_generator(reduce, "reduce", "Return the reduced record.")
         return (
             AsyncReduce(checked)

@@ -127,7 +127,7 @@ class CoGroupFunction(ApplyFunction):
 
     def __init__(self, function: Callable[[list[Any], list[Any]], Any]) -> None:
         self.function: Callable[..., Any] = check_function(
-            function, "function", arity=2
+            function, "function", arity=2, gets="first records, second records"
         )
         self._kind = callable_kind(function)
 
@@ -174,7 +174,7 @@ class JoinFunction(ProcessWindowFunction):
 
     def __init__(self, function: Callable[[Any, Any], Any]) -> None:
         self.function: Callable[..., Any] = check_function(
-            function, "function", arity=2
+            function, "function", arity=2, gets="left, right"
         )
         kind = callable_kind(function)
         is_generator = inspect.isgeneratorfunction(function)

@@ -28,6 +28,7 @@ from aiomailbox.operators.functions.base import (
     check_function_object,
     check_process_method,
     check_state_names,
+    without_runtime_context,
 )
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
@@ -160,6 +161,7 @@ class ProcessWindowContext(Context, Generic[WindowT]):
         return self._context.keyed_state
 
 
+@without_runtime_context
 class ProcessWindowFunction(Generic[KeyT, InT, OutT, WindowT]):
     """A function of a window's key and elements; subclass it.
 
@@ -227,7 +229,10 @@ class ApplyFunction(ProcessWindowFunction):
 
     def __init__(self, function: Callable[..., Any], *, arity: int = 3) -> None:
         self.function: Callable[..., Any] = check_function(
-            function, "window_function" if arity == 3 else "function", arity=arity
+            function,
+            "window_function" if arity == 3 else "function",
+            arity=arity,
+            gets="key, window, records" if arity == 3 else "",
         )
         self._kind = callable_kind(function)
 

@@ -97,11 +97,11 @@ async def later(value: Any, context: Any, out: Any) -> None: ...
     ("given", "text"),
     [
         (am.ProcessFunction, "is a class"),
-        (lambda value: None, "3 positional arguments"),
+        (lambda value: None, r"3 positional arguments \(value, context, out\)"),
         (7, "is not an instance of"),
         # Nothing would open it.
         (Opened(), "derived from am."),
-        (lambda: None, "3 positional arguments"),
+        (lambda: None, r"3 positional arguments \(value, context, out\)"),
     ],
 )
 @pytest.mark.parametrize("is_keyed", [False, True])

@@ -427,7 +427,7 @@ class KeyedAsyncFunction:
 
 
 def _check_plain(function: Any) -> Callable[..., Any]:
-    checked = check_function(function, "function", arity=3)
+    checked = check_function(function, "function", arity=3, gets="value, context, out")
     kind = callable_kind(checked)
     if kind is CallableKind.ASYNC:
         return checked

@@ -100,7 +100,7 @@ def is_async_callable(function: Callable[..., Any]) -> bool:
 
 
 def check_function(
-    function: object, parameter: str, *, arity: int | None = None
+    function: object, parameter: str, *, arity: int | None = None, gets: str = ""
 ) -> Callable[..., Any]:
     """Return ``function`` if it can be called with ``arity`` arguments.
 
@@ -109,6 +109,7 @@ def check_function(
         parameter: The name of the parameter it was given for.
         arity: How many positional arguments it will get; None skips the check, and so
             does a function whose signature is unknown (some built-in ones).
+        gets: What these arguments are, for the error.
 
     Raises:
         WrongTypeError: If it is not callable, or not with so many arguments.
@@ -122,7 +123,7 @@ def check_function(
         raise WrongTypeError(
             parameter,
             f"{describe(function)} cannot be called with {arity} positional argument"
-            f"{'' if arity == 1 else 's'}",
+            f"{'' if arity == 1 else 's'}{gets and f' ({gets})'}",
             f"Its signature is {inspect.signature(function)}.",
         )
     return function
@@ -353,14 +354,14 @@ async def collected(function: Callable[..., Any], result: Any) -> None:
 
 
 def check_sync_function(
-    function: object, parameter: str, *, arity: int | None = None
+    function: object, parameter: str, *, arity: int | None = None, gets: str = ""
 ) -> Callable[..., Any]:
     """Return ``function`` if it can be called and gives its result at once.
 
     Raises:
         WrongTypeError: Also if it is an ``async def`` function.
     """
-    checked = check_function(function, parameter, arity=arity)
+    checked = check_function(function, parameter, arity=arity, gets=gets)
     if is_async_callable(checked):
         raise WrongTypeError(
             parameter,

@@ -36,6 +36,7 @@ from aiomailbox.operators.core.watched import collector_for
 from aiomailbox.operators.functions.contexts import ProcessContext
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
+from aiomailbox.signatures import with_other_names
 from aiomailbox.state.descriptors import (
     AggregatingStateDescriptor,
     ReducingStateDescriptor,
@@ -338,6 +339,17 @@ class ElementOperator(FunctionOperator):
 # The life of a function object, as its user sees it.
 
 
+# Of PyFlink, where functions fetch what ours are given.
+without_runtime_context: Final = with_other_names(
+    "context",
+    {
+        "get_runtime_context": " open(context), and each method that is called for a "
+        "record or a window, gets a context: use that, or keep it as self.context"
+    },
+)
+
+
+@without_runtime_context
 class RichFunction(Generic[OutT]):
     """The base of functions that are opened, may hold something back, and are closed.
 

@@ -120,7 +120,9 @@ class PairFunction(ProcessJoinFunction):
     def __init__(
         self, function: Callable[[Any, Any], Any], parameter: str = "function"
     ) -> None:
-        self.function: Callable[..., Any] = check_function(function, parameter, arity=2)
+        self.function: Callable[..., Any] = check_function(
+            function, parameter, arity=2, gets="left, right"
+        )
         kind = callable_kind(function)
         if kind is CallableKind.ASYNC_GENERATOR or inspect.isgeneratorfunction(
             function
@@ -163,7 +165,7 @@ def check_join_function(function: Any, parameter: str = "function") -> Any:
     if process is None:
         return PairFunction(function, parameter)
     refuse_undefined(process, parameter)
-    check_function(process, parameter, arity=4)
+    check_function(process, parameter, arity=4, gets="left, right, context, out")
     if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
         raise WrongTypeError(
             parameter,

@@ -79,7 +79,9 @@ class LookupJoinOperator(AsyncMapOperator):
         if calls.get("ordered") == "key":
             calls["key"] = self._key_of
         super().__init__(lookup, cache=cache, **calls)
-        self._join = check_sync_function(join or pair, "join", arity=2)
+        self._join = check_sync_function(
+            join or pair, "join", arity=2, gets="record, found"
+        )
         self._keep_unmatched = keep_unmatched
 
     def _prepare(self) -> Pending:

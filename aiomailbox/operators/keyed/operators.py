@@ -789,7 +789,9 @@ class KeyedReduceOperator(RollingOperator):
         *,
         on_error: OnError = fail,
     ) -> None:
-        self._reduce = check_function(reduce_function, "reduce_function", arity=2)
+        self._reduce = check_function(
+            reduce_function, "reduce_function", arity=2, gets="reduced, record"
+        )
         refuse_generator(reduce_function, "reduce_function", _RETURN_ONE)
         super().__init__(
             key,
