@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.encode import ResultColumn, encoded_column
+from aiomailbox.columnar.encode import ResultColumn, encoded_column, warmed
 from aiomailbox.columnar.evaluator import record_groups
 from aiomailbox.columnar.expressions import (
     Plan,
@@ -302,6 +302,9 @@ class AsyncColumnOperator(AsyncMapOperator):
         self._column = ResultColumn(declared.returned)
         self._returned = declared.returned
         self._schema: pa.Schema | None = None
+
+    def warm_up(self) -> Pending:
+        return warmed()
 
     def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
         """Return the fields of records that get one more.

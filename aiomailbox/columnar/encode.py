@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -35,7 +37,9 @@ from aiomailbox.columnar.types import (
 )
 from aiomailbox.errors import RecordTypeError
 from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.operator import Pending
 from aiomailbox.records.run import Run
+from aiomailbox.threads import run_in_thread
 
 # What Arrow raises for a value that is not of a type.
 _UNFIT: Final = (pa.ArrowException, OverflowError, TypeError, ValueError)
@@ -729,3 +733,19 @@ def _by_values(values: Sequence[Any]) -> pa.DataType | None:
         if is_exact and not exponents and 0 <= digits <= DECIMAL_DIGITS:
             return pa.decimal128(DECIMAL_DIGITS, digits)
     return None
+
+
+# The first array that pyarrow makes of Python's values imports pandas, if it is there: a
+# third of a second, and on a busy machine three.
+
+
+def warmed() -> Pending:
+    """Import in a thread what pyarrow imports later; None if that is done."""
+    if "pyarrow.acero" in sys.modules and "pandas" in sys.modules:
+        return None
+    return run_in_thread(_warm)
+
+
+def _warm() -> None:
+    importlib.import_module("pyarrow.acero")
+    pa.array([])

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from aiomailbox.columnar.arrow_run import ArrowRun, as_bools
 from aiomailbox.columnar.decode import column_decoder, decoded
+from aiomailbox.columnar.encode import warmed
 from aiomailbox.columnar.evaluator import (
     EVALUATION_ERRORS,
     Evaluator,
@@ -281,6 +282,9 @@ class ExpressionOperator(Operator):
     ) -> None:
         self.evaluator: Evaluator = Evaluator(expressions)
         self.on_error: OnError = check_on_error(on_error)
+
+    def warm_up(self) -> Pending:
+        return warmed()
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         """Take what the task provides, and prepare for failing records."""

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.encode import BatchMaker
+from aiomailbox.columnar.encode import BatchMaker, warmed
 from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import (
@@ -126,6 +126,9 @@ class MapBatchesOperator(Operator):
         self._makers: dict[bool, RowMaker] = {}
         self._count = 0
         self._schema: pa.Schema | None = None
+
+    def warm_up(self) -> Pending:
+        return warmed()
 
     def process_run(self, run: Run) -> Pending:
         """Emit what the function makes of the records."""

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.cell_grid import DetachedRow, KeptRow
+from aiomailbox.columnar.encode import warmed
 from aiomailbox.columnar.forms import RecordForm, ResultForm, TupleForm, ValueForm
 from aiomailbox.columnar.keys import KEYS_OF_ROWS, KeySlots, KnownKeys
 from aiomailbox.columnar.rows import RowMaker
@@ -58,6 +59,9 @@ class ColumnarOperator(StatefulOperator):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self.rows_note: RowsNote = RowsNote()
+
+    def warm_up(self) -> Pending:
+        return warmed()
 
     def open(self) -> Pending:
         """Bind the state, and take over what a restore has put into rows."""

@@ -231,6 +231,13 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         """Whether most of the time went into the collection of garbage."""
         return self.gc_ms * 2 > self.duration_ms
 
+    @property
+    def is_import(self) -> bool:
+        """Whether a module was imported at that moment, inside of the loop."""
+        steps = [n for n, one in enumerate(self.stack) if "asyncio/events.py" in one]
+        inside = self.stack[steps[-1] :] if steps else self.stack
+        return any("<frozen importlib" in one for one in inside)
+
     def __str__(self) -> str:
         who = f"operator {self.operator!r}" if self.operator else "code of no operator"
         text = f"{who} held the event loop for {self.duration_ms:.0f} ms"
@@ -294,6 +301,11 @@ class StallLog:
         if stall.is_garbage_collection:
             what += " by a collection of garbage"
             remedy = "call am.tune_collector() at the start"
+        elif stall.is_import:
+            remedy = (
+                "a module was imported: import it where the program starts, before the "
+                "job does"
+            )
         elif stall.function and stall.operator:
             remedy = 'give it run_in="thread", or await instead of blocking'
         elif stall.function:

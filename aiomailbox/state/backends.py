@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import itertools
 import sys
 from collections.abc import Callable, ItemsView, Iterable, Iterator
@@ -423,8 +423,7 @@ class RocksDBStateBackend:
             )
         if path is not None:
             local_path(path, "path")
-        if importlib.util.find_spec("rocksdict") is None:
-            raise MissingExtraError("RocksDBStateBackend", "rocksdb")
+        _load()
 
     def create_store(
         self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
@@ -442,5 +441,20 @@ class RocksDBStateBackend:
 
     def placed(self, scratch: Callable[[str], str]) -> RocksDBStateBackend:
         """Return a backend that creates its directories in one of the job's."""
+        # A worker process gets the backend pickled.
+        _load()
         place = "" if self.path is None else str(Path(self.path).absolute())
         return replace(self, path=scratch(place))
+
+
+def _load() -> None:
+    """Import RocksDB before a job runs, whose loop the import would hold.
+
+    Raises:
+        MissingExtraError: If it is not installed.
+    """
+    try:
+        importlib.import_module("rocksdict")
+        importlib.import_module("aiomailbox.state.rocksdb.store")
+    except ImportError as error:
+        raise MissingExtraError("RocksDBStateBackend", "rocksdb") from error

@@ -404,6 +404,7 @@ class OperatorChain:
         """Open the operators, tail first, so that each may emit while it opens."""
         for link in reversed(self.links):
             with self._naming(link, "open"):
+                await finished(link.operator.warm_up())
                 await finished(link.operator.open())
                 link.operator.check_restored()
 

@@ -129,10 +129,17 @@ class Operator:
         )
 
 
-def held(function: str, operator: str = "write") -> Stall:
+LOOP = "in _run (/usr/lib/python3.11/asyncio/events.py:80)"
+IMPORT = "in _find_and_load (<frozen importlib._bootstrap>:1176)"
+
+
+def held(
+    function: str, operator: str = "write", stack: list[str] | None = None
+) -> Stall:
     return Stall(
         at_ms=0, duration_ms=200, gc_ms=0, cpu_ms=None, task="", operator=operator,
-        uid=None, mail="", function=function, line="job.py:7", stack=[],
+        uid=None, mail="", function=function, line="job.py:7",
+        stack=stack or [],
     )  # fmt: skip
 
 
@@ -143,6 +150,11 @@ def held(function: str, operator: str = "write") -> Stall:
         (held("slow", ""), "run it in a thread"),
         (held(""), "no function of yours ran"),
         (held("", ""), "no function of yours ran"),
+        # Neither a thread nor an await mends an import.
+        (held("slow", stack=[LOOP, "a.py:3", IMPORT, "b.py:1"]), "a module was impor"),
+        (held("", stack=[IMPORT]), "a module was imported"),
+        # The program itself is an import of another one.
+        (held("slow", stack=[IMPORT, LOOP, "a.py:3"]), "give it run_in="),
     ],
 )
 def test_who_holds_the_loop_decides_what_is_advised(

@@ -419,6 +419,10 @@ class Operator:
         """The operator's inputs, in order; a source has none."""
         return [self]
 
+    def warm_up(self) -> Pending:
+        """Import in a thread what would hold the loop at the first record; before `open`."""
+        return None
+
     def restore(self, snapshot: OperatorSnapshot) -> None:
         """Take over what `snapshot` of an earlier instance returned; before `open`.
 

@@ -1,0 +1,67 @@
+"""What pyarrow and RocksDB import late is imported before a job needs its loop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.real_time
+
+_PROGRAM = """
+import asyncio, sys, threading
+import aiomailbox as am
+
+class Finder:
+    found = []
+    def find_spec(self, name, path=None, target=None):
+        if name in {"pandas", "rocksdict"}:
+            is_main = threading.current_thread() is threading.main_thread()
+            self.found.append((name, is_main, phase))
+
+sys.meta_path.insert(0, Finder())
+phase = "written"
+
+async def main():
+    global phase
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([{"key": "a", "n": 1}] * 10)
+    BUILD
+    phase = "running"
+    await stream.collect()
+
+asyncio.run(main())
+print("pandas" in sys.modules, "rocksdict" in sys.modules, Finder.found)
+"""
+
+
+def found_by(build: str) -> str:
+    ended = subprocess.run(
+        [sys.executable, "-c", _PROGRAM.replace("BUILD", build)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert not ended.returncode, ended.stderr
+    return ended.stdout.strip()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        'import pyarrow.compute as pc; stream = stream.select(twice=pc.field("n"))',
+        "stream = stream.map_batches(lambda batch: batch)",
+    ],
+)
+def test_pandas_is_imported_in_a_thread(build: str) -> None:
+    assert found_by(build) == "True False [('pandas', False, 'running')]"
+
+
+def test_rocksdb_is_imported_where_it_is_chosen() -> None:
+    build = (
+        "env = env.configure(state_backend=am.RocksDBStateBackend());"
+        "stream = env.from_collection([1, 2]).key_by(str).reduce(max)"
+    )
+    assert found_by(build) == "False True [('rocksdict', True, 'written')]"
