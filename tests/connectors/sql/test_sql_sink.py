@@ -318,6 +318,31 @@ async def test_a_job_that_begins_anew_gives_up_what_it_had_staged(
     await job.committer.end(succeeded=False)
 
 
+async def test_a_job_that_begins_anew_keeps_no_ledger_of_the_one_before(
+    database: Any,
+) -> None:
+    """Nothing goes on from that, and each job would add to it."""
+
+    async def ledger() -> int:
+        ((count,),) = await database.execute("SELECT count(*) FROM aiomailbox_commits")
+        return int(count)
+
+    await create(database)
+    job = program(database)
+    await job.start()
+    await job.write(*numbers(1))
+    await job.checkpoint()
+    await job.crash()
+    await job.start()
+    assert await ledger() == 1
+    await job.end(succeeded=True)
+    assert await ledger() == 1
+    anew = program(database)
+    await anew.start()
+    assert await ledger() == 0
+    await anew.end(succeeded=True)
+
+
 async def test_with_upsert_the_last_row_of_a_key_counts(database: Any) -> None:
     await create(database, "n bigint PRIMARY KEY, word text, note text DEFAULT 'none'")
     job = program(database, upsert_by=["n"])
