@@ -188,6 +188,8 @@ async def test_a_limit_goes_on_from_where_it_was_in_another_program() -> None:
     clock = clock_of(asyncio.get_running_loop())
     limit = RateLimit(10, per=5.0, name="service")
     before = LimiterService(clock)
+    # Beside one of which nothing but the total is known any more.
+    await before.get(RateLimit(1, per=0.1, name="other")).lease()
     for _ in range(8):
         await before.get(limit).lease()
     await asyncio.sleep(2)

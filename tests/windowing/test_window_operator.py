@@ -26,8 +26,11 @@ from aiomailbox.windowing.functions import ProcessWindowFunction
 from aiomailbox.windowing.time_window import MergedWindows, TimeWindow, merge_windows
 from aiomailbox.windowing.triggers import (
     ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
     CountTrigger,
+    DeltaTrigger,
     EventTimeTrigger,
+    ProcessingTimeoutTrigger,
     PurgingTrigger,
 )
 
@@ -407,6 +410,40 @@ def test_the_cleanup_emits_nothing_and_leaves_nothing(
     assert run.watermark(2000) == []
     assert run.is_empty()
     assert run.watermark(5000) == []
+
+
+TRIGGERS: list[Callable[[], Any]] = [
+    EventTimeTrigger,
+    lambda: CountTrigger(9),
+    lambda: PurgingTrigger(CountTrigger(9)),
+    lambda: ProcessingTimeoutTrigger.of(CountTrigger(9), seconds(9)),
+    lambda: DeltaTrigger.of(5, lambda one, other: other[1] - one[1]),
+    lambda: ContinuousEventTimeTrigger.of(seconds(9)),
+    lambda: ContinuousProcessingTimeTrigger.of(seconds(9)),
+]
+
+
+@pytest.mark.parametrize(
+    ("new_trigger", "is_session"),
+    [(new, is_session) for new in TRIGGERS for is_session in (False, new().can_merge)],
+)
+@pytest.mark.parametrize("evictor", [None, CountEvictor.of(9)])
+def test_a_window_that_is_over_leaves_nothing_whatever_its_trigger_has_kept(
+    scenario: Make, new_trigger: Callable[[], Any], evictor: Any, is_session: bool
+) -> None:
+    assigner: Any = TumblingEventTimeWindows(2000)
+    if is_session:
+        assigner = EventTimeSessionWindows(600)
+    options = {} if evictor is None else {"evictor": evictor}
+    run = scenario(assigner, trigger=new_trigger(), **options)
+    # Two sessions, and one of both.
+    for stamp in (100, 1100, 600):
+        run.feed("k", stamp)
+    assert not run.is_empty()
+    run.watermark(1999)
+    # A session that became part of another may have planned to fire: that is over, too.
+    assert run.time(10_000) == []
+    assert run.is_empty()
 
 
 def test_the_cleanup_of_a_purged_window_does_not_call_the_function(
