@@ -300,8 +300,7 @@ class LimiterService:
         if limit.name is None:
             key = id(limit)
             if key not in self._unnamed:
-                limiter = self._unnamed[key] = RateLimiter(limit, self._clock)
-                limiter.on_exhausted = self._tell_exhausted
+                self._unnamed[key] = self._new(limit)
             return self._unnamed[key]
         known = self._named.get(limit.name)
         if known is None:
@@ -323,7 +322,7 @@ class LimiterService:
         if self.on_exhausted is not None:
             self.on_exhausted(limit)
 
-    def _new(self, limit: RateLimit, key: str) -> RateLimiter:
+    def _new(self, limit: RateLimit, key: str = "") -> RateLimiter:
         limiter = RateLimiter(limit, self._clock)
         limiter.on_exhausted = self._tell_exhausted
         usage = self._restored.pop(key, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -146,7 +147,7 @@ async def test_a_weight_that_can_never_be_granted_is_refused() -> None:
 
 
 async def test_closing_refuses_waiters_and_newcomers_and_leaves_no_timer() -> None:
-    limiter = new(RateLimit(1, per=1000))
+    limiter = new(RateLimit(1, per=3600))
     await limiter.lease()
     waiter = asyncio.create_task(limiter.lease())
     cancelled = asyncio.create_task(limiter.lease())
@@ -167,6 +168,31 @@ async def test_limits_of_one_name_are_one_limiter() -> None:
     first = service.get(RateLimit(5, per=1.0, name="api"))
     assert service.get(RateLimit(5, per=1.0, name="api")) is first
     assert service.get(RateLimit(5, per=1.0, name="other")) is not first
+
+
+async def test_the_end_of_a_job_closes_all_its_limiters() -> None:
+    service = LimiterService(clock_of(asyncio.get_running_loop()))
+    limits = [RateLimit(1, per=3600), RateLimit(1, per=1000, name="api")]
+    for limit in limits:
+        await service.get(limit).lease()
+    waiting = [asyncio.create_task(service.get(limit).lease()) for limit in limits]
+    await asyncio.sleep(1)
+    service.close()
+    for waiter in waiting:
+        with pytest.raises(IllegalStateError):
+            await waiter
+
+
+async def test_whatever_the_limit_that_a_budget_is_of_the_job_hears_that_it_is_used() -> (
+    None
+):
+    service, told = LimiterService(clock_of(asyncio.get_running_loop())), list[Any]()
+    service.on_exhausted = told.append
+    limits = [RateLimit(5, budget=1), RateLimit(5, budget=1, name="api")]
+    for limit in limits:
+        with pytest.raises(BudgetExceededError):
+            await service.get(limit).lease(2)
+    assert told == limits
 
 
 async def test_one_name_with_other_numbers_is_refused_naming_both() -> None:
