@@ -172,7 +172,7 @@ async def test_limits_of_one_name_are_one_limiter() -> None:
 
 async def test_the_end_of_a_job_closes_all_its_limiters() -> None:
     service = LimiterService(clock_of(asyncio.get_running_loop()))
-    limits = [RateLimit(1, per=3600), RateLimit(1, per=1000, name="api")]
+    limits = [RateLimit(1, per=3600), RateLimit(1, per=3600, name="api")]
     for limit in limits:
         await service.get(limit).lease()
     waiting = [asyncio.create_task(service.get(limit).lease()) for limit in limits]
