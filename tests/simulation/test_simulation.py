@@ -200,12 +200,12 @@ def test_every_kind_of_fault_comes_up() -> None:
         "the sink failed",
     }
     missing = kinds
-    # These have all of them, until a change moves what is drawn.
-    for seeds in ([61, 76, 84, 89, 99], range(60, 110)):
+    # The first have all of them, until a change moves what is drawn: then a few more do.
+    for seeds in ([6, 77, 92, 109], *(range(n, n + 5) for n in range(0, 100, 5))):
         if missing:
             report = simulate(keyed_reduce, seeds=seeds)
             faults = "\n".join(fault for run in report.runs for fault in run.faults)
-            missing = {kind for kind in kinds if kind not in faults}
+            missing = {kind for kind in missing if kind not in faults}
     assert missing == set()
 
 
