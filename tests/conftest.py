@@ -39,7 +39,8 @@ LONG = (
     "tests/conformance/", "tests/state/", "tests/windowing/", "tests/eventtime/",
     "tests/typing/", "tests/crash/", "tests/examples/", "tests/connectors/",
     "tests/saved/", "tests/checkpoint/", "tests/api/", "tests/docs/", "tests/observe/",
-    "tests/cli/", "tests/packaging/",
+    "tests/cli/", "tests/packaging/", "tests/exchange/", "tests/test_",
+    "aiomailbox/testing/simulation/",
 )  # fmt: skip
 
 # What `nox -s system` runs and `nox -s tests` leaves out: kills, long simulations, all

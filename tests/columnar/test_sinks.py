@@ -269,6 +269,7 @@ async def written_by(
 
 
 @pytest.mark.real_time
+@pytest.mark.suite("system")
 @pytest.mark.timeout(120)
 async def test_columns_between_processes_are_the_columns_of_one_process(
     tmp_path: Path,

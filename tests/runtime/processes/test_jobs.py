@@ -19,11 +19,7 @@ import aiomailbox as am
 from aiomailbox.policies.rate_limit import RateWindow
 
 # A busy machine takes seconds to start an interpreter.
-pytestmark = [
-    pytest.mark.real_time,
-    pytest.mark.suite("tests"),
-    pytest.mark.timeout(180),
-]
+pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 
 WORDS = ["to", "be", "or", "not", "to", "be", "that", "is", "the", "question"] * 40
 
@@ -73,6 +69,7 @@ def text(values: list[Any]) -> Counter[str]:
     return Counter(map(repr, values))
 
 
+@pytest.mark.suite("tests")
 @pytest.mark.parametrize("pipeline", [window_counts, many_ways])
 async def test_results_equal_those_of_one_process(
     env: am.StreamExecutionEnvironment, pipeline: Callable[..., Any]
@@ -112,6 +109,7 @@ def seat(one: Leg) -> Any:
     return one, Seat(one.flight.number, frozenset({"a", "b"}))
 
 
+@pytest.mark.suite("tests")
 async def test_records_of_the_users_classes_travel(
     env: am.StreamExecutionEnvironment,
 ) -> None:
@@ -166,6 +164,7 @@ def max_of_key(pair: tuple[int, int]) -> tuple[int, int]:
     return pair[0], 0
 
 
+@pytest.mark.suite("tests")
 async def test_subtasks_really_run_elsewhere_and_apart(
     env: am.StreamExecutionEnvironment,
 ) -> None:
@@ -176,6 +175,7 @@ async def test_subtasks_really_run_elsewhere_and_apart(
     assert os.getpid() not in places
 
 
+@pytest.mark.suite("tests")
 async def test_what_belongs_to_the_caller_runs_with_the_caller(
     env: am.StreamExecutionEnvironment,
 ) -> None:
