@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import sys
-import warnings
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -247,17 +247,21 @@ def _warn_of_seconds(value: int, parameter: str) -> None:
     if (parameter, value) in _TOLD or len(_TOLD) >= _TOLD_MAX:
         return
     _TOLD.add((parameter, value))
-    level, frame = 1, sys._getframe()
+    frame = sys._getframe()
     # A dataclass has its `__init__` from a text.
     while frame.f_back is not None and frame.f_code.co_filename.startswith(
         (_HERE, "<")
     ):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(
-        f"{parameter}={value} is {value // 60} minutes, as it counts seconds, and looks like "
-        f"milliseconds: write am.millis({value}), or am.seconds({value}) if that is meant",
-        stacklevel=level,
-    )
+        frame = frame.f_back
+    fields = {
+        "event": f"{parameter}={value} is {value // 60} minutes, as it counts seconds, and "
+        "looks like milliseconds",
+        "line": f"{frame.f_code.co_filename}:{frame.f_lineno}",
+        "remedy": f"write am.millis({value}), or am.seconds({value}) if that is meant",
+    }
+    # As the library logs, which is no layer below this one.
+    text = "{event} line={line!r} remedy={remedy!r}".format(**fields)
+    logging.getLogger("aiomailbox").warning(text, extra=fields)
 
 
 def _refuse_negative(negative: bool, value: Any, parameter: str) -> None:
