@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter, itemgetter, length_hint
@@ -20,12 +21,14 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS, is_closing
 from aiomailbox.operators.core.operator import Pending, RunInterruption
 from aiomailbox.operators.core.user_code import (
+    TAKEN_APART,
     UNMADE,
     check_function,
     check_run_in,
     describe,
     is_async_callable,
     refuse_unmade,
+    shortened,
 )
 from aiomailbox.operators.sinks.sink import Committer, CommitterContext, SinkWriter
 from aiomailbox.policies.retry import Retry
@@ -67,6 +70,11 @@ class ImmediateWriter:
     def close(self) -> Pending:
         """Nothing to release."""
         return None
+
+
+# Methods that take what they are given for several elements, and whose objects they fill.
+_EXTENDING: Final = ("extend", "update", "extendleft")
+_EXTENDED: Final = (list, set, deque)
 
 
 # A function as a sink.
@@ -128,6 +136,24 @@ class _FunctionWriter(ImmediateWriter):
         self._is_async = is_async
         self._named = getattr(function, "args", (function,))[0]
         self._has_warned = False
+        own = getattr(function, "__self__", None)
+        # Of lists of records it is right: only the records say.
+        self._extends = isinstance(own, _EXTENDED) and function.__name__ in _EXTENDING
+
+    def _check_extended(self, run: Run) -> None:
+        """Refuse records that a method such as `list.extend` would take apart.
+
+        Raises:
+            RecordTypeError: For text, bytes and dicts.
+        """
+        for value in run.values:
+            if type(value) in TAKEN_APART:
+                raise RecordTypeError(
+                    "sink",
+                    f"{describe(self._named)} takes a record apart, as it is "
+                    f"{type(value).__name__}: {shortened(value)}",
+                    "Write sink_to(results.append).",
+                )
 
     def _check_done(self, result: object) -> None:
         """Refuse what was not called; warn, once, of what goes on by itself.
@@ -153,6 +179,8 @@ class _FunctionWriter(ImmediateWriter):
         """Call the function with each record."""
         if self._is_async:
             return self._await_each(run)
+        if self._extends:
+            self._check_extended(run)
         function = self._function
         values = iter(run.values)
         try:

@@ -243,6 +243,24 @@ async def test_a_function_in_which_a_stream_ends_twice_is_told(caplog):
     assert "a stream ends in the same function twice" in caplog.text
 
 
+@pytest.mark.parametrize("record", [{"n": 1}, "text", b"bytes"])
+async def test_a_method_that_takes_records_apart_is_refused_as_a_sink(record):
+    seen: list[Any] = []
+    env = Env()
+    env.from_collection([record]).sink_to(seen.extend)
+    with pytest.raises(am.JobFailedError, match=r"Write sink_to\(results\.append\)"):
+        await env.execute("apart")
+    assert seen == []
+
+
+async def test_a_method_that_takes_lists_is_right_for_lists_of_records():
+    seen: list[int] = []
+    env = Env()
+    env.from_collection(range(5)).batch(2).sink_to(seen.extend)
+    await env.execute("lists")
+    assert seen == [0, 1, 2, 3, 4]
+
+
 # Errors of functions, with what was meant.
 
 

@@ -2136,3 +2136,11 @@ async def _deaf(told: Told) -> None:
         await job.trigger_checkpoint()
         await job.cancel()
     await told.run(described(), restore_from="latest")
+
+
+@line("`results.extend` as a sink is given text, bytes or a dict")
+async def _extended(told: Told) -> None:
+    results: list[Any] = []
+    env = new_env()
+    env.from_collection(["tea"]).sink_to(results.extend)
+    await told.run(env)
