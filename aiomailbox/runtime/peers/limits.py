@@ -126,8 +126,7 @@ class RemoteLimiter:
                 self._pass_on(weight)
             else:
                 future.set_result(None)
-        if not self._asked:
-            self._ask()
+        self._ask()
 
     def on_refused(self, count: int) -> None:
         """Let the first of those fail that were asked for: the budget is exhausted."""
@@ -137,8 +136,7 @@ class RemoteLimiter:
                 budget = self.limit.budget or 0.0
                 error = BudgetExceededError(self.limit.label, budget, self.limit.unit)
                 future.set_exception(error)
-        if not self._asked:
-            self._ask()
+        self._ask()
 
     def close(self) -> None:
         """Refuse all leases from now on, those that wait included."""

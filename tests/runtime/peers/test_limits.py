@@ -161,6 +161,54 @@ async def test_a_grant_whose_waiter_has_gone_is_for_the_next() -> None:
     await job.desk.close()
 
 
+async def test_the_parent_hears_of_each_grant_once_whatever_becomes_of_its_waiter() -> (
+    None
+):
+    """Or its units would be held until the worker is gone, or be used twice."""
+    limit, sent = RateLimit(5, per=1.0, budget=9), list[Any]()
+    limiter: Any = RemoteLimits([limit], sent.append).get(limit)
+
+    async def turn() -> list[Any]:
+        for _ in range(3):
+            await asyncio.sleep(0)
+        said = [one.weights if isinstance(one, Lease) else one.weight for one in sent]
+        sent.clear()
+        return said
+
+    def lease(weight: float) -> asyncio.Task[None]:
+        return asyncio.get_running_loop().create_task(limiter.lease(weight))
+
+    with pytest.raises(InvalidArgumentError, match="weight"):
+        await lease(6)
+    assert await turn() == []
+    # Granted, and cancelled in the same turn of the loop.
+    task = lease(1)
+    assert await turn() == [[1]]
+    limiter.on_granted(1)
+    task.cancel()
+    assert await turn() == [1]
+    # Cancelled, and granted later; to nobody, or to one who needs no more.
+    task = lease(2)
+    assert await turn() == [[2]]
+    task.cancel()
+    assert await turn() == []
+    lighter, heavier = lease(1), lease(3)
+    assert await turn() == []
+    limiter.on_granted(1)
+    assert await turn() == [[3], 2]
+    assert lighter.done()
+    assert not heavier.done()
+    limiter.on_granted(1)
+    assert await turn() == [3]
+    # Refused, and cancelled in the same turn.
+    task = lease(1)
+    assert await turn() == [[1]]
+    limiter.on_refused(1)
+    task.cancel()
+    assert await turn() == []
+    assert task.cancelled()
+
+
 async def test_a_pause_of_one_worker_holds_for_all() -> None:
     limit = RateLimit(10, per=1.0)
     job = Job(limit)
