@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from aiomailbox.clock import clock_of
-from aiomailbox.errors import IllegalStateError, InvalidArgumentError
+from aiomailbox.errors import (
+    BudgetExceededError,
+    IllegalStateError,
+    InvalidArgumentError,
+)
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.runtime.limiter import LimiterService
 from aiomailbox.runtime.peers.limits import LimitDesk, RemoteLimits
@@ -192,7 +196,9 @@ async def test_the_parent_hears_of_each_grant_once_whatever_becomes_of_its_waite
     assert await turn() == [[2]]
     task.cancel()
     assert await turn() == []
-    lighter, heavier = lease(1), lease(3)
+    gone, lighter, heavier = lease(1), lease(1), lease(3)
+    assert await turn() == []
+    gone.cancel()
     assert await turn() == []
     limiter.on_granted(1)
     assert await turn() == [[3], 2]
@@ -207,6 +213,61 @@ async def test_the_parent_hears_of_each_grant_once_whatever_becomes_of_its_waite
     task.cancel()
     assert await turn() == []
     assert task.cancelled()
+
+
+async def test_a_budget_of_several_workers_is_used_once_and_then_refused_to_all() -> (
+    None
+):
+    limit = RateLimit(10, per=1.0, budget=5, unit="tokens")
+    job = Job(limit, delay_s=0.01)
+    workers = [job.worker() for _ in range(2)]
+    for used in (5, 0):
+        leases = [worker.get(limit).lease() for worker in workers for _ in range(4)]
+        async with asyncio.timeout(60):
+            found = await asyncio.gather(*leases, return_exceptions=True)
+        assert found.count(None) == used
+        refused = [one for one in found if one is not None]
+        assert {type(one) for one in refused} == {BudgetExceededError}
+        assert "5 tokens" in str(refused[0])
+    assert job.failures == []
+    await job.desk.close()
+
+
+async def test_a_wait_that_was_cancelled_before_it_was_asked_for_takes_no_units() -> (
+    None
+):
+    limit = RateLimit(1, per=10.0)
+    job = Job(limit, delay_s=0.01)
+    limiter: Any = job.worker().get(limit)
+    loop = asyncio.get_running_loop()
+    first, second, third = [loop.create_task(limiter.lease()) for _ in range(3)]
+    await asyncio.sleep(0.001)
+    second.cancel()
+    await asyncio.gather(first, third)
+    assert loop.time() < 11
+    await job.desk.close()
+
+
+async def test_a_request_is_no_longer_than_a_frame_however_many_wait() -> None:
+    limit = RateLimit(10_000, per=1.0)
+    job = Job(limit, delay_s=0.001)
+    await use(job.worker(), limit, 2500)
+    assert [len(one.weights) for one in job.requests] == [1, 1024, 1024, 451]
+    await job.desk.close()
+
+
+async def test_closing_refuses_all_but_who_has_gone_already() -> None:
+    limit = RateLimit(1, per=3600.0)
+    limiter: Any = Job(limit, delay_s=1.0).worker().get(limit)
+    loop = asyncio.get_running_loop()
+    tasks = [loop.create_task(limiter.lease()) for _ in range(4)]
+    await asyncio.sleep(0)
+    tasks[0].cancel()
+    tasks[2].cancel()
+    limiter.close()
+    found = await asyncio.gather(*tasks, return_exceptions=True)
+    gone, refused = asyncio.CancelledError, IllegalStateError
+    assert [type(one) for one in found] == [gone, refused, gone, refused]
 
 
 async def test_a_pause_of_one_worker_holds_for_all() -> None:
