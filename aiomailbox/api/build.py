@@ -217,20 +217,12 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 OperatorT = TypeVar("OperatorT", bound=Operator)
-
-
 # Flink's upper bound, too: it is what a key group's number fits into.
 MAX_PARALLELISM_MAX: Final = 2**15
-
-
 # Where a synchronous function runs.
 RunIn = Literal["loop", "thread"]
-
-
 # What `explain` says of operators that keep something per key for ever.
 GROWS_WITH_KEYS: Final = "state grows with the number of keys, no TTL"
-
-
 # Arguments of operators that are names of fields where they are texts.
 _NAMES_OF_FIELDS: Final = frozenset({"id", "key"})
 

@@ -37,11 +37,7 @@ if TYPE_CHECKING:
 
 
 A = TypeVar("A")
-
-
 B = TypeVar("B")
-
-
 U = TypeVar("U")
 
 

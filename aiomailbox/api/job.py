@@ -146,8 +146,6 @@ class Body:
 
 
 T = TypeVar("T")
-
-
 # All of this program that are still referenced, in the order of their start: by whoever
 # has started them, as long as they run.
 _held: WeakValueDictionary[int, JobClient] = WeakValueDictionary()
@@ -774,8 +772,6 @@ class JobClient(Misnamed):
 
 
 _API: Final = str(Path(__file__).parent)
-
-
 # Where the coroutine is written in which a task of a job processes its records.
 _OF_TASKS: Final = supervision.__file__
 

@@ -40,17 +40,9 @@ if TYPE_CHECKING:
 
 
 A = TypeVar("A")
-
-
 B = TypeVar("B")
-
-
 U = TypeVar("U")
-
-
 _NONE = timedelta()
-
-
 # Flink says afterwards what is excluded.
 _BOUNDS: Final = {
     "lower_bound_exclusive": "between(lower, upper, lower_exclusive=True)",
@@ -292,8 +284,6 @@ def join_info(function: Any) -> FunctionInfo:
 
 # What the join ends in: `JoinedWindows` or `CoGroupedWindows`.
 EndT = TypeVar("EndT")
-
-
 MakeEnd = Callable[[WindowedStream[Any, Any]], EndT]
 
 

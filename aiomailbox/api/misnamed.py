@@ -234,8 +234,6 @@ OF_WINDOWS: Final = {
     "on_error": "aggregate(..., on_error=...), and likewise for the other verbs",
     "get_side_output": "aggregate(...).get_side_output(tag)",
 }
-
-
 OF_PARTITIONS: Final = {
     **_COMPUTED,
     "count": "aggregate(am.count())",

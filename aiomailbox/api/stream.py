@@ -139,8 +139,6 @@ WindowT = TypeVar("WindowT")
 
 # Replaced by the job's own number when the job graph is built.
 _ANY_MAX_PARALLELISM = 128
-
-
 # What is said of an operator behind it.
 _OF_OPERATORS: Final = {
     "name": 'it behind the operator: .name("...")',

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from aiomailbox.connectors.spark import DataFrame
 
 P = ParamSpec("P")
-
-
 R = TypeVar("R")
 
 
@@ -88,12 +86,8 @@ _OF_RESULTS: Final = {
 
 
 _HANDOVER = "results"
-
-
 # Twice that is as long as a person waits for a program that says nothing.
 _LOOK_S: Final = 5.0
-
-
 T = TypeVar("T")
 
 

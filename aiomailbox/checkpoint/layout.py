@@ -29,11 +29,7 @@ from aiomailbox.task.messages import PreparedData, TaskHandle
 
 
 FORMAT_VERSION: Final = 1
-
-
 _METADATA_KIND: Final = 1
-
-
 _FRAME_BYTES: Final = 1 << 20
 
 
@@ -222,15 +218,9 @@ class _Version(msgspec.Struct):
 
 
 METADATA_NAME: Final = "_metadata"
-
-
 JOB_FILE: Final = "_job"
-
-
 # As the writer names them: vertex, subtask, epoch.
 _TASK: Final = re.compile(r"\d+\.\d+-\d+")
-
-
 _CHECKPOINT: Final = re.compile(r"chk-(\d+)")
 
 

@@ -71,8 +71,6 @@ def arrow_entries(value: dict[Any, Any]) -> list[dict[str, Any]]:
 
 
 _BATCH_ROWS: Final = 4096
-
-
 # Of these every subtask has a copy.
 _COPIED: Final = frozenset({RedistributionMode.BROADCAST.value})
 

@@ -54,14 +54,8 @@ from aiomailbox.task.messages import (
 
 
 FilesBeside = Mapping[OperatorId, Sequence[Mapping[str, FetchFile]]]
-
-
 OnMisfitOf = Callable[[OperatorId, Misfit], None]
-
-
 _COMMITTABLES: Final = "committables"
-
-
 _WHOLE: Final = 1 << 22
 
 

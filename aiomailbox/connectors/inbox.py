@@ -502,8 +502,6 @@ class Questions(Inbox[Question[Any]]):
 # By number, and weakly: a question travels through pickles, its asker does not.
 _numbers = itertools.count()
 _desks: WeakValueDictionary[int, Questions] = WeakValueDictionary()
-
-
 _NOBODY: Final[Mapping[int, tuple[asyncio.Future[Any], Question[Any]]]] = {}
 
 

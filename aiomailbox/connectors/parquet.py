@@ -46,12 +46,8 @@ from aiomailbox.storage.commit_log import Following
 
 # What Hive, Spark and Arrow write for NULL.
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-
-
 # What has a meaning in paths or URLs, for one of the readers.
 _SPECIAL: Final = frozenset("\"#%'*/:=?\\{}[]^")
-
-
 _CONTROL: Final = frozenset({*range(32), 127})
 
 
@@ -158,12 +154,8 @@ def _escaped(text: str) -> str:
 
 
 ROW_GROUP_ROWS: Final = 65_536
-
-
 # What is collected before it is written, where rows are large.
 GROUP_BYTES: Final = 64 * 1024 * 1024
-
-
 # Each open file holds a buffer and a descriptor; a partition whose file was closed for
 # others gets another one.
 _OPEN_FILES_MAX: Final = 64
@@ -541,8 +533,6 @@ _SPARK_NAMES: Final = {
     "string": "string",
     "time64[us]": "time(6)",
 }
-
-
 # As Spark reads these where it finds them in Parquet.
 _UNSIGNED: Final = {
     "uint16": "integer",

@@ -304,14 +304,10 @@ async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
 
 
 T = TypeVar("T")
-
-
 # Half a minute at most, until the job's own restart has its turn.
 _RETRY: Final = Retry(
     attempts=8, initial=0.1, maximum=10.0, retry_on=(ConnectionError, TimeoutError)
 )
-
-
 # From there on, a person would wonder.
 _ATTEMPTS_IN_SILENCE: Final = 3
 

@@ -49,16 +49,10 @@ from aiomailbox.records.spanning import RecordDeserializer, begin_frame, end_fra
 
 # A frame that fills a segment: large enough to pay for itself, soon complete.
 FRAME_BYTES_WISHED: Final = DEFAULT_SEGMENT_SIZE_BYTES
-
-
 # Beyond so many times the wished size, a frame is made again from shorter pieces.
 _EXCESS_MAX: Final = 4
-
-
 # What the first frame holds, before the size of records is known.
 _FIRST_LENGTH: Final = 32
-
-
 _GROWTH_MAX: Final = 4
 
 

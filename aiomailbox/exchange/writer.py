@@ -32,8 +32,6 @@ from aiomailbox.records.run import ListRun, Run, SelectableRun, take_records
 # Up to so many channels, one comparison of each record a channel costs less than a step
 # of a loop.
 _COMPARED_MAX: Final = 4
-
-
 # For each channel the byte 1 where a number is that channel, and 0 elsewhere.
 _CHOSEN: Final = [
     bytes(number == channel for number in range(256))

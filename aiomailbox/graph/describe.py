@@ -285,39 +285,23 @@ def _count(number: int, noun: str) -> str:
 
 
 _WIDTH: Final = 190
-
-
 _GAP_X: Final = 90
-
-
 _GAP_Y: Final = 24
-
-
 _LINE: Final = 17
-
-
 _TEXT_MAX: Final = 25
-
-
 # A style inside of a page is one of all the page: a notebook has other drawings.
 _CLASS: Final = "aiomailbox-graph"
-
-
 _RULES: Final = {
     "rect": "fill:#8882;stroke:#888;stroke-width:1.5",
     "text": "font:13px system-ui,sans-serif;fill:currentColor",
     ".soft": "font-size:11px;opacity:.75",
     "path": "fill:none;stroke:#888;stroke-width:1.4",
 }
-
-
 # A file of its own has no page around it, and follows the viewer's color scheme.
 _ALONE: Final = (
     f"svg.{_CLASS}:root{{color:#222;background:#fff}}@media(prefers-color-scheme:dark)"
     f"{{svg.{_CLASS}:root{{color:#ddd;background:#15181c}}}}"
 )
-
-
 _STYLE: Final = "".join(
     [
         "<style>",

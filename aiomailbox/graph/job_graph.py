@@ -79,8 +79,6 @@ def _derived(item: Transformation, known: dict[int, OperatorId], number: int) ->
 
 
 DEFAULT_SLOT_SHARING_GROUP: Final = "default"
-
-
 # Each operator of a chain is called by the one before it, through a dozen frames where
 # timers fire: so deep a chain leaves the user's functions half of Python's 1,000.
 CHAIN_DEPTH_MAX: Final = 32
@@ -527,8 +525,6 @@ def _ceil_share(producer_index: int, consumers: int, producers: int) -> int:
 
 # At the end of a channel's two halves.
 _SUBTASKS: Final = re.compile(r"\[(\d+)/\d+\](?= to |$)")
-
-
 _OVERTAKING: Final = (
     CustomPartitioner,
     GlobalPartitioner,

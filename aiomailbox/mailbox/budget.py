@@ -138,17 +138,11 @@ def governor_of(loop: asyncio.AbstractEventLoop) -> LoopGovernor:
 
 # Releasing the loop costs about 8 us: under 10 ns per turn at this many.
 _TURNS_MAX: Final = 1024
-
-
 # Bounds what one slice can overrun when actions suddenly become slow.
 _STRIDE_MAX: Final = 16
-
-
 # Turns that took less on average have done nothing. One that only awaits takes about a
 # microsecond, and two or three on a slow or loaded machine.
 _NOTHING_S: Final = 4e-6
-
-
 # So many turns tell their average.
 _NOTHING_TURNS: Final = 128
 

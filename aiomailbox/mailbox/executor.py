@@ -41,11 +41,7 @@ from aiomailbox.supervision import close_by_force
 
 
 _Exit = BaseException | None
-
-
 _log = logging.getLogger(__name__)
-
-
 YIELD_DEPTH_MAX: Final = 128
 
 

@@ -187,8 +187,6 @@ def _not_callable(run: object) -> WrongTypeError:
 
 
 ResultT = TypeVar("ResultT")
-
-
 _log = logging.getLogger(__name__)
 
 

@@ -24,11 +24,7 @@ from aiomailbox.metrics.catalogue import Histogram
 
 # How far back "per second" looks. Flink looks back a minute; here people watch.
 RATE_WINDOW_S: Final = 5.0
-
-
 _BUCKET_S: Final = 0.5
-
-
 # The bucket of the present comes on top of those of the window.
 _BUCKETS: Final = int(RATE_WINDOW_S / _BUCKET_S) + 1
 

@@ -41,11 +41,7 @@ from aiomailbox.supervision import outlast
 
 
 ResultT = TypeVar("ResultT")
-
-
 _REST_MIN_S: Final = 0.001
-
-
 _REST_MAX_S: Final = 0.008
 
 

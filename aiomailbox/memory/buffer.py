@@ -80,8 +80,6 @@ class DataType(IntEnum):
 
 
 _BUFFERS = frozenset({DataType.DATA_BUFFER, DataType.DATA_BUFFER_WITH_CLEAR_END})
-
-
 _BLOCKING_UPSTREAM = frozenset(
     {
         DataType.ALIGNED_CHECKPOINT_BARRIER,
@@ -102,11 +100,7 @@ _BLOCKING_UPSTREAM = frozenset(
 
 # 32 KiB is Flink's default size of a network segment.
 DEFAULT_SEGMENT_SIZE_BYTES = 32 * 1024
-
-
 ByteOrder = Literal["big", "little", "native"]
-
-
 _PREFIXES = {
     "big": ">",
     "little": "<",

@@ -21,12 +21,8 @@ from aiomailbox.signatures import with_other_names
 
 
 _STEPS_PER_OCTAVE: Final = 16
-
-
 # All that is no more than 0, and what is too small to have a logarithm.
 _ZERO: Final = -(1 << 20)
-
-
 _GENERATION: Final = 1024
 
 
@@ -275,11 +271,7 @@ def _of_kind(kind: MetricKind) -> Callable[..., Metric]:
 
 
 _counter, _gauge, _histogram = map(_of_kind, MetricKind)
-
-
 _MIN, _MAX = Merge.MIN, Merge.MAX
-
-
 _OPERATOR_METRICS: Final = (
     _counter(
         "num_records_in", "records", "Records that it was given.", flink="numRecordsIn"
@@ -413,8 +405,6 @@ _OPERATOR_METRICS: Final = (
     _gauge("partitions_done", "partitions", "Partitions that were read."),
     _gauge("eta_s", "s", "How long reading goes on, estimated.", merge=_MAX),
 )
-
-
 _TASK_METRICS: Final = (
     _gauge("state", "", "Where it is in its life.", merge=Merge.LAST),
     _counter(
@@ -545,8 +535,6 @@ _TASK_METRICS: Final = (
         merge=_MIN,
     ),
 )
-
-
 _JOB_METRICS: Final = (
     _counter(
         "num_restarts",
@@ -605,8 +593,6 @@ _JOB_METRICS: Final = (
         flink="lastCheckpointSize",
     ),
 )
-
-
 METRICS: Final[tuple[Metric, ...]] = tuple(
     msgspec.structs.replace(metric, scope=scope)
     for scope, metrics in (
@@ -616,15 +602,9 @@ METRICS: Final[tuple[Metric, ...]] = tuple(
     )
     for metric in metrics
 )
-
-
 DECLARED: Final[dict[str, Metric]] = {metric.name: metric for metric in METRICS}
-
-
 # An operator has one for each source whose markers it sees; exporters have a label.
 LATENCY_FROM: Final = "latency_ms_from_"
-
-
 LATENCY: Final = _histogram(
     "latency_ms",
     "ms",

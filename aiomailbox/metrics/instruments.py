@@ -31,18 +31,10 @@ from aiomailbox.signatures import Misnamed, accepts, with_other_names
 
 
 _PLACES: Final = 32
-
-
 _SHOWN_MAX: Final = 5
-
-
 _TEXT_MAX: Final = 60
-
-
 # All halve then, so that what was hot long ago cools down.
 _COUNT_MAX: Final = 4096
-
-
 # A prime: places of runs of equal length differ from run to run.
 _STRIDE: Final = 7919
 
@@ -113,8 +105,6 @@ def _text(key: Any) -> str:
 
 
 _KEYS_MAX: Final = 1_000
-
-
 _SHOWN_TOTALS_MAX: Final = 10
 
 

@@ -294,8 +294,6 @@ def _text(place: OperatorPlace, share: BlockShare) -> str:
 
 # Flink's: up to a tenth of the time is fine, above a half is high.
 _LOW_ABOVE_MS: Final = 100.0
-
-
 _HIGH_ABOVE_MS: Final = 500.0
 
 

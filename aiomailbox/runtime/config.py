@@ -34,14 +34,8 @@ if TYPE_CHECKING:
     from aiomailbox.runtime.deployment import Deployment
 
 _HEARTBEAT_TIMEOUT_MIN: Final = timedelta(seconds=3)
-
-
 _STALL_THRESHOLD_MIN: Final = timedelta(milliseconds=50)
-
-
 IfFinished = Literal["run", "return", "refuse"]
-
-
 _LEAST: Final = {
     "buffers_per_channel": 1,
     "floating_buffers": 0,

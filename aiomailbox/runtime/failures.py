@@ -277,15 +277,9 @@ def _first_shown(files: Sequence[str]) -> int:
 
 
 _TRACEBACK_MAX: Final = 16 * 1024
-
-
 # What a page shows of one.
 _SHOWN_MAX: Final = 8 * 1024
-
-
 _TEXT_MAX: Final = 1_000
-
-
 _FAILURES_MAX: Final = 20
 
 

@@ -25,8 +25,6 @@ from aiomailbox.threads import frames_stay
 
 
 _STACK_MAX: Final = 30
-
-
 # The whole has to fit into a heartbeat, and names are as long as users like.
 _TEXT_MAX: Final = 400
 
@@ -186,11 +184,7 @@ def _code(function: Callable[..., Any]) -> CodeType | None:
 
 
 _STALLS_MAX: Final = 20
-
-
 _PLACES_MAX: Final = 256
-
-
 _STACK_SHOWN: Final = 12
 
 

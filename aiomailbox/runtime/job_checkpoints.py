@@ -248,8 +248,6 @@ def _entry(
 
 
 _LIMITS: Final = "limits"
-
-
 _RENEWALS_PER_LEASE: Final = 4
 
 

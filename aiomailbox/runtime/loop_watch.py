@@ -70,12 +70,8 @@ class _Kind(enum.IntEnum):
 
 
 _BUCKET_S: Final = 5.0
-
-
 # Of one bucket: lines are the user's, and as many as there are.
 _BLOCKS_MAX: Final = 32
-
-
 # Which operator, and what it waits for; "" where it is the whole task.
 Block = tuple[str, Blocked]
 
@@ -252,43 +248,23 @@ def shares_of(task: StreamTask) -> list[BlockShare]:
 
 
 _LOOK_S: Final = 0.1
-
-
 # While the loop is held: how long is known to within this.
 _HELD_LOOK_S: Final = 0.025
-
-
 # Of one core: from here on the loop computes, and the thread sees it by chance only.
 _COMPUTES: Final = 0.2
-
-
 # Longer than most slices, so that each part of one is seen as often as it lasts.
 _SURPRISE_S: Final = 0.01
-
-
 _SWITCH_S: Final = 0.0001
-
-
 # Of the processor, since tasks were looked at: less changes nothing of what they do.
 _NEWS_S: Final = 0.0005
-
-
 # A job with more tasks is judged by the first ones.
 _TASKS_MAX: Final = 64
-
-
 # Of each task; a worker sends them four times a second.
 _SHOWN_MAX: Final = 3
-
-
 # Of collections, the last ones: as many as may be within one stall.
 _COLLECTIONS_MAX: Final = 64
-
-
 # A call that blocks the loop for so long is named before it ends: it may never do so.
 _STILL_HELD_S: Final = 10.0
-
-
 _HANDLE: Final[CodeType] = events.Handle._run.__code__
 
 

@@ -80,8 +80,6 @@ _END_OF: Final = {
     JobState.RUNNING: JobState.FINISHED,
     JobState.CANCELLING: JobState.CANCELED,
 }
-
-
 # What is asked of the result of a job, in the words of Flink and of lists.
 _OF_RESULT: Final = {
     **dict.fromkeys(

@@ -46,17 +46,9 @@ from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.views import ChannelView, OperatorView, TaskView
 
 _WINDOW_S: Final = 5.0
-
-
 _SAMPLE_S: Final = 0.5
-
-
 _CALLS_MAX: Final = 20
-
-
 _HOT_KEYS_MAX: Final = 5
-
-
 _UNKNOWN: Final = Metric("", MetricKind.GAUGE, "1", Merge.SUM, "")
 
 

@@ -34,14 +34,8 @@ _ALIVE: Final = frozenset(
     state.value
     for state in (TaskState.RESTORING, TaskState.RUNNING, TaskState.FINISHING)
 )
-
-
 _COUNTED: Final = ("num_records_in", "num_records_out", "calls")
-
-
 _HELD: Final = ("in_flight", "waiting_for_retry")
-
-
 # Of the time between two looks: mail is run meanwhile, and what workers say is old.
 _MOSTLY: Final = 0.75
 
@@ -293,20 +287,10 @@ class OpenQuestions:
 
 
 _LOOKS: Final = 6
-
-
 _LOOK_S_MAX: Final = 10.0
-
-
 _NAMED_MAX: Final = 10
-
-
 _LINES_MAX: Final = 120
-
-
 _LINE_MAX: Final = 300
-
-
 _OF_ITS_OWN_JOB: Final = (
     "look at what the function waits for there: if that is its own job, such as room in "
     "the inbox that the job reads, it waits for ever, and a task of its own is to wait"

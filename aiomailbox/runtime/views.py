@@ -29,11 +29,7 @@ from aiomailbox.task.task_metrics import waits_of
 
 # Of each operator; a worker sends them four times a second.
 _CALLS_MAX: Final = 5
-
-
 _POSITION_MAX: Final = 200
-
-
 # What becomes of records that reach no sink, by the metrics that count them.
 _LOSSES: Final = {
     "late": "num_late_records_dropped",

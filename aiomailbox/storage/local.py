@@ -27,23 +27,11 @@ from aiomailbox.forks import keep_from_forks
 
 # The mode of files that only the user whose job writes them can read.
 PRIVATE: Final = 0o600
-
-
 _CHUNK_BYTES: Final = 1 << 20
-
-
 _TEMPORARY: Final = ".part"
-
-
 _LOCK: Final = ".lock"
-
-
 _LOOKS_FOR_HOLDER: Final = 20
-
-
 _LOOK_EVERY_S: Final = 0.005
-
-
 # Where files have no mode that can be set.
 _HAS_NO_MODES: Final = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
@@ -354,12 +342,8 @@ def _set_mode(path: Path | int, mode: int) -> None:
 
 
 _HERE: Final = -100
-
-
 # RENAME_EXCHANGE of renameat2(2), and RENAME_SWAP of renamex_np(2).
 _EXCHANGE: Final = 2
-
-
 _NOT_SUPPORTED: Final = {
     errno.EINVAL,
     errno.ENOSYS,

@@ -165,8 +165,6 @@ class StagedDirectory:
 
 
 _MARKER: Final = ".aiomailbox"
-
-
 # Beside what an execution without checkpoints has prepared: what it is committing.
 _INTENT: Final = ".committing"
 

@@ -81,8 +81,6 @@ from aiomailbox.task.messages import (
 )
 
 BarrierHandler: TypeAlias = CheckpointBarrierHandler | CheckpointBarrierTracker
-
-
 # Flink's number. Aborts of checkpoints that never come here must not pile up.
 _ABORTED_MAX: Final = 128
 

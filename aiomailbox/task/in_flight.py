@@ -398,8 +398,6 @@ class TaskSnapshot:
 
 # What an input has taken from its gate and not processed, per channel and in order.
 Rest = Callable[[], list[tuple[int, list[Element]]]]
-
-
 _INPUTS = "all inputs"
 
 

@@ -32,13 +32,9 @@ from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX, ListRu
 
 # A slice should last about as long as the loop may be held; see decision 20.
 SLICE_TARGET_S: Final = 0.001
-
-
 # Of records that are awaited: the next one may take a thousand times as long as the
 # last. Longer slices of them are not measurably faster.
 _AWAITED_MAX: Final = 64
-
-
 # How much longer than others a slice of columns may take: a full run of them takes a
 # millisecond or two, and cutting it would cost more than it brings.
 _COLUMN_STRETCH: Final = 8
@@ -62,12 +58,8 @@ class SliceForm(NamedTuple):
 
 
 ROW_SLICES: Final = SliceForm()
-
-
 # Kernels run for rows, too: columns are made of them.
 ROW_SLICES_OF_KERNELS: Final = SliceForm(has_fixed_cost=True)
-
-
 # Rows are made of what comes out of kernels; what makes them yields to the loop itself.
 MIXED_SLICES: Final = SliceForm(
     COLUMN_RUN_LENGTH_MAX,
@@ -75,8 +67,6 @@ MIXED_SLICES: Final = SliceForm(
     records_min=_AWAITED_MAX,
     stretch=_COLUMN_STRETCH,
 )
-
-
 # A kernel is not interrupted: there is nothing to find out record by record. Fewer records
 # save no time, of which most is that of calls.
 COLUMN_SLICES: Final = SliceForm(

@@ -51,11 +51,7 @@ from aiomailbox.task.outputs import ROW_SLICES, SliceForm, SliceSize, all_of
 
 
 BARRIER_EVENTS: Final = (CheckpointBarrier, CancelCheckpoint, EventAnnouncement)
-
-
 CHECKPOINT_EVENTS: Final = (*BARRIER_EVENTS, EndOfPartition)
-
-
 _CONTROL: Final = (Watermark, WatermarkStatus, LatencyMarker)
 
 

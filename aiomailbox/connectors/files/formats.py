@@ -270,12 +270,8 @@ def _fsspec(url: str) -> Any:
 
 
 _LINE_BYTES_MAX: Final = 64 << 20
-
-
 # A run is handed over with these many bytes, however few records it has.
 _CHUNK_BYTES: Final = 1 << 20
-
-
 Decode = Callable[[bytes], Any]
 
 

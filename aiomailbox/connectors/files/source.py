@@ -418,8 +418,6 @@ def _in_file(name: str) -> str:
 
 
 Format = Literal["jsonl", "csv", "text", "parquet"]
-
-
 _BY_ENDING: Final[dict[str, Format]] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",

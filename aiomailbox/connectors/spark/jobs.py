@@ -24,16 +24,12 @@ _FETCHER: Final = "task-result-getter-"
 # How long a process may take to end after its connections have.
 _ENDING_S: Final = 2.0
 _REMEDY: Final = "The session cannot be used any more: stop it, and make a new one."
-
-
 MEMORY_REMEDY: Final = (
     'Let Spark\'s tasks send their rows (SparkSource(df, read="push")), or write them to '
     "files (SparkSource(df, stage=directory)), make partitions smaller "
     "(SparkSource(df, partitions=N), or df.repartition(N)), or give the driver more "
     "memory (spark.driver.memory, set before the session is made)."
 )
-
-
 # What errors of a Java process say that is about to end.
 _ENDING: Final = re.compile(
     "SparkContext was shut down|stopped SparkContext|does not exist in the JVM|"
@@ -345,8 +341,6 @@ def _said_by_java(error: BaseException) -> list[str]:
 
 
 _DEAD_WORKER: Final = "Python worker exited unexpectedly"
-
-
 _DIED: Final = (
     "It was killed by a signal, as the system does when memory runs out, or crashed in "
     "native code. Make partitions smaller (df.repartition(N)) or let workers have more "
@@ -354,8 +348,6 @@ _DIED: Final = (
     "system's log; where native code crashed is said with "
     "spark.python.worker.faulthandler.enabled=true."
 )
-
-
 # A result is lost where the driver has no room to fetch it.
 _NO_MEMORY: Final = re.compile(r"java\.lang\.OutOfMemoryError|TaskResultLost")
 _SHORT_OF_MEMORY: Final = (

@@ -43,8 +43,6 @@ if TYPE_CHECKING:
 JAVA_VERSION_MIN = 17  # Spark 4 runs on Java 17 and newer.
 _PROBE_TIMEOUT_S = 60
 _MISSING_MODULE = "--add-modules=jdk.incubator.vector"
-
-
 _LAUNCHER = """\
 #!/bin/sh
 # Passes every argument on but the module that this Java runtime does not have.

@@ -45,12 +45,8 @@ from aiomailbox.storage.local import holder
 
 
 T = TypeVar("T")
-
-
 # Four times, so that one that fails is no reason to lose the lease.
 _RENEW_S: Final = LEASE_S / 4
-
-
 _AWAY: Final = (AioMailboxError, ConnectionError, TimeoutError)
 
 

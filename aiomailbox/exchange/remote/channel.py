@@ -167,13 +167,9 @@ class GateBuffers:
 # partition, one barrier that blocks it, and, per checkpoint, one that blocks nothing and
 # one cancellation. A reader would have to stand still for 500 checkpoints to get here.
 QUEUED_EVENTS_MAX: Final = 1024
-
-
 # A barrier takes some 30 bytes, and more only by the name of a place; this lets 1,024
 # of them have 4 KiB each. Without it events of 64 KiB would add up to 64 MiB.
 QUEUED_EVENT_BYTES_MAX: Final = 4 * 1024 * 1024
-
-
 _HALF: Final = SEQUENCE_MODULUS // 2
 
 
@@ -440,8 +436,6 @@ class ReceivedBuffers:
 
 
 _RECEIVER_ID_BYTES: Final = 16
-
-
 _NUMBERS: Final = itertools.count(1)
 
 

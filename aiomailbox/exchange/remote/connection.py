@@ -44,8 +44,6 @@ from aiomailbox.memory.buffer import DEFAULT_SEGMENT_SIZE_BYTES, Buffer
 # Seconds of silence before the first probe, seconds between probes, and how many may
 # stay unanswered: a dead machine is noticed within two minutes.
 _PROBES: Final = (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
-
-
 # Of these, some are no ConnectionError.
 _GONE: Final = frozenset(
     {errno.ECONNRESET, errno.EPIPE, errno.ETIMEDOUT, errno.EHOSTUNREACH}
@@ -98,8 +96,6 @@ class ConnectionState(enum.Enum):
 
 
 _State = ConnectionState
-
-
 _NEXT: Final = {
     _State.CONNECTING: frozenset({_State.GREETING, _State.CLOSED}),
     _State.GREETING: frozenset(
@@ -109,8 +105,6 @@ _NEXT: Final = {
     _State.CLOSING: frozenset({_State.CLOSED}),
     _State.CLOSED: frozenset[_State](),
 }
-
-
 _ENDING: Final = frozenset({_State.CLOSING, _State.CLOSED})
 
 
@@ -157,19 +151,11 @@ class ConnectionOptions(NamedTuple):
 
 # Flink lets two segments wait in a socket; more only hides in it.
 BATCH_BUFFERS_MAX: Final = 4
-
-
 # What a socket takes at once by default: of more, asyncio would copy the rest.
 BATCH_BYTES_MAX: Final = 128 * 1024
-
-
 BATCH_CONTROL_BYTES_MAX: Final = 64 * 1024
-
-
 # Up to here one copy costs less than a second system call.
 _JOIN_BYTES_MAX: Final = 16 * 1024
-
-
 # Before, transports join what they are given by themselves, and copy what is left over
 # twice: it is better done here, once.
 _HAS_VECTORS: Final = sys.version_info >= (3, 12)
@@ -293,19 +279,11 @@ def _recycle(buffers: list[Buffer]) -> None:
 
 
 _GREETING_SCRATCH_BYTES: Final = 1024
-
-
 _SCRATCH_BYTES: Final = 64 * 1024
-
-
 # What is still missing of a body is received in place from here on: less is copied.
 _DIRECT_BYTES_MIN: Final = 16 * 1024
-
-
 # What a stranger says goes to the log, but not at any length.
 _STRANGERS_TEXT_MAX: Final = 200
-
-
 MessageBuilder = Callable[[], Message | None]
 
 

@@ -317,8 +317,6 @@ class Handshake:
 
 
 SECRET_BYTES_MIN: Final = 16
-
-
 StrPath = str | os.PathLike[str]
 
 

@@ -187,11 +187,7 @@ class Reader:
 
 # Characters of an error's text, and of the end of its traceback.
 _TEXT_MAX: Final = 2_000
-
-
 _TRACEBACK_MAX: Final = 4_000
-
-
 # A loop that was held uses up one of them, however long that was: what the peer has sent
 # meanwhile is read before the next one.
 _DEADLINE_PIECES: Final = 5

@@ -35,15 +35,9 @@ from aiomailbox.logs import library_log
 
 
 _FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-
-
 # Others of the loop get their turn: a queue of strangers may be long.
 _PER_TURN: Final = 16
-
-
 _PAUSE_S: Final = 1.0
-
-
 _QUEUE_LENGTH: Final = 128
 
 
@@ -119,8 +113,6 @@ class Listener:
 
 
 _LOG_PAUSE_S: Final = 1.0
-
-
 # A reason may quote what a stranger has said.
 _REASONS_MAX: Final = 8
 

@@ -182,32 +182,14 @@ Message = (
 
 
 ID_BYTES: Final = 16
-
-
 _TEXT_BYTES_MAX: Final = 16 * 1024
-
-
 _TEXTS: Final = 3
-
-
 _LENGTH: Final = struct.Struct(">i")
-
-
 CAUSE_BYTES_MAX: Final = _TEXTS * (_LENGTH.size + _TEXT_BYTES_MAX)
-
-
 _PARTITION_REQUEST: Final = struct.Struct(">16si16s16siiii16si")
-
-
 _HELLO: Final = struct.Struct(">ii16s16s16s")
-
-
 _WORKER_BYTES_MAX: Final = 256
-
-
 HELLO_BYTES_MIN: Final = _HELLO.size + _LENGTH.size
-
-
 HELLO_BYTES_MAX: Final = HELLO_BYTES_MIN + _WORKER_BYTES_MAX
 
 
@@ -324,23 +306,11 @@ def _check_id(identity: bytes) -> bytes:
 
 
 MAGIC: Final = 0xBADC0FFE
-
-
 FRAME_HEADER: Final = struct.Struct(">iIb")
-
-
 _BUFFER_HEADER: Final = struct.Struct(">16siiIibbi")
-
-
 BUFFER_HEADER_BYTES: Final = _BUFFER_HEADER.size
-
-
 BUFFER_FRAME_OVERHEAD_BYTES: Final = FRAME_HEADER.size + BUFFER_HEADER_BYTES
-
-
 _BUFFER_RESPONSE: Final = 0
-
-
 _DATA_TYPES: Final = tuple(DataType)
 
 
@@ -538,14 +508,8 @@ def _write_proof(message: HelloProof, body: bytearray) -> None:
 
 
 _PARTITION_REQUEST_BYTES: Final = 88
-
-
 _ERROR_BYTES_MIN: Final = 5
-
-
 _ERROR_BYTES_MAX: Final = CAUSE_BYTES_MAX + _ERROR_BYTES_MIN + ID_BYTES
-
-
 _TABLE: Final[tuple[tuple[int, Any, FrameLayout], ...]] = (
     (
         1,
@@ -577,11 +541,7 @@ _TABLE: Final[tuple[tuple[int, Any, FrameLayout], ...]] = (
         FrameLayout(_PROOF_BYTES, _PROOF_BYTES, _read_proof, _write_proof),
     ),
 )
-
-
 _LAYOUTS: Final = {number: layout for number, _, layout in _TABLE}
-
-
 _NUMBERS: Final[dict[type, int]] = {kind: number for number, kind, _ in _TABLE}
 
 

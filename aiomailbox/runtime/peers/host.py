@@ -310,8 +310,6 @@ def _of_running(events: AttemptEvents | None) -> AttemptEvents:
 
 # A worker's own deadline for clean-up comes first.
 _GRACE_S: Final = 2.0
-
-
 _EXIT_S: Final = 5.0
 
 

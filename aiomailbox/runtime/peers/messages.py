@@ -138,16 +138,10 @@ def _cut(text: str) -> str:
 
 
 _CONTROL: Final = 72
-
-
 # What a worker may send at once: the committables of a sink, above all.
 FRAME_BYTES_MAX: Final = 64 << 20
-
-
 # Beside them are a name and numbers.
 COMMITTABLES_BYTES_MAX: Final = FRAME_BYTES_MAX - 64 * 1024
-
-
 _Attempt = Annotated[int, msgspec.Meta(ge=0)]
 
 
@@ -288,8 +282,6 @@ class Beat(_Message):
 
 
 FromParent = Begin | Deploy | Tell | Granted | AlignmentLimit | Cancel | Shutdown
-
-
 FromWorker = (
     Ready
     | TaskRunning
@@ -322,11 +314,7 @@ def _as_text(value: Any) -> Any:
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_as_text)
-
-
 _FROM_PARENT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, FromParent])
-
-
 _BEAT: Final[Any] = msgspec.msgpack.Decoder(tuple[_Attempt, Beat])
 
 

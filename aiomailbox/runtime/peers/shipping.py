@@ -125,8 +125,6 @@ def _is_found_by_a_finder(module: ModuleType, file: str) -> bool:
 
 
 _DEPTH_MAX: Final = 8
-
-
 _PARTS_MAX: Final = 100
 
 

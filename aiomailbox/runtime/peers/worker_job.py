@@ -133,14 +133,10 @@ class WorkerAttempt:
 
 
 _SNAPSHOT_S: Final = 0.25
-
-
 # The loop of a worker has nothing but its job: it may be held longer than that of a
 # program. With a function of 20 us per record, the records that another worker gets come
 # in runs of a hundred and not of twenty, and each run costs its frame.
 _SLICE_TARGET_S: Final = 0.004
-
-
 # A look that would only wait behind others is left out.
 _UNSENT_BYTES_MAX: Final = 1 << 20
 

@@ -40,13 +40,9 @@ from aiomailbox.scratch import ScratchDirectories
 
 
 SETUP_BYTES_MAX: Final = 16 << 20
-
-
 # A function may hold the loop of a peer for as long as it likes: whether it is dead says
 # the parent, which watches its process. Greetings come before any function runs.
 _DAY_S: Final = 86_400.0
-
-
 _OPTIONS: Final = ConnectionOptions(stall_timeout=_DAY_S, connect_timeout=_DAY_S)
 
 
@@ -112,11 +108,7 @@ def decode_setup(body: bytes) -> tuple[int, WorkerSetup]:
 
 
 _MODULE: Final = "aiomailbox.runtime.processes.worker"
-
-
 _ROOT: Final = str(Path(__file__).parents[3])
-
-
 # How long a process may outlive its channel, or its channel the process.
 _ENDING_S: Final = 1.0
 

@@ -28,8 +28,6 @@ from aiomailbox.runtime.processes.starter import SETUP_BYTES_MAX, decode_setup
 
 # The exit code of a worker whose parent is gone.
 ORPHANED: Final = 70
-
-
 _PR_SET_PDEATHSIG: Final = 1
 
 

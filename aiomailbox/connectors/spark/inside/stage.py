@@ -90,8 +90,6 @@ from aiomailbox.threads import LoopThread
 _READ_AHEAD: Final = 2
 # How long the loop may take to end once it was asked to.
 _END_S: Final = 60.0
-
-
 _NO_CLOCK: Final = (
     "inside Spark's shuffle a stage runs when the one before it has ended: there is no "
     "live clock for timers in processing time. Use event time, or run the pipeline "
