@@ -18,13 +18,10 @@ _JOB = """
 import asyncio, os, sys
 import aiomailbox as am
 
-os.umask(int(sys.argv[1], 8))
-place, options = sys.argv[2], eval(sys.argv[3])
-
 async def ask(value):
     return value
 
-async def main():
+async def main(place, options):
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(
         None,
@@ -46,17 +43,21 @@ async def main():
         await job.trigger_savepoint(f"{place}/savepoints/first")
         await job.cancel()
 
-am.run(main())
+for umask, place, options in eval(sys.argv[1]):
+    os.umask(int(umask, 8))
+    am.run(main(place, options))
 """
 
 
-def modes_of_a_job(place: Path, umask: str, options: str = "{}") -> dict[str, str]:
-    """Return the modes of all that a job in a process of its own has made."""
-    subprocess.run(
-        [sys.executable, "-c", _JOB, umask, str(place), options],
-        check=True,
-        timeout=60,
-    )
+def run_jobs(*jobs: tuple[str, Path, dict[str, int]]) -> None:
+    """Run a job after the other in a process of its own: its umask, place and options."""
+    given = [(umask, str(place), options) for umask, place, options in jobs]
+    command = [sys.executable, "-c", _JOB, repr(given)]
+    subprocess.run(command, check=True, timeout=60)
+
+
+def modes_of(place: Path) -> dict[str, str]:
+    """Return the modes of all that a job has made."""
     return {
         str(one.relative_to(place)): stat.filemode(one.stat().st_mode)
         for one in sorted(place.rglob("*"))
@@ -64,22 +65,26 @@ def modes_of_a_job(place: Path, umask: str, options: str = "{}") -> dict[str, st
 
 
 @pytest.mark.real_time
-@pytest.mark.parametrize(
-    ("umask", "options", "file_mode", "directory_mode"),
-    [
-        ("022", "{}", "-rw-------", "drwx------"),
-        ("000", "{}", "-rw-------", "drwx------"),
-        ("077", "{'file_mode': 0o640}", "-rw-r-----", "drwxr-x---"),
-        ("022", "{'file_mode': 0o660}", "-rw-rw----", "drwxrwx---"),
-    ],
-)
 def test_new_files_and_directories_have_their_mode_whatever_the_umask(
-    tmp_path: Path, umask: str, options: str, file_mode: str, directory_mode: str
+    tmp_path: Path,
 ) -> None:
-    modes = modes_of_a_job(tmp_path, umask, options)
-    assert set(modes.values()) == {file_mode, directory_mode}, modes
-    for part in ("_job", "_metadata", ".lock", "journal/", "savepoints/"):
-        assert any(part in name for name in modes), part
+    cases: list[tuple[str, dict[str, int], str, str]] = [
+        ("022", {}, "-rw-------", "drwx------"),
+        ("000", {}, "-rw-------", "drwx------"),
+        ("077", {"file_mode": 0o640}, "-rw-r-----", "drwxr-x---"),
+        ("022", {"file_mode": 0o660}, "-rw-rw----", "drwxrwx---"),
+    ]
+    places = [tmp_path / str(number) for number in range(len(cases))]
+    for place in places:
+        place.mkdir()
+    run_jobs(
+        *((case[0], place, case[1]) for case, place in zip(cases, places, strict=True))
+    )
+    for case, place in zip(cases, places, strict=True):
+        modes = modes_of(place)
+        assert set(modes.values()) == {case[2], case[3]}, (case, modes)
+        for part in ("_job", "_metadata", ".lock", "journal/", "savepoints/"):
+            assert any(part in name for name in modes), (case, part)
 
 
 @pytest.mark.real_time
@@ -87,7 +92,8 @@ def test_directories_that_exist_keep_their_mode(tmp_path: Path) -> None:
     kept = tmp_path / "above" / "kept"
     kept.mkdir(parents=True)
     kept.chmod(0o755)
-    modes = modes_of_a_job(tmp_path, "022")
+    run_jobs(("022", tmp_path, {}))
+    modes = modes_of(tmp_path)
     assert modes["above/kept"] == "drwxr-xr-x"
     assert modes["above/kept/modes"] == "drwx------"
 
