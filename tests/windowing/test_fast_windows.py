@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from aiomailbox.durations import millis
@@ -284,3 +285,25 @@ def test_a_record_joins_the_sessions_on_both_sides_of_it_with_all_they_hold() ->
         assert [(sorted(r), t) for r, t in map(tuple, harness.output[:-1])] == [
             ([1, 2, 3], 25)
         ]
+
+
+@pytest.mark.parametrize("lateness_ms", [0, 3])
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_record_is_late_from_the_watermark_on_that_ends_its_session_and_lateness(
+    general_trigger: Any, lateness_ms: int, is_fast: bool
+) -> None:
+    options: dict[str, Any] = {} if is_fast else {"trigger": general_trigger}
+    for watermark in range(5, 15):
+        operator = operator_for(
+            EventTimeSessionWindows(10),
+            allowed_lateness=millis(lateness_ms),
+            aggregate=count(),
+            **options,
+        )
+        assert isinstance(operator, SessionAggregateOperator) is is_fast
+        with OneInputHarness(operator, keyed=True) as harness:
+            harness.process_watermark(watermark)
+            harness.process_run([("a", 1)], [0])
+            harness.process_watermark(100)
+            is_late = 9 + lateness_ms <= watermark
+            assert harness.values == ([] if is_late else [1])

@@ -130,6 +130,30 @@ async def test_what_a_lost_worker_held_counts_from_its_loss_on() -> None:
     await job.desk.close()
 
 
+async def test_the_loss_of_a_worker_is_no_loss_of_what_others_have_asked_for() -> None:
+    limit = RateLimit(1, per=10.0)
+    job = Job(limit)
+    lost, other = Link(job), Link(job)
+    tasks = [asyncio.ensure_future(use(one.limits, limit, 2)) for one in (lost, other)]
+    await asyncio.sleep(1)
+    job.desk.forget(lost)
+    times = await asyncio.wait_for(tasks[1], 60)
+    assert len(times) == 2
+    # Nor does a grant disturb that nobody has asked for in this attempt.
+    other.limits.begin_attempt()
+    text: Any = job.requests[0].limit
+    other.limits.on_granted(Granted(text, 1))
+    waiting = Link(job)
+    tasks.append(asyncio.ensure_future(use(waiting.limits, limit, 3)))
+    await asyncio.sleep(1)
+    asked = list(job.desk._tasks)
+    assert asked
+    await job.desk.close()
+    assert all(task.done() for task in asked)
+    for task in tasks:
+        task.cancel()
+
+
 async def test_a_worker_cannot_use_what_it_was_not_granted() -> None:
     limit = RateLimit(1, per=1.0)
     job = Job(limit)
@@ -206,6 +230,17 @@ async def test_the_parent_hears_of_each_grant_once_whatever_becomes_of_its_waite
     assert not heavier.done()
     limiter.on_granted(1)
     assert await turn() == [3]
+    # Granted to one who has gone, and too little for the next.
+    task = lease(1)
+    assert await turn() == [[1]]
+    task.cancel()
+    heavier = lease(3)
+    assert await turn() == []
+    limiter.on_granted(1)
+    assert await turn() == [[3], 1]
+    assert not heavier.done()
+    limiter.on_granted(1)
+    assert await turn() == [3]
     # Refused, and cancelled in the same turn.
     task = lease(1)
     assert await turn() == [[1]]
@@ -215,21 +250,24 @@ async def test_the_parent_hears_of_each_grant_once_whatever_becomes_of_its_waite
     assert task.cancelled()
 
 
-async def test_a_budget_of_several_workers_is_used_once_and_then_refused_to_all() -> (
-    None
-):
-    limit = RateLimit(10, per=1.0, budget=5, unit="tokens")
+@pytest.mark.parametrize("budget", [3, 4, 5])
+async def test_a_budget_of_several_workers_is_used_once_and_then_refused_to_all(
+    budget: int,
+) -> None:
+    limit = RateLimit(10, per=1.0, budget=budget, unit="tokens")
     job = Job(limit, delay_s=0.01)
     workers = [job.worker() for _ in range(2)]
-    for used in (5, 0):
+    for used in (budget, 0):
         leases = [worker.get(limit).lease() for worker in workers for _ in range(4)]
         async with asyncio.timeout(60):
             found = await asyncio.gather(*leases, return_exceptions=True)
         assert found.count(None) == used
         refused = [one for one in found if one is not None]
         assert {type(one) for one in refused} == {BudgetExceededError}
-        assert "5 tokens" in str(refused[0])
+        assert f"{budget} tokens" in str(refused[0])
     assert job.failures == []
+    # What has been answered is forgotten.
+    assert not job.desk._tasks
     await job.desk.close()
 
 
