@@ -148,7 +148,9 @@ async def test_the_loss_of_a_worker_is_no_loss_of_what_others_have_asked_for() -
     await asyncio.sleep(1)
     asked = list(job.desk._tasks)
     assert asked
+    closing_s = asyncio.get_running_loop().time()
     await job.desk.close()
+    assert asyncio.get_running_loop().time() == closing_s
     assert all(task.done() for task in asked)
     for task in tasks:
         task.cancel()
@@ -262,6 +264,9 @@ async def test_a_budget_of_several_workers_is_used_once_and_then_refused_to_all(
         async with asyncio.timeout(60):
             found = await asyncio.gather(*leases, return_exceptions=True)
         assert found.count(None) == used
+        # In the order in which they were asked for.
+        for mine in (found[:4], found[4:]):
+            assert mine == sorted(mine, key=lambda one: one is not None)
         refused = [one for one in found if one is not None]
         assert {type(one) for one in refused} == {BudgetExceededError}
         assert f"{budget} tokens" in str(refused[0])
