@@ -47,7 +47,7 @@ class Retry:
         jitter: Each delay varies randomly by up to this fraction, from 0 to 1.
         retry_on: Which failures are retried: an exception type, several,
             or a function of the exception. A `RetryLater` always is. An exception group,
-            as of an `asyncio.TaskGroup`, is if each exception in it is; a function gets
+            as of an ``asyncio.TaskGroup``, is if each exception in it is; a function gets
             the group.
         retry_if: A function of a result that returns whether to retry anyway.
             The result of the last attempt is used in any case.

@@ -264,7 +264,7 @@ def test_looks_end_at_a_number_of_runs() -> None:
     shared.at_end(lambda: ended.append(True))
     process = shared.watched(lambda run: None, Worker("map", None, "f"))
     shared.note([{"n": 1}], "main", is_shared=True)
-    for _ in range(64):
+    for _ in range(16):
         assert not ended
         process(ListRun([{"n": 2}]))
     assert ended == [True]

@@ -19,7 +19,7 @@ from aiomailbox.records.run import ListRun, Run
 # Of each output: what changes records changes the first ones, too.
 NOTED_MAX: Final = 16
 # Runs, for each place that watches: the noted records have been through long before.
-_LOOKS_MAX: Final = 64
+_LOOKS_MAX: Final = 16
 
 
 class Worker(NamedTuple):
