@@ -380,7 +380,7 @@ def _first_of(error: BaseException) -> str:
 
 
 class RecordMutatedError(UsageError):
-    """A record was changed after it had been emitted; only ``check_mutations`` sees it.
+    """A record was changed after it had been emitted; raised with ``check_mutations``.
 
     Attributes:
         operator: The name of the operator that changed it.
