@@ -597,8 +597,36 @@ def test_the_hidden_file_says_what_was_committed_last(target: Path) -> None:
     directory.end(succeeded=True)
 
 
+def test_what_a_job_had_prepared_itself_is_not_in_its_way(target: Path) -> None:
+    begun(target).end(succeeded=False)
+    stage(target, "job/half")
+    again = begun(target)
+    assert os.listdir(staging_directory(target, "job")) == [".owner"]
+    # Nor is what nobody can commit, which whoever ends takes away.
+    stage(target, "dead/part-0")
+    again.end(succeeded=True)
+    assert os.listdir(target.parent) == []
+
+
+def test_what_a_crash_left_between_two_renames_is_put_back_for_good(
+    target: Path,
+) -> None:
+    place = staging_directory(target, "job").parent
+    for name in ("old", "new"):
+        (place / name).mkdir(parents=True)
+    (place / "old" / "a").touch()
+    disk = ScriptedDisk()
+    directory = begun(target, overwrite=True, disk=disk)
+    put_back = disk.calls.index(("move", "old", "out"))
+    assert disk.calls[put_back + 1] == ("sync", target.parent.name)
+    assert names(target) == ["a"]
+    directory.end(succeeded=False)
+
+
 def test_of_two_executions_of_one_job_one_is_refused(target: Path) -> None:
     first = begun(target)
+    with pytest.raises(SinkError, match=r"Wait for it to end"):
+        begun(target, "other")
     with pytest.raises(SinkError, match="is being written by job 'job'"):
         begun(target, restored=True)
     first.end(succeeded=True)
