@@ -16,7 +16,7 @@ from aiomailbox.columnar.encode import canonical_in_micros
 from aiomailbox.columnar.forms import DictForm, RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import promoted, unified_schema, without_views
-from aiomailbox.connectors.collection import RangeSplit, end_of
+from aiomailbox.connectors.collection import RangeSplit, check_has, end_of
 from aiomailbox.errors import RecordTypeError, WrongTypeError
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sources.source import (
@@ -138,6 +138,7 @@ class _ArrowReader(SplitReader[RangeSplit]):
             return self._nothing()
         split = self._splits[0]
         end = end_of(split)
+        check_has(self._ends[-1] if self._ends else 0, end)
         start = split.position
         if start < end:
             number = bisect_right(self._ends, start)

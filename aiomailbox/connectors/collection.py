@@ -271,7 +271,8 @@ class IteratorSource:
     def _open(self, position: int) -> Iterator[Any]:
         values = iter(self._iterable.open(position))
         # As far as it was read: an iterable knows no places, so elements are skipped.
-        return islice(values, position, None) if position else values
+        check_has(sum(1 for _ in islice(values, position)), position)
+        return values
 
 
 class Reopenable:

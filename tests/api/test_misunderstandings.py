@@ -9,9 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 import aiomailbox as am
+from aiomailbox.connectors.collection import IteratorSource
 
 Env = am.StreamExecutionEnvironment
 TIMED = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
@@ -143,6 +146,31 @@ async def test_a_list_that_has_become_shorter_is_refused_at_a_restore(tmp_path):
         am.CollectionSource(list(range(5_000))),
         lambda: am.CollectionSource([1, 2]),
     )
+
+
+async def test_a_function_that_makes_fewer_elements_is_refused_at_a_restore(tmp_path):
+    await resumed(
+        tmp_path,
+        IteratorSource(lambda: iter(range(5_000))),
+        lambda: IteratorSource(lambda: iter([1])),
+    )
+
+
+async def test_a_table_that_has_become_shorter_is_refused_at_a_restore(tmp_path):
+    def source(count: int) -> am.ArrowSource:
+        return am.ArrowSource(pa.table({"n": range(count)}))
+
+    await resumed(tmp_path, source(5_000), lambda: source(2))
+
+
+async def test_a_parquet_file_that_has_become_shorter_is_refused_at_a_restore(tmp_path):
+    file = tmp_path / "rows.parquet"
+
+    def source(count: int) -> am.FileSource:
+        parquet.write_table(pa.table({"n": range(count)}), file)
+        return am.FileSource(file)
+
+    await resumed(tmp_path / "checkpoints", source(5_000), lambda: source(2))
 
 
 @pytest.mark.parametrize("kind", ["text", "jsonl", "csv"])
