@@ -269,7 +269,7 @@ class IteratorSource:
         return _IteratorReader(self._open)
 
     def _open(self, position: int) -> Iterator[Any]:
-        values = iter(self._iterable.open(position))
+        values: Iterator[Any] = iter(self._iterable.open(position))
         # As far as it was read: an iterable knows no places, so elements are skipped.
         check_has(sum(1 for _ in islice(values, position)), position)
         return values
