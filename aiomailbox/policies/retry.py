@@ -140,7 +140,7 @@ class Retry:
             return True
         # As `except*` would handle it to its end: no failure in it is another one.
         return isinstance(error, BaseExceptionGroup) and all(
-            map(self.wants_error, error.exceptions)
+            self.wants_error(each) for each in error.exceptions
         )
 
     def wants_result(self, result: Any) -> bool:
