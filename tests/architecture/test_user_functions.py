@@ -39,6 +39,8 @@ OURS = {
 }
 # Where an end of iteration is caught, and what is meant by it.
 CAUGHT = {
+    "aiomailbox/connectors/sql/postgres.py": "the steps of a transaction have ended",
+    "aiomailbox/connectors/sql/sqlite.py": "the steps of a transaction have ended",
     "aiomailbox/mailbox/processor.py": "the default action raised it: a failure",
     "aiomailbox/mailbox/mail.py": "the mail raised it: a failure",
     "aiomailbox/operators/stateless/operators.py": "an asynchronous generator has ended",
