@@ -117,11 +117,11 @@ from aiomailbox.operators.core.failures import (
     skip,
 )
 from aiomailbox.operators.core.operator import BlockCause, InputSelection
-from aiomailbox.operators.core.user_code import (
+from aiomailbox.operators.core.resources import (
     CheckpointedFunction,
-    CheckpointListener,
     FunctionStateContext,
 )
+from aiomailbox.operators.core.user_code import CheckpointListener
 from aiomailbox.operators.functions.contexts import (
     BroadcastContext,
     KeyedBroadcastContext,

@@ -45,16 +45,15 @@ from aiomailbox.operators.core.fields import (
     field_or_function,
     is_expression,
 )
+from aiomailbox.operators.core.lines import caller_location, is_users
 from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.core.user_code import (
     CallableKind,
     callable_kind,
-    caller_location,
     check_function,
     describe,
     is_async_callable,
     is_resultless,
-    is_users,
     refuse_called,
     refuse_generator,
     shortened,

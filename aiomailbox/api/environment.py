@@ -66,7 +66,7 @@ from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.event_progress import rows_for_times
-from aiomailbox.operators.core.user_code import caller_location
+from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
 from aiomailbox.policies.arguments import check_count

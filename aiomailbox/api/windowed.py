@@ -26,8 +26,8 @@ from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
+from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.core.user_code import (
-    caller_location,
     check_function,
     check_methods,
     describe,

@@ -290,7 +290,7 @@ class ExpressionOperator(Operator):
         """Take what the task provides, and prepare for failing records."""
         super().setup(context, output)
         named: Any = self.evaluator
-        self._failures = RecordFailures(self.on_error, named, context, output)
+        self._failures = RecordFailures(self, named)
 
     def result_fields(self, *fields: RecordFields | None) -> RecordFields | None:
         """Refuse records that lack what an expression reads; return their fields."""

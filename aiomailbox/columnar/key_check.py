@@ -56,9 +56,7 @@ class ColumnarKeyCheck(Operator):
         self._check = KeyCheck(key, self._assigner)
 
     def open(self) -> Pending:
-        self._failures = RecordFailures(
-            self.on_error, self._check, self.context, self.output
-        )
+        self._failures = RecordFailures(self, self._check)
         return None
 
     def process_run(self, run: Run) -> Pending:

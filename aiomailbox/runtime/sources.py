@@ -10,7 +10,7 @@ from aiomailbox.errors import WorldError
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import OperatorId, SubtaskId, VertexId
-from aiomailbox.operators.core.user_code import naming_hook
+from aiomailbox.operators.core.failures import naming_hook
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.sources.source import SplitEnumerator, check_positions
 from aiomailbox.state.operator_state import OperatorStateSnapshot

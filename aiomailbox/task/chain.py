@@ -26,7 +26,7 @@ from aiomailbox.keygroups.assignment import key_group_range
 from aiomailbox.mailbox.executor import MailboxExecutor
 from aiomailbox.mailbox.processor import MailboxProcessor
 from aiomailbox.operators.core.context import Handover, Limiter, RepeatedWarnings
-from aiomailbox.operators.core.failures import Context
+from aiomailbox.operators.core.failures import Context, naming_hook
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import (
     Input,
@@ -36,7 +36,6 @@ from aiomailbox.operators.core.operator import (
     finished,
 )
 from aiomailbox.operators.core.shared import SharedRecords, Worker, joined
-from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.core.watched import WatchedOutput, watched_input
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.operators.sources.operator import SourceOperator

@@ -12,7 +12,7 @@ from aiomailbox.errors import TimestampError, add_note
 from aiomailbox.operators.aggregates.functions import Aggregate, warn_of_text
 from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.context import LateRecords
-from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
+from aiomailbox.operators.core.failures import USER_ERRORS, OnError, raise_as
 from aiomailbox.operators.core.fields import why_rows
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.operators.core.slices import Slices, done_after, in_slices
@@ -269,6 +269,7 @@ class AggregateWindowsOperator(StatefulOperator):
         self._given = aggregate
         self._lateness = spec.allowed_lateness_ms
         self.late_tags = spec.late_tags
+        self.on_error: OnError = spec.on_error
         # Whether contents outlive their emission.
         self._forgets = False
         self._result = window_result(
@@ -294,9 +295,7 @@ class AggregateWindowsOperator(StatefulOperator):
             context.metrics.gauge(name, lambda: None)
         self._keys = KeyReader(key_function(self._spec.key), self)
         self._collector = collector_for(self.context, self.output)
-        self._failures = WindowFailures(
-            self._spec.on_error, self._given.add, context, self.output
-        )
+        self._failures = WindowFailures(self, self._given.add)
         watch_reduce(self._given, context.mutations, context.log)
         warn_of_text(self._given, context.log)
         self._aggregate: Any = self._given

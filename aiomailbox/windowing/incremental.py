@@ -12,11 +12,7 @@ from aiomailbox.operators.aggregates.functions import (
     is_commutative,
 )
 from aiomailbox.operators.core.mutations import MutationCheck
-from aiomailbox.operators.core.user_code import (
-    UNMADE,
-    refuse_all_unmade,
-    refuse_none,
-)
+from aiomailbox.operators.core.user_code import UNMADE, refuse_all_unmade, refuse_none
 from aiomailbox.operators.keyed.operators import first_reduced
 from aiomailbox.state.descriptors import ReduceFunction
 from aiomailbox.windowing.time_window import Window, window_datetime

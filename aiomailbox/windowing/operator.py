@@ -12,17 +12,17 @@ from aiomailbox.eventtime.timers import InternalTimerService, Timer
 from aiomailbox.operators.aggregates.functions import is_async_aggregate, warn_of_text
 from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.collector import Collector, Mark
-from aiomailbox.operators.core.context import LateRecords, RuntimeContext
+from aiomailbox.operators.core.context import LateRecords
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     ErrorAction,
+    Fallible,
     OnError,
     RecordFailures,
     is_closing,
 )
 from aiomailbox.operators.core.mutations import MutationCheck
 from aiomailbox.operators.core.operator import (
-    Output,
     Pending,
     awaited,
     go_through,
@@ -252,15 +252,9 @@ class WindowFailures(RecordFailures):
         may_fail: Whether the job goes on after a failure.
     """
 
-    def __init__(
-        self,
-        on_error: OnError,
-        function: Callable[..., Any],
-        context: RuntimeContext,
-        output: Output,
-    ) -> None:
-        super().__init__(on_error, function, context, output)
-        self.may_fail: bool = on_error.action is not ErrorAction.FAIL
+    def __init__(self, operator: Fallible, function: Callable[..., Any]) -> None:
+        super().__init__(operator, function)
+        self.may_fail: bool = self.on_error.action is not ErrorAction.FAIL
 
     def take_window(
         self, key: Any, window: Window, elements: list[Any], error: BaseException
@@ -278,7 +272,7 @@ class WindowFailures(RecordFailures):
         """
         if not self.forgives(error):
             self.fail(error, f"the window: {window} of the key {shortened(key)}")
-        letter = self._on_error.action is ErrorAction.DEAD_LETTER
+        letter = self.on_error.action is ErrorAction.DEAD_LETTER
         record = FailedWindow(key, window, copy_content(elements)) if letter else window
         self.take(record, window.max_timestamp, error)
 
@@ -325,6 +319,7 @@ class WindowOperator(StatefulOperator):
         self._contents = contents
         self._emitter = emitter
         self._function = function
+        self.on_error: OnError = spec.on_error
         self.listener = checkpoint_listener(function)
         self._trigger = spec.actual_trigger
         self._cuts_off_rest = cuts_off_rest(self._trigger)
@@ -368,9 +363,7 @@ class WindowOperator(StatefulOperator):
         self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._merging_table = store.table(ValueStateDescriptor("merging-windows"))
         self._collector = collector_for(self.context, self.output)
-        self._failures = WindowFailures(
-            self._spec.on_error, self._emitter.user_function, context, self.output
-        )
+        self._failures = WindowFailures(self, self._emitter.user_function)
         timers = self.timer_service("window-timers", self, self._collector)
         self._timers = timers
         self._log = UndoLog() if self._failures.may_fail else None

@@ -163,9 +163,16 @@ class CallsOperator(Operator):
     _places: int
     _queue: ResultQueue
     _emitter: Emitter
+    settings: CallSettings
+    concurrency: int
 
-    def _show(self, caller: Caller) -> None:
-        metrics = self.context.metrics
+    def _connect(self, rows: RowFlow, function: Any, *more: Any) -> None:
+        """Give rows what makes their calls, and show how far these are."""
+        context = self.context
+        slots = share(self.concurrency, context.parallelism, context.subtask_index)
+        caller = Caller(context, function, self.settings, slots, rows.outcomes, *more)
+        rows.connect(caller, self.settings, self._places)
+        metrics = context.metrics
         metrics.gauge("in_flight", lambda: caller.in_flight)
         metrics.gauge("buffered", lambda: self._queue.held)
         metrics.gauge("buffer_max", lambda: self._places)
@@ -378,12 +385,8 @@ class AsyncMapOperator(CallsOperator):
     def open(self) -> Pending:
         """Acquire what the function needs, then make the restored calls again."""
         context = self.context
-        self._failures = RecordFailures(
-            self.on_error, self.function.given, context, self.output
-        )
-        self._emitter = self._new_emitter(
-            context, self.output, self._queue, self._failures, self.on_error
-        )
+        self._failures = RecordFailures(self, self.function.given)
+        self._emitter = self._new_emitter(self._queue, self._failures)
         opened = self._failures.guard(self.function.open, context)
         return then(then(opened, self._prepare), self._begin)
 
@@ -397,27 +400,13 @@ class AsyncMapOperator(CallsOperator):
         if self._read_key is not None:
             self._gate = KeyGate(share(self.key_capacity, *subtask))
         self._rows = rows = self._row_flow(
-            context,
-            self._queue,
             self._emitter,
-            self._failures,
-            self.on_error,
             self.settings,
             self._gate,
             self._read_key,
             self._record_ids(),
         )
-        caller = Caller(
-            context,
-            self.function.call,
-            self.settings,
-            share(self.concurrency, *subtask),
-            rows.outcomes,
-            self._scope,
-            self._total_key,
-        )
-        rows.connect(caller, self.settings, self._places)
-        self._show(caller)
+        self._connect(rows, self.function.call, self._scope, self._total_key)
         return None if rows.journal is None else rows.journal.open()
 
     def _begin(self) -> Pending:

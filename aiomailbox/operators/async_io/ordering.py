@@ -11,9 +11,8 @@ from typing import Protocol
 from aiomailbox.errors import RejectedMailError
 from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.segment import QueuedControl, RowSegment
-from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.failures import DeadLetter, OnError, RecordFailures
-from aiomailbox.operators.core.operator import Output, Pending, then
+from aiomailbox.operators.core.failures import DeadLetter, RecordFailures
+from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 
@@ -277,27 +276,16 @@ class Emitter:
     """Takes what is ready out of a queue and passes it on.
 
     Args:
-        context: The operator's context.
-        output: The operator's output.
         queue: What is to be emitted.
         failures: The rows that were skipped, to be reported.
-        on_error: Says where dead letters go.
     """
 
-    def __init__(
-        self,
-        context: RuntimeContext,
-        output: Output,
-        queue: ResultQueue,
-        failures: RecordFailures,
-        on_error: OnError,
-    ) -> None:
-        self._context = context
-        self._output = output
-        self._queue = queue
-        self._failures = failures
-        self._tag = on_error.tag
-        self._dead_letters = context.metrics.counter("dead_letters")
+    def __init__(self, queue: ResultQueue, failures: RecordFailures) -> None:
+        self.queue: ResultQueue = queue
+        self.failures: RecordFailures = failures
+        self._context = failures.context
+        self._output = failures.output
+        self._dead_letters = self._context.metrics.counter("dead_letters")
         self._mailed = False
         self._waiting_for_output = False
         self._changed: asyncio.Future[None] | None = None
@@ -358,11 +346,11 @@ class Emitter:
                 return pending
 
     def _take(self) -> ReadyRows | None:
-        return self._queue.take_ready(RUN_LENGTH_MAX)
+        return self.queue.take_ready(RUN_LENGTH_MAX)
 
     def _emit(self, ready: ReadyRows) -> Pending:
-        if self._failures.waiting:
-            self._failures.report()
+        if self.failures.waiting:
+            self.failures.report()
         pending = then(self._emit_letters(ready), self._emit_results, ready)
         for control in ready.controls:
             pending = then(pending, self.emit_control, control)
@@ -374,10 +362,11 @@ class Emitter:
 
     def _emit_letters(self, ready: ReadyRows) -> Pending:
         letters = ready.letters
-        if self._tag is None or not len(letters):
+        tag = self.failures.on_error.tag
+        if tag is None or not len(letters):
             return None
         self._dead_letters.value += len(letters)
-        return self._output.emit_side(self._tag, letters)
+        return self._output.emit_side(tag, letters)
 
     def _on_output(self) -> None:
         self._waiting_for_output = False

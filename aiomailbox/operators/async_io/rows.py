@@ -12,17 +12,14 @@ from aiomailbox.errors import BadResultError, RejectedMailError, add_note
 from aiomailbox.metrics.instruments import Counter
 from aiomailbox.operators.async_io.calls import CallEntry, Outcomes
 from aiomailbox.operators.async_io.journal import RowActions, RowJournal
-from aiomailbox.operators.async_io.ordering import Emitter, ResultQueue
+from aiomailbox.operators.async_io.ordering import Emitter
 from aiomailbox.operators.async_io.settings import CallSettings, RecordIds
 from aiomailbox.operators.async_io.workers import Caller
-from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import (
     FATAL_ERRORS,
     USER_ERRORS,
     DeadLetter,
     ErrorAction,
-    OnError,
-    RecordFailures,
 )
 from aiomailbox.operators.core.fields import FieldSelector, field_or_function
 from aiomailbox.operators.core.user_code import describe
@@ -224,11 +221,8 @@ class RowFlow:
     """Leads rows through key gate, cache and batch to their call, and to their end.
 
     Args:
-        context: The operator's context.
-        queue: Where rows keep their places.
-        emitter: Told when something can be emitted.
-        failures: Where skipped rows are counted.
-        on_error: How to handle a row whose last attempt failed.
+        emitter: Told when something can be emitted; rows keep their places in its queue,
+            and its failures say what becomes of a row whose last attempt failed.
         settings: How calls are made.
         gate: One row of a key at a time, or None.
         read_key: Reads a row's key, if there is a gate.
@@ -242,21 +236,16 @@ class RowFlow:
 
     def __init__(
         self,
-        context: RuntimeContext,
-        queue: ResultQueue,
         emitter: Emitter,
-        failures: RecordFailures,
-        on_error: OnError,
         settings: CallSettings,
-        gate: KeyGate | None,
-        read_key: Callable[[Any], Hashable] | None,
+        gate: KeyGate | None = None,
+        read_key: Callable[[Any], Hashable] | None = None,
         ids: RecordIds | None = None,
     ) -> None:
-        self._context = context
-        self._queue = queue
         self._emitter = emitter
-        self._failures = failures
-        self._on_error = on_error
+        self._queue = emitter.queue
+        self._failures = failures = emitter.failures
+        self._context = context = failures.context
         self._gate = gate
         self._read_key = read_key
         self._shared: SharedResults | None = None
@@ -401,7 +390,8 @@ class RowFlow:
 
     def _drop(self, entry: CallEntry, error: BaseException, attempts: int) -> bool:
         """Drop a row that failed, as ``on_error`` says; False if the task fails."""
-        if isinstance(error, FATAL_ERRORS) or self._on_error.action is ErrorAction.FAIL:
+        fails = self._failures.on_error.action is ErrorAction.FAIL
+        if fails or isinstance(error, FATAL_ERRORS):
             if attempts > 1:
                 add_note(error, f"after {attempts} attempts")
             # The row keeps its place: a snapshot before the failure must hold it.
@@ -417,7 +407,7 @@ class RowFlow:
         self, entry: CallEntry, error: BaseException, letter: DeadLetter
     ) -> bool:
         """Drop a row that failed in an earlier attempt; False if rows are not dropped."""
-        if self._on_error.action is ErrorAction.FAIL:
+        if self._failures.on_error.action is ErrorAction.FAIL:
             return False
         entry.dropped = True
         if self._failures.dropped(entry.record, entry.timestamp, error) is not None:

@@ -22,7 +22,6 @@ from aiomailbox.operators.async_io.ordering import Emitter, ReadyRows, Segmented
 from aiomailbox.operators.async_io.rows import KeyGate, RowFlow
 from aiomailbox.operators.async_io.segment import QueuedControl, RowSegment
 from aiomailbox.operators.async_io.settings import CallSettings, check_bounds, share
-from aiomailbox.operators.async_io.workers import Caller
 from aiomailbox.operators.async_state.function import KeyedAsyncFunction
 from aiomailbox.operators.async_state.row_state import (
     KeyedEvent,
@@ -123,23 +122,22 @@ class KeyedFlow(RowFlow):
     """Leads rows and timers through the gate of their key to their call and commit.
 
     Args:
-        parts: The arguments of `RowFlow`, up to ``settings``.
-        queue: Where rows keep their places.
+        emitter: As of `RowFlow`.
+        settings: How calls are made.
+        queue: The emitter's.
         gate: One row or timer of a key at a time.
         timers: The operator's timers.
     """
 
     def __init__(
         self,
-        *parts: Any,
+        emitter: Emitter,
+        settings: CallSettings,
         queue: SegmentedQueue,
         gate: TimerGate,
         timers: InternalTimerService,
     ) -> None:
-        context, emitter, failures, on_error, settings = parts
-        super().__init__(
-            context, queue, emitter, failures, on_error, settings, None, None
-        )
+        super().__init__(emitter, settings)
         self._segments = queue
         self._keys = gate
         self._timers = timers
@@ -250,7 +248,7 @@ class KeyedFlow(RowFlow):
     def _drop(self, entry: CallEntry, error: BaseException, attempts: int) -> bool:
         event: KeyedEvent = entry.value
         is_timer = event.domain is not None
-        fails = self._on_error.action is ErrorAction.FAIL
+        fails = self._failures.on_error.action is ErrorAction.FAIL
         if is_timer or fails or isinstance(error, FATAL_ERRORS):
             # The row keeps its place: a snapshot before the failure must hold it.
             self._fail_task(error, *(() if is_timer else (event.value,)))
@@ -270,7 +268,7 @@ class ChangesEmitter(Emitter):
     def _take(self) -> ReadyRows | None:
         # What is committed must be emitted in the same mail: so everything is taken.
         self.flow.commit(RUN_LENGTH_MAX)
-        return self._queue.take_ready(sys.maxsize)
+        return self.queue.take_ready(sys.maxsize)
 
     def _emit_results(self, ready: ReadyRows) -> Pending:
         collector = Collector(self._output)
@@ -410,9 +408,7 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
     def open(self) -> Pending:
         """Open the function, then begin with what was in flight in the snapshot."""
         context = self.context
-        self._failures = RecordFailures(
-            self.on_error, self.function.given, context, self.output
-        )
+        self._failures = RecordFailures(self, self.function.given)
         self._timers = self.timer_service("timers", self)
         handles = StateHandles(context.keyed_state)
         opened = self._failures.guard(self.function.open, context, handles)
@@ -424,23 +420,12 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
         self._keys = KeyReader(self._key, self)
         self._places = share(self.capacity, *subtask)
         self._gate = TimerGate(share(self.key_capacity, *subtask))
-        self._queue = SegmentedQueue(rows_may_overtake=True)
-        self._emitter = ChangesEmitter(
-            context, self.output, self._queue, self._failures, self.on_error
-        )
-        parts = (self._emitter, self._failures, self.on_error, self.settings)
+        self._queue = queue = SegmentedQueue(rows_may_overtake=True)
+        self._emitter = ChangesEmitter(queue, self._failures)
         self._rows = self._emitter.flow = KeyedFlow(
-            context, *parts, queue=self._queue, gate=self._gate, timers=self._timers
+            self._emitter, self.settings, queue, self._gate, self._timers
         )
-        caller = Caller(
-            context,
-            self.function.call,
-            self.settings,
-            share(self.concurrency, *subtask),
-            self._rows.outcomes,
-        )
-        self._rows.connect(caller, self.settings, self._places)
-        self._show(caller)
+        self._connect(self._rows, self.function.call)
         return self._take_restored(self._rows)
 
     def process_run(self, run: Run) -> Pending:

@@ -1,15 +1,30 @@
-"""Applies ``on_error`` to records whose function raised."""
+"""What becomes of an error in the user's code: by ``on_error``, or named by its hook."""
 
 from __future__ import annotations
 
+import asyncio
 import difflib
+import inspect
+import signal
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import FrozenInstanceError, dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
+from functools import partial
+from types import FrameType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    NamedTuple,
+    NoReturn,
+    Protocol,
+)
 
 from aiomailbox.errors import (
+    AioMailboxError,
     BadResultError,
     OverdraftCeilingError,
     RecordMutatedError,
@@ -17,17 +32,14 @@ from aiomailbox.errors import (
     UserFunctionError,
     WrongTypeError,
     add_note,
+    named_operator,
     safe_str,
 )
+from aiomailbox.mailbox.task_mailbox import current_task_or_none
 from aiomailbox.operators.core.context import RuntimeContext
+from aiomailbox.operators.core.lines import user_location
 from aiomailbox.operators.core.operator import Output, Pending, then
-from aiomailbox.operators.core.user_code import (
-    collected,
-    describe,
-    line_of,
-    shortened,
-    user_location,
-)
+from aiomailbox.operators.core.user_code import collected, describe, line_of, shortened
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag, Question
 from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import ListRun
@@ -285,6 +297,20 @@ class DeadLetter:
     traceback: str
 
 
+class Fallible(Protocol):
+    """An operator whose records may fail, or a part of one.
+
+    Attributes:
+        on_error: How to handle a record whose function raised.
+        context: Its context.
+        output: Its output, for dead letters.
+    """
+
+    on_error: OnError
+    context: RuntimeContext
+    output: Output
+
+
 class RecordFailures:
     """The records of one operator that failed since the last `report`.
 
@@ -292,26 +318,18 @@ class RecordFailures:
     it sends the collected records out.
 
     Args:
-        on_error: How to handle a record whose function raised.
+        operator: The operator, with what its task provides.
         function: The user's function; names the place if a traceback does not.
-        context: The operator's context.
-        output: The operator's output, for dead letters.
 
     Attributes:
         waiting: Whether there is something to report.
     """
 
-    def __init__(
-        self,
-        on_error: OnError,
-        function: Callable[..., Any],
-        context: RuntimeContext,
-        output: Output,
-    ) -> None:
-        self._on_error = on_error
+    def __init__(self, operator: Fallible, function: Callable[..., Any]) -> None:
+        self.on_error: OnError = operator.on_error
+        self.context: RuntimeContext = operator.context
+        self.output: Output = operator.output
         self._function = function
-        self._context = context
-        self._output = output
         self._letters: list[DeadLetter] = []
         self._timestamps: list[int] = []
         self._skipped = 0
@@ -346,7 +364,7 @@ class RecordFailures:
         attempts: int = 1,
     ) -> DeadLetter | None:
         """Return the dead letter of a record that is dropped; None if it is skipped."""
-        if self._on_error.action is not ErrorAction.SKIP:
+        if self.on_error.action is not ErrorAction.SKIP:
             return self.letter(record, timestamp, error, attempts)
         self.waiting = True
         self._skipped += 1
@@ -363,7 +381,7 @@ class RecordFailures:
         # What ends the task, or closes the coroutine, is no failure of a record.
         if isinstance(error, StopTask | RecordMutatedError) or is_closing(error):
             raise error
-        fails = self._on_error.action is ErrorAction.FAIL
+        fails = self.on_error.action is ErrorAction.FAIL
         return not (fails or isinstance(error, FATAL_ERRORS))
 
     def fail(self, error: BaseException, *record: Any) -> NoReturn:
@@ -373,7 +391,7 @@ class RecordFailures:
             UserFunctionError: From ``error``, unless that is one.
         """
         failure = self.user_error(error)
-        is_keyed = not isinstance(self._context.keyed_state, NoKeysStateStore)
+        is_keyed = not isinstance(self.context.keyed_state, NoKeysStateStore)
         for each in record:
             text = shortened(each)
             hint = _hint(error, each, is_keyed=is_keyed)
@@ -390,7 +408,7 @@ class RecordFailures:
         """Return the error that names the operator and the user's line."""
         if isinstance(error, (UserFunctionError, RecordMutatedError, StopTask)):
             return error
-        context = self._context
+        context = self.context
         # A function of a library, a built-in one, or the name of a field: the call that
         # it was given to.
         is_other = isinstance(error, BadResultError)
@@ -424,23 +442,23 @@ class RecordFailures:
         self.waiting = False
         if self._first_skipped is not None:
             self._report_skipped(self._first_skipped)
-        tag = self._on_error.tag
+        tag = self.on_error.tag
         if tag is None or not self._letters:
             return None
         return self._emit_letters(tag)
 
     def _report_skipped(self, first: BaseException) -> None:
         count, self._skipped, self._first_skipped = self._skipped, 0, None
-        self._context.metrics.counter("skipped").add(count)
-        self._context.repeated.add("records skipped", count, first)
+        self.context.metrics.counter("skipped").add(count)
+        self.context.repeated.add("records skipped", count, first)
 
     def _emit_letters(self, tag: OutputTag) -> Pending:
-        self._context.metrics.counter("dead_letters").add(len(self._letters))
+        self.context.metrics.counter("dead_letters").add(len(self._letters))
         has_time = any(stamp != MIN_TIMESTAMP for stamp in self._timestamps)
         run = ListRun(self._letters, self._timestamps if has_time else None)
         self._letters = []
         self._timestamps = []
-        return self._output.emit_side(tag, run)
+        return self.output.emit_side(tag, run)
 
     def letter(
         self,
@@ -450,7 +468,7 @@ class RecordFailures:
         attempts: int = 1,
     ) -> DeadLetter:
         """Return what a dead-letter output gets of a record that failed."""
-        context = self._context
+        context = self.context
         return DeadLetter(
             record=record,
             timestamp=None if timestamp == MIN_TIMESTAMP else timestamp,
@@ -470,6 +488,152 @@ def report_all(failures: list[RecordFailures]) -> Pending:
         if failed.waiting:
             pending = then(pending, failed.report)
     return pending
+
+
+# Says of an error in a hook of the user's whose hook it was, and on which line.
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Say whether a CancelledError comes from something awaited, not from this task.
+
+    Left alone it would look like a clean end.
+    """
+    task: asyncio.Task[object] | None = asyncio.current_task()
+    is_cancelling = task is not None and task.cancelling() > 0
+    return isinstance(error, asyncio.CancelledError) and not is_cancelling
+
+
+def ends_program(error: BaseException) -> bool:
+    """Say whether an error ends the program, and is no failure of what it came through.
+
+    An interrupt does, and so does SystemExit where a handler of a signal raised it, in
+    the middle of anything. A function of a job that calls ``sys.exit()`` has failed:
+    nobody would see that, or which one it was, if the program ended as if all were done.
+    """
+    if not isinstance(error, SystemExit):
+        return isinstance(error, KeyboardInterrupt)
+    handlers = {_code_of(signal.getsignal(each)) for each in signal.valid_signals()}
+    return any(
+        frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)
+    )
+
+
+def _code_of(handler: object) -> object:
+    while isinstance(handler, partial):
+        handler = handler.func
+    return getattr(handler, "__code__", None)
+
+
+class naming_hook:  # noqa: N801 -- like `suppress`: what it does, not what it is
+    """Name operator, uid and hook in what the body raises, awaits included.
+
+    Args:
+        hook: The hook's name.
+        operator: The operator's name. Code of another one may run inside the hook; its
+            errors name that one.
+        uid: The operator's uid, or None.
+
+    Raises:
+        UserFunctionError: From whatever the user's code raises, also from a
+            cancellation that is not the running task's own. One that is its own is
+            raised with such an error as its cause, and what ends the process as it is.
+    """
+
+    # No generator: each checkpoint enters a dozen of them.
+    __slots__ = ("_hook", "_operator", "_uid")
+
+    def __init__(self, hook: str, operator: str, uid: str | None) -> None:
+        self._hook = hook
+        self._operator = operator
+        self._uid = uid
+
+    def __enter__(self) -> None:
+        """Enter the body."""
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        """Name them, if it has raised."""
+        if error is not None:
+            self._name(error)
+
+    def _name(self, error: BaseException) -> None:
+        operator, uid = self._operator, self._uid
+        place = f"in {self._hook}() of {named_operator(operator, uid)}"
+        location = user_location(error)
+        if isinstance(error, AioMailboxError) or ends_program(error):
+            add_note(error, f"{place} at {location}" if location else place)
+            return
+        owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
+        if owner is not None:
+            operator, uid, _ = owner
+        failure = UserFunctionError(operator, uid, location, error)
+        add_note(failure, place)
+        if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
+            # The cause says whose it was.
+            error.__cause__ = error.__cause__ or failure
+            return
+        raise failure from error
+
+
+def call_hook(
+    hook: str, operator: str, uid: str | None, call: Callable[..., Any], *args: Any
+) -> Any:
+    """Call a hook of the user's, and name operator, uid and hook in what it raises.
+
+    The caller awaits its result; see `naming_hook`, also for the arguments.
+
+    Raises:
+        UserFunctionError: From whatever it raises.
+        asyncio.CancelledError: If it cancels the asyncio task that it runs in, at once
+            and not where that next waits. The cause names it.
+    """
+    task: asyncio.Task[object] | None = current_task_or_none()
+    cancels = 0 if task is None else task.cancelling()
+    with naming_hook(hook, operator, uid):
+        result = call(*args)
+    if task is None or task.cancelling() <= cancels:
+        return result
+    if inspect.iscoroutine(result):
+        result.close()
+    cancelled = asyncio.CancelledError("it cancelled the task that runs it")
+    failure = UserFunctionError(operator, uid, describe(call), cancelled)
+    add_note(failure, f"in {hook}() of {named_operator(operator, uid)}")
+    raise cancelled from failure
+
+
+class Owner(NamedTuple):
+    """An operator whose code is in a stack.
+
+    Attributes:
+        operator: Its name.
+        uid: Its uid, or None.
+        line: The user's call that made it; "" if that is not known.
+    """
+
+    operator: str
+    uid: str | None
+    line: str
+
+
+def owner_of(frames: Iterable[FrameType]) -> Owner | None:
+    """Return the innermost operator whose code is in a stack.
+
+    Args:
+        frames: Outermost first.
+    """
+    found: Owner | None = None
+    for frame in frames:
+        owner = frame.f_locals.get("self")
+        # A user's attribute may do anything.
+        with suppress(BaseException):
+            # What works for an operator knows it by what takes its failed records.
+            for holder in (getattr(owner, "_failures", None), owner):
+                for name in ("_context", "context"):
+                    context = getattr(holder, name, None)
+                    operator = getattr(context, "operator_name", None)
+                    if isinstance(operator, str):
+                        uid = getattr(context, "uid", None)
+                        found = Owner(operator, uid, getattr(context, "line", ""))
+    return found
 
 
 # Says what is meant by a name that an object of the library does not have.

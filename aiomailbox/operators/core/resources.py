@@ -1,14 +1,137 @@
-"""The life of a user's function: opened once, with what it needs, and closed once."""
+"""The life of a user's function: given its state, opened once, and closed once."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from aiomailbox.errors import WrongTypeError
+from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending, finished, pending_of
-from aiomailbox.operators.core.user_code import FunctionHooks, describe
+from aiomailbox.operators.core.user_code import (
+    check_methods,
+    describe,
+    is_async_callable,
+)
+from aiomailbox.signatures import no_such_name
+from aiomailbox.state.operator_state import OperatorStateStore
+from aiomailbox.state.table_store import KeyedStateStore
+
+# Functions that keep state without keys by hand: CheckpointedFunction.
+
+
+class FunctionStateContext:
+    """The state that a `CheckpointedFunction` may use.
+
+    Attributes:
+        is_restored: Whether the job resumes from a snapshot. So it may have what other
+            subtasks kept, or nothing, if there are more subtasks now.
+        operator_state: State without keys: ``get_list_state``, ``get_union_list_state``
+            and ``get_broadcast_state``.
+        keyed_state: The keyed state, if the stream has keys.
+        subtask_index: From 0.
+        parallelism: Subtasks of the operator.
+
+    Concept:
+        Flink, ``FunctionInitializationContext`` and ``FunctionSnapshotContext``.
+    """
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self.operator_state: OperatorStateStore = context.operator_state
+        self.keyed_state: KeyedStateStore = context.keyed_state
+        self.subtask_index: int = context.subtask_index
+        self.parallelism: int = context.parallelism
+        self.is_restored: bool = context.operator_state.is_restored
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is meant.
+
+            Raises:
+                AttributeError: Always.
+            """
+            text = no_such_name(self, name, "context", {"state": "keyed_state"})
+            raise AttributeError(text, name=name, obj=None)
+
+
+@runtime_checkable
+class CheckpointedFunction(Protocol):
+    """Methods of a process function that keeps state without keys.
+
+    A function need not derive from it: it is enough to have both methods.
+
+    Concept:
+        Flink, ``CheckpointedFunction``.
+
+    Example:
+        >>> from aiomailbox.operators.functions.process import ProcessFunction
+        >>> from aiomailbox.operators.functions.process import ProcessOperator
+        >>> from aiomailbox.state.descriptors import ListStateDescriptor
+        >>> from aiomailbox.testing import OneInputHarness
+        >>> class Pairs(ProcessFunction):
+        ...     def initialize_state(self, context):
+        ...         held = ListStateDescriptor("held")
+        ...         self.held = context.operator_state.get_list_state(held)
+        ...         self.buffer = list(self.held.get())
+        ...
+        ...     def snapshot_state(self, context):
+        ...         self.held.update(self.buffer)
+        ...
+        ...     def process_element(self, value, context, out):
+        ...         self.buffer.append(value)
+        ...         if len(self.buffer) == 2:
+        ...             out.collect(tuple(self.buffer))
+        ...             self.buffer.clear()
+        >>> with OneInputHarness(ProcessOperator(Pairs())) as harness:
+        ...     harness.process_element("a")
+        ...     kept = harness.snapshot()
+        >>> harness = OneInputHarness(ProcessOperator(Pairs()))
+        >>> harness.restore(kept)
+        >>> with harness:
+        ...     harness.process_element("b")
+        ...     harness.values
+        [('a', 'b')]
+    """
+
+    def initialize_state(self, context: FunctionStateContext, /) -> None:
+        """Get the state, before ``open``; after a restore it holds what was kept."""
+
+    def snapshot_state(self, context: FunctionStateContext, /) -> None:
+        """Put into the state what is to be kept; the snapshot follows at once."""
+
+
+def checkpointed(function: Any) -> CheckpointedFunction | None:
+    """Return a function object if it keeps state without keys by hand, or else None.
+
+    Raises:
+        WrongTypeError: If it has one of the methods without the other, or an
+            ``async def`` one.
+    """
+    names = ("initialize_state", "snapshot_state")
+    found = [name for name in names if callable(getattr(function, name, None))]
+    if not found or inspect.isclass(function):
+        return None
+    kind = type(function).__qualname__.rpartition("<locals>.")[2]
+    if len(found) == 1:
+        missing = next(name for name in names if name not in found)
+        raise WrongTypeError(
+            "function",
+            f"{kind} has {found[0]} and no {missing}",
+            f"Define {missing}(self, context), too.",
+        )
+    check_methods(function, "function", dict.fromkeys(names, ("context",)))
+    for name in found:
+        method = getattr(function, name)
+        if is_async_callable(method):
+            raise WrongTypeError(
+                "function",
+                f"{describe(method)} is async, and snapshots are taken without awaiting",
+                "Write def instead of async def.",
+            )
+    keeps: CheckpointedFunction = function
+    return keeps
 
 
 class FunctionLife:
@@ -47,7 +170,8 @@ class FunctionLife:
         self._exit: Callable[..., Any] | None = None
         self._holders: tuple[Any, ...] = ()
         self._is_open = False
-        self._hooks = FunctionHooks(function)
+        self._checkpointed = checkpointed(function)
+        self._state: FunctionStateContext | None = None
         self.resource: Any = None
 
     def open(self, context: Any, *holders: Any) -> Pending:
@@ -59,18 +183,21 @@ class FunctionLife:
         """
         self._holders = holders
         self._is_open = True
-        self._hooks.initialize(context)
+        if self._checkpointed is not None:
+            self._state = FunctionStateContext(context)
+            self._checkpointed.initialize_state(self._state)
         acquire = getattr(self._function, "open", None)
         return None if acquire is None else self._enter(acquire(context))
 
     @property
     def fills_state(self) -> bool:
         """Whether the function has ``snapshot_state``."""
-        return self._hooks.are_there
+        return self._checkpointed is not None
 
     def snapshot(self) -> None:
-        """Let the function fill its state, if it has ``snapshot_state``."""
-        self._hooks.snapshot()
+        """Let the function fill its state, if it has ``snapshot_state`` and got it."""
+        if self._checkpointed is not None and self._state is not None:
+            self._checkpointed.snapshot_state(self._state)
 
     def share(self, *holders: Any) -> None:
         """Let more objects have the resource as their attribute."""

@@ -1,4 +1,4 @@
-"""The user's functions: how they are called, and on which line they stand."""
+"""The user's functions: how they are called, and what they may return."""
 
 from __future__ import annotations
 
@@ -6,60 +6,37 @@ import asyncio
 import concurrent.futures
 import dis
 import functools
-import hashlib
 import inspect
 import itertools
-import linecache
-import os
-import pathlib
-import signal
-import sys
-import sysconfig
-import traceback
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from enum import Enum
-from functools import partial
 from types import (
     AsyncGeneratorType,
     BuiltinMethodType,
     CodeType,
     CoroutineType,
-    FrameType,
     FunctionType,
     GeneratorType,
     MethodType,
 )
 from typing import (
-    TYPE_CHECKING,
     Any,
     Final,
-    NamedTuple,
     NoReturn,
-    Protocol,
     cast,
-    runtime_checkable,
 )
 
 from aiomailbox.errors import (
-    AioMailboxError,
     BadResultError,
     InvalidArgumentError,
     RecordTypeError,
-    UserFunctionError,
     WrongTypeError,
-    add_note,
-    named_operator,
     safe_repr,
 )
-from aiomailbox.mailbox.task_mailbox import current_task_or_none
-from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.signatures import accepts, no_such_name
-from aiomailbox.state.operator_state import OperatorStateStore
-from aiomailbox.state.table_store import KeyedStateStore
+from aiomailbox.operators.core.lines import has_line, is_own_line
+from aiomailbox.signatures import accepts
 
-# Looks at the users' functions: sync or async, how many arguments, from which line.
+# Looks at the users' functions: sync or async, how many arguments, of which name.
 
 
 class CallableKind(Enum):
@@ -508,13 +485,7 @@ def line_of(function: Callable[..., Any]) -> str:
         ''
     """
     described = describe(function)
-    return described if _has_line(described) else ""
-
-
-def _has_line(described: str) -> bool:
-    """Say whether what `describe` has returned ends with a line of the user's."""
-    line = described.partition("(")[2]
-    return bool(line) and is_users(line)
+    return described if has_line(described) else ""
 
 
 def shortened(value: object, length_max: int = 200) -> str:
@@ -540,245 +511,6 @@ def _name(function: Callable[..., Any]) -> str:
         return f"{type(function).__qualname__} object"
     last = str(name).rpartition("<locals>.")[2]
     return "lambda" if last == "<lambda>" else last
-
-
-# Finds the user's line in a traceback.
-
-
-_PACKAGE: Final = f"{pathlib.Path(__file__).resolve().parents[2]}{os.sep}"
-
-
-_GENERATED: Final = "<aiomailbox"
-
-
-_ENDS: Final = (StopIteration, StopAsyncIteration)
-
-
-_STANDARD_LIBRARY: Final = (sysconfig.get_path("stdlib"), "<frozen ")
-
-
-# The second one is Debian's.
-_INSTALLED: Final = ("site-packages", "dist-packages")
-
-
-def caller_location() -> str:
-    """Return ``file:line`` of the user's call that led here, "" if there is none."""
-    frame = _caller()
-    return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
-
-
-def is_called_by_import() -> bool:
-    """Say whether the user's call that led here runs while its module is imported."""
-    frame = _caller()
-    return (
-        frame is not None
-        and frame.f_code.co_name == "<module>"
-        and frame.f_globals.get("__name__") != "__main__"
-    )
-
-
-def _caller() -> FrameType | None:
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_users_frame(
-        frame.f_code.co_filename, frame.f_code.co_name
-    ):
-        frame = frame.f_back
-    return frame
-
-
-def user_location(error: BaseException) -> str:
-    """Return ``file:line`` of the innermost frame that is the user's own; see `users_line`.
-
-    A return value that is lost has the function's own line.
-    """
-    if isinstance(error, BadResultError) and _has_line(error.function):
-        return error.function
-    cause = error.__cause__
-    if isinstance(error, RuntimeError) and isinstance(cause, _ENDS):
-        # Python puts a RuntimeError in its place, whose traceback begins outside.
-        error = cause
-    return users_line(traceback.extract_tb(error.__traceback__))
-
-
-def users_line(frames: Sequence[traceback.FrameSummary]) -> str:
-    """Return ``file:line`` of the innermost frame that is the user's own, "" for none.
-
-    A line of a library, or of aiomailbox itself, does not lead to a mistake: whoever
-    has no other one names the user's call that made the operator.
-
-    Args:
-        frames: The innermost one last.
-    """
-    for frame in reversed(frames):
-        if _is_users_frame(frame.filename, frame.name):
-            return f"{frame.filename}:{frame.lineno}"
-    return ""
-
-
-def _is_users_frame(file: str, function: str) -> bool:
-    # The methods that Python writes for a dataclass have no file.
-    is_made = file == "<string>" and function.startswith("__")
-    return is_users(file) and not is_made
-
-
-def users_line_of(frames: Iterable[FrameType]) -> str:
-    """Return ``file:line`` of the innermost frame of a stack; see `users_line`.
-
-    Args:
-        frames: Outermost first; no file is looked at.
-    """
-    return users_line(
-        [
-            traceback.FrameSummary(
-                frame.f_code.co_filename,
-                frame.f_lineno,
-                frame.f_code.co_name,
-                lookup_line=False,
-            )
-            for frame in frames
-        ]
-    )
-
-
-def is_users(location: str) -> bool:
-    """Say whether a location is the user's, and not of a library or aiomailbox itself."""
-    return not (
-        location.startswith((_PACKAGE, _GENERATED, *_STANDARD_LIBRARY))
-        or any(name in location for name in _INSTALLED)
-    )
-
-
-def is_own_line(location: str) -> bool:
-    """Say whether a location is in aiomailbox itself.
-
-    Example:
-        >>> is_own_line(__file__), is_own_line("job.py:7")
-        (True, False)
-    """
-    return location.startswith((_PACKAGE, _GENERATED))
-
-
-# Compiles source that is written at run time; tracebacks show its lines.
-
-
-# Beyond it the source that was not asked for the longest is forgotten. Its functions go
-# on, and their lines appear in tracebacks no more.
-SOURCES_MAX: Final = 512
-
-
-_known: Final[OrderedDict[str, CodeType]] = OrderedDict()
-
-
-def compiled(what: str, source: str) -> CodeType:
-    """Return the code of a source; equal sources share it.
-
-    Args:
-        what: What the source is for, as tracebacks name it.
-        source: Python's.
-
-    Example:
-        >>> compiled("example", "n = 1") is compiled("example", "n = 1")
-        True
-    """
-    digest = hashlib.blake2b(source.encode(), digest_size=6).hexdigest()
-    filename = f"<aiomailbox {what} {digest}>"
-    code = _known.get(filename)
-    if code is None:
-        code = compile(source, filename, "exec")
-        # Entries without a time stamp are never thrown out by linecache.checkcache.
-        lines = source.splitlines(keepends=True)
-        linecache.cache[filename] = (len(source), None, lines, filename)
-        _known[filename] = code
-        if len(_known) > SOURCES_MAX:
-            linecache.cache.pop(_known.popitem(last=False)[0], None)
-    _known.move_to_end(filename)
-    return code
-
-
-# Functions that keep state without keys by hand: CheckpointedFunction.
-
-
-class FunctionStateContext:
-    """The state that a `CheckpointedFunction` may use.
-
-    Attributes:
-        is_restored: Whether the job resumes from a snapshot. So it may have what other
-            subtasks kept, or nothing, if there are more subtasks now.
-        operator_state: State without keys: ``get_list_state``, ``get_union_list_state``
-            and ``get_broadcast_state``.
-        keyed_state: The keyed state, if the stream has keys.
-        subtask_index: From 0.
-        parallelism: Subtasks of the operator.
-
-    Concept:
-        Flink, ``FunctionInitializationContext`` and ``FunctionSnapshotContext``.
-    """
-
-    def __init__(self, context: RuntimeContext) -> None:
-        self.operator_state: OperatorStateStore = context.operator_state
-        self.keyed_state: KeyedStateStore = context.keyed_state
-        self.subtask_index: int = context.subtask_index
-        self.parallelism: int = context.parallelism
-        self.is_restored: bool = context.operator_state.is_restored
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            """Say what is meant.
-
-            Raises:
-                AttributeError: Always.
-            """
-            text = no_such_name(self, name, "context", {"state": "keyed_state"})
-            raise AttributeError(text, name=name, obj=None)
-
-
-@runtime_checkable
-class CheckpointedFunction(Protocol):
-    """Methods of a process function that keeps state without keys.
-
-    A function need not derive from it: it is enough to have both methods.
-
-    Concept:
-        Flink, ``CheckpointedFunction``.
-
-    Example:
-        >>> from aiomailbox.operators.functions.process import ProcessFunction
-        >>> from aiomailbox.operators.functions.process import ProcessOperator
-        >>> from aiomailbox.state.descriptors import ListStateDescriptor
-        >>> from aiomailbox.testing import OneInputHarness
-        >>> class Pairs(ProcessFunction):
-        ...     def initialize_state(self, context):
-        ...         held = ListStateDescriptor("held")
-        ...         self.held = context.operator_state.get_list_state(held)
-        ...         self.buffer = list(self.held.get())
-        ...
-        ...     def snapshot_state(self, context):
-        ...         self.held.update(self.buffer)
-        ...
-        ...     def process_element(self, value, context, out):
-        ...         self.buffer.append(value)
-        ...         if len(self.buffer) == 2:
-        ...             out.collect(tuple(self.buffer))
-        ...             self.buffer.clear()
-        >>> with OneInputHarness(ProcessOperator(Pairs())) as harness:
-        ...     harness.process_element("a")
-        ...     kept = harness.snapshot()
-        >>> harness = OneInputHarness(ProcessOperator(Pairs()))
-        >>> harness.restore(kept)
-        >>> with harness:
-        ...     harness.process_element("b")
-        ...     harness.values
-        [('a', 'b')]
-    """
-
-    def initialize_state(self, context: FunctionStateContext, /) -> None:
-        """Get the state, before ``open``; after a restore it holds what was kept."""
-        ...
-
-    def snapshot_state(self, context: FunctionStateContext, /) -> None:
-        """Put into the state what is to be kept; the snapshot follows at once."""
-        ...
 
 
 class CheckpointListener:
@@ -839,203 +571,3 @@ def checkpoint_listener(function: Any) -> Any:
     wanted = dict.fromkeys(_NOTIFICATIONS, ("checkpoint_id",))
     check_methods(function, "function", wanted)
     return function
-
-
-class FunctionHooks:
-    """Calls the hooks of a function that has them.
-
-    Args:
-        function: The user's function object.
-
-    Raises:
-        WrongTypeError: If it has one of them without the other, or an ``async def`` one.
-    """
-
-    def __init__(self, function: Any) -> None:
-        self._function: CheckpointedFunction | None = None
-        self._context: FunctionStateContext | None = None
-        names = ("initialize_state", "snapshot_state")
-        found = [name for name in names if callable(getattr(function, name, None))]
-        if not found or inspect.isclass(function):
-            return
-        kind = type(function).__qualname__.rpartition("<locals>.")[2]
-        if len(found) == 1:
-            missing = next(name for name in names if name not in found)
-            raise WrongTypeError(
-                "function",
-                f"{kind} has {found[0]} and no {missing}",
-                f"Define {missing}(self, context), too.",
-            )
-        check_methods(function, "function", dict.fromkeys(names, ("context",)))
-        for name in found:
-            method = getattr(function, name)
-            if is_async_callable(method):
-                raise WrongTypeError(
-                    "function",
-                    f"{describe(method)} is async, and snapshots are taken without "
-                    "awaiting",
-                    "Write def instead of async def.",
-                )
-        self._function = function
-
-    @property
-    def are_there(self) -> bool:
-        """Whether the function has any."""
-        return self._function is not None
-
-    def initialize(self, context: RuntimeContext) -> None:
-        """Let the function get its state."""
-        if self._function is not None:
-            self._context = FunctionStateContext(context)
-            self._function.initialize_state(self._context)
-
-    def snapshot(self) -> None:
-        """Let the function fill its state, if it got it."""
-        if self._function is not None and self._context is not None:
-            self._function.snapshot_state(self._context)
-
-
-# Says of an error in a hook of the user's whose hook it was, and on which line.
-
-
-def is_foreign(error: BaseException) -> bool:
-    """Say whether a CancelledError comes from something awaited, not from this task.
-
-    Left alone it would look like a clean end.
-    """
-    task: asyncio.Task[object] | None = asyncio.current_task()
-    is_cancelling = task is not None and task.cancelling() > 0
-    return isinstance(error, asyncio.CancelledError) and not is_cancelling
-
-
-def ends_program(error: BaseException) -> bool:
-    """Say whether an error ends the program, and is no failure of what it came through.
-
-    An interrupt does, and so does SystemExit where a handler of a signal raised it, in
-    the middle of anything. A function of a job that calls ``sys.exit()`` has failed:
-    nobody would see that, or which one it was, if the program ended as if all were done.
-    """
-    if not isinstance(error, SystemExit):
-        return isinstance(error, KeyboardInterrupt)
-    handlers = {_code_of(signal.getsignal(each)) for each in signal.valid_signals()}
-    return any(
-        frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__)
-    )
-
-
-def _code_of(handler: object) -> object:
-    while isinstance(handler, partial):
-        handler = handler.func
-    return getattr(handler, "__code__", None)
-
-
-class naming_hook:  # noqa: N801 -- like `suppress`: what it does, not what it is
-    """Name operator, uid and hook in what the body raises, awaits included.
-
-    Args:
-        hook: The hook's name.
-        operator: The operator's name. Code of another one may run inside the hook; its
-            errors name that one.
-        uid: The operator's uid, or None.
-
-    Raises:
-        UserFunctionError: From whatever the user's code raises, also from a
-            cancellation that is not the running task's own. One that is its own is
-            raised with such an error as its cause, and what ends the process as it is.
-    """
-
-    # No generator: each checkpoint enters a dozen of them.
-    __slots__ = ("_hook", "_operator", "_uid")
-
-    def __init__(self, hook: str, operator: str, uid: str | None) -> None:
-        self._hook = hook
-        self._operator = operator
-        self._uid = uid
-
-    def __enter__(self) -> None:
-        """Enter the body."""
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        """Name them, if it has raised."""
-        if error is not None:
-            self._name(error)
-
-    def _name(self, error: BaseException) -> None:
-        operator, uid = self._operator, self._uid
-        place = f"in {self._hook}() of {named_operator(operator, uid)}"
-        location = user_location(error)
-        if isinstance(error, AioMailboxError) or ends_program(error):
-            add_note(error, f"{place} at {location}" if location else place)
-            return
-        owner = owner_of(frame for frame, _ in traceback.walk_tb(error.__traceback__))
-        if owner is not None:
-            operator, uid, _ = owner
-        failure = UserFunctionError(operator, uid, location, error)
-        add_note(failure, place)
-        if isinstance(error, asyncio.CancelledError) and not is_foreign(error):
-            # The cause says whose it was.
-            error.__cause__ = error.__cause__ or failure
-            return
-        raise failure from error
-
-
-def call_hook(
-    hook: str, operator: str, uid: str | None, call: Callable[..., Any], *args: Any
-) -> Any:
-    """Call a hook of the user's, and name operator, uid and hook in what it raises.
-
-    The caller awaits its result; see `naming_hook`, also for the arguments.
-
-    Raises:
-        UserFunctionError: From whatever it raises.
-        asyncio.CancelledError: If it cancels the asyncio task that it runs in, at once
-            and not where that next waits. The cause names it.
-    """
-    task: asyncio.Task[object] | None = current_task_or_none()
-    cancels = 0 if task is None else task.cancelling()
-    with naming_hook(hook, operator, uid):
-        result = call(*args)
-    if task is None or task.cancelling() <= cancels:
-        return result
-    if inspect.iscoroutine(result):
-        result.close()
-    cancelled = asyncio.CancelledError("it cancelled the task that runs it")
-    failure = UserFunctionError(operator, uid, describe(call), cancelled)
-    add_note(failure, f"in {hook}() of {named_operator(operator, uid)}")
-    raise cancelled from failure
-
-
-class Owner(NamedTuple):
-    """An operator whose code is in a stack.
-
-    Attributes:
-        operator: Its name.
-        uid: Its uid, or None.
-        line: The user's call that made it; "" if that is not known.
-    """
-
-    operator: str
-    uid: str | None
-    line: str
-
-
-def owner_of(frames: Iterable[FrameType]) -> Owner | None:
-    """Return the innermost operator whose code is in a stack.
-
-    Args:
-        frames: Outermost first.
-    """
-    found: Owner | None = None
-    for frame in frames:
-        owner = frame.f_locals.get("self")
-        # A user's attribute may do anything.
-        with suppress(BaseException):
-            # What works for an operator knows it by what takes its failed records.
-            for holder in (getattr(owner, "_failures", None), owner):
-                for name in ("_context", "context"):
-                    context = getattr(holder, name, None)
-                    operator = getattr(context, "operator_name", None)
-                    if isinstance(operator, str):
-                        uid = getattr(context, "uid", None)
-                        found = Owner(operator, uid, getattr(context, "line", ""))
-    return found

@@ -23,9 +23,8 @@ from aiomailbox.operators.core.operator import (
     go_through,
     then,
 )
-from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.resources import FunctionLife, checkpointed
 from aiomailbox.operators.core.user_code import (
-    FunctionHooks,
     check_methods,
     checkpoint_listener,
     collected,
@@ -210,7 +209,7 @@ class FunctionOperator(Operator):
 
     def __init__(self, function: Any, on_error: OnError) -> None:
         super().__init__()
-        FunctionHooks(function)
+        checkpointed(function)
         check_function_object(function)
         self.function = function
         self.listener = checkpoint_listener(function)
@@ -221,9 +220,7 @@ class FunctionOperator(Operator):
         """Open the function."""
         context = self.context
         self._collector = collector_for(self.context, self.output)
-        self._failures = RecordFailures(
-            self.on_error, self.named_function, context, self.output
-        )
+        self._failures = RecordFailures(self, self.named_function)
         self._contexts = self.make_contexts()
         for each in self._contexts:
             each.current_watermark = self.watermark_ms

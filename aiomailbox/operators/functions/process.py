@@ -12,7 +12,6 @@ from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
     OnError,
-    RecordFailures,
     check_on_error,
     fail,
     raise_as,
@@ -399,10 +398,7 @@ class _CoStage:
         self.function = function
         self.on_error = operator.on_error
         self.context = operator.context
-        self._output = operator.output
-
-    def failures(self) -> RecordFailures:
-        return RecordFailures(self.on_error, self.function, self.context, self._output)
+        self.output = operator.output
 
 
 class CoMapOperator(TwoInputOperator):

@@ -557,9 +557,7 @@ class RollingOperator(StatefulOperator):
     def open(self) -> Pending:
         self._keys = KeyReader(self._key, self)
         self._table = self.context.keyed_state.table(self._state)
-        self._failures = RecordFailures(
-            self.on_error, self._function, self.context, self.output
-        )
+        self._failures = RecordFailures(self, self._function)
         return None
 
     def expect_accumulators(self) -> None:

@@ -110,7 +110,7 @@ class SortOperator(StatefulOperator):
         """Prepare for records that cannot be sorted."""
         context = self.context
         self._keys = None if self._key is None else KeyReader(self._key, self)
-        self._failures = RecordFailures(self.on_error, self.by, context, self.output)
+        self._failures = RecordFailures(self, self.by)
         self._slices = Slices(context, self.output, self._failures.report)
         self._spilled = context.metrics.counter("sorted_files_bytes", unit="bytes")
         return None

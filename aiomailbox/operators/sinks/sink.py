@@ -25,15 +25,13 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import (
     OnError,
     RecordFailures,
+    call_hook,
     check_on_error,
     fail,
-)
-from aiomailbox.operators.core.operator import Operator, Pending, finished, then
-from aiomailbox.operators.core.user_code import (
-    call_hook,
-    checkpoint_listener,
     naming_hook,
 )
+from aiomailbox.operators.core.operator import Operator, Pending, finished, then
+from aiomailbox.operators.core.user_code import checkpoint_listener
 from aiomailbox.records.run import Run
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
 
@@ -239,9 +237,7 @@ class SinkOperator(Operator):
     def open(self) -> Pending:
         """Make the writer."""
         function = getattr(self.sink, "function", type(self.sink))
-        self._failures = RecordFailures(
-            self.on_error, function, self.context, self.output
-        )
+        self._failures = RecordFailures(self, function)
         self._writer = self._call(
             "create_writer", self.sink.create_writer, self.context
         )

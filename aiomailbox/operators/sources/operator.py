@@ -33,8 +33,8 @@ from aiomailbox.operators.core.event_progress import (
     assign_timestamps,
     emit_progress,
 )
+from aiomailbox.operators.core.failures import naming_hook
 from aiomailbox.operators.core.operator import Input, Operator, Pending, in_turn, then
-from aiomailbox.operators.core.user_code import naming_hook
 from aiomailbox.operators.sources.source import (
     InputStatus,
     ReaderContext,

@@ -12,20 +12,19 @@ from types import CoroutineType
 from typing import Any, Final, NoReturn, Protocol
 
 from aiomailbox.errors import RecordTypeError
-from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import (
     ErrorAction,
-    OnError,
+    Fallible,
     RecordFailures,
     report_all,
 )
+from aiomailbox.operators.core.lines import compiled
 from aiomailbox.operators.core.operator import Output, Pending, then
 from aiomailbox.operators.core.shared import Worker
 from aiomailbox.operators.core.user_code import (
     TAKEN_APART,
     UNDECIDED,
     UNMADE,
-    compiled,
     describe,
     taken_apart,
     unmade,
@@ -344,21 +343,14 @@ _RECORDS_PER_TURN: Final = 4 * RUN_LENGTH_MAX
 _Piece = tuple[list[Any], list[int] | None, bool]
 
 
-class FusedStage(Protocol):
+class FusedStage(Fallible, Protocol):
     """One function of the chain, with what is done when it raises."""
 
     function: Callable[..., Any]
-    on_error: OnError
-    context: RuntimeContext
 
     @property
     def kind(self) -> StageKind:
         """The use that is made of the function's result."""
-        ...
-
-    def failures(self) -> RecordFailures:
-        """Return a collector of the stage's failed records."""
-        ...
 
 
 class _StageCounts:
@@ -423,7 +415,7 @@ class FusedLoop:
     def __init__(self, stages: Sequence[FusedStage], output: Output) -> None:
         self.stages: list[FusedStage] = list(stages)
         self._kinds = tuple(stage.kind for stage in stages)
-        self._failures = [stage.failures() for stage in stages]
+        self._failures = [RecordFailures(stage, stage.function) for stage in stages]
         self._output = output
         self._mailbox = self.stages[0].context.mailbox
         self._counts = _StageCounts(self.stages) if len(self.stages) > 1 else None

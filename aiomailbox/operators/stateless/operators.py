@@ -141,9 +141,7 @@ class AsyncStatelessOperator(Operator):
             )
 
     def open(self) -> Pending:
-        self._failures = RecordFailures(
-            self.on_error, self.function, self.context, self.output
-        )
+        self._failures = RecordFailures(self, self.function)
         return None
 
     def may_leave_rest(self, index: int) -> bool:
@@ -260,10 +258,6 @@ class StatelessOperator(Operator):
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
         self._loop: FusedLoop | None = None
-
-    def failures(self) -> RecordFailures:
-        """Return a collector of the operator's failed records."""
-        return RecordFailures(self.on_error, self.function, self.context, self.output)
 
     def open(self) -> Pending:
         """Prepare the loop; it is compiled when the first run shows its form."""
@@ -553,9 +547,7 @@ class TimestampsAndWatermarksOperator(Operator):
             self.strategy, self._interval_ms, self.context, self.output, self._tick
         )
         self._assigner = self.strategy.create_assigner()
-        self._failures = RecordFailures(
-            self.on_error, self._function(), self.context, self.output
-        )
+        self._failures = RecordFailures(self, self._function())
         self._generator = self.strategy.create_generator(self._ticks.clock)
         return None
 

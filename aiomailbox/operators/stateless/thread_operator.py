@@ -19,6 +19,7 @@ from aiomailbox.operators.core.failures import (
     check_on_error,
     fail,
 )
+from aiomailbox.operators.core.lines import users_line_of
 from aiomailbox.operators.core.operator import (
     BlockCause,
     Blocked,
@@ -38,7 +39,6 @@ from aiomailbox.operators.core.user_code import (
     refuse_generator,
     refuse_unmade,
     shortened,
-    users_line_of,
 )
 from aiomailbox.operators.core.watched import watched_function
 from aiomailbox.operators.stateless.fused import StageKind
@@ -98,9 +98,7 @@ class ThreadOperator(Operator):
         self._piece: _Piece | None = None
 
     def open(self) -> Pending:
-        self._failures = RecordFailures(
-            self.on_error, self.function, self.context, self.output
-        )
+        self._failures = RecordFailures(self, self.function)
         check = self.context.mutations
         if check is not None and self.kind is StageKind.FLAT_MAP:
             self.function = watched_function(self.function, check)

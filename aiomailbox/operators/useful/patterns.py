@@ -377,9 +377,7 @@ class MatchOperator(StatefulOperator):
         self._collector = collector_for(self.context, self.output)
         self._timers = self.timer_service("timers", self, self._collector)
         wheres = (step.where for step in self._pattern.steps if step.where is not None)
-        self._failures = RecordFailures(
-            self.on_error, next(wheres, advance), self.context, self.output
-        )
+        self._failures = RecordFailures(self, next(wheres, advance))
         self._late = LateRecords(self.context.metrics, self.context.repeated)
         self._forgotten = metrics.counter("partial_matches_dropped")
         return None

@@ -11,7 +11,7 @@ import aiomailbox as am
 from aiomailbox.errors import UserFunctionError, WrongTypeError
 from aiomailbox.keygroups.assignment import key_group
 from aiomailbox.operators.core.operator import Operator
-from aiomailbox.operators.core.user_code import CheckpointedFunction
+from aiomailbox.operators.core.resources import CheckpointedFunction
 from aiomailbox.operators.functions.process import (
     BroadcastProcessFunction,
     BroadcastProcessOperator,
