@@ -55,11 +55,9 @@ class RecordForm(Protocol):
         Raises:
             UnsupportedColumnError: If a name does not fit the form; names it.
         """
-        ...
 
     def nested(self, name: str) -> RecordForm:
         """Return the form of the structs inside the field ``name``."""
-        ...
 
 
 class NamedTupleForm:

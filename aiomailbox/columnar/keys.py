@@ -40,11 +40,9 @@ class Columns(Protocol):
     @property
     def schema(self) -> pa.Schema:
         """The columns' names and types."""
-        ...
 
     def column(self, name: str) -> pa.Array:
         """Return a column."""
-        ...
 
 
 class KeyCodes(NamedTuple):

@@ -27,15 +27,12 @@ class WatermarkOutput(Protocol):
 
     def emit_watermark(self, timestamp_ms: int) -> None:
         """Take a watermark; the stream is active from then on if it advances."""
-        ...
 
     def mark_idle(self) -> None:
         """Be notified that the stream will be quiet."""
-        ...
 
     def mark_active(self) -> None:
         """Be notified that the stream is no longer quiet."""
-        ...
 
 
 class OutputGuard:
@@ -126,11 +123,9 @@ class WatermarkGenerator(Protocol):
 
     def on_run(self, timestamps: list[int], output: WatermarkOutput, /) -> None:
         """Look at the event times of a run, milliseconds, shape ``(n,)``."""
-        ...
 
     def on_periodic_emit(self, output: WatermarkOutput, /) -> None:
         """Emit what is known; called by a periodic timer, and at the end of a run."""
-        ...
 
 
 def follow_run(

@@ -19,12 +19,10 @@ class TimerHandle(Protocol):
     @property
     def done(self) -> bool:
         """Whether the callback will not start again: it ran, or was cancelled."""
-        ...
 
     @property
     def cancelled(self) -> bool:
         """Whether it was cancelled before it ran, or before it ran again."""
-        ...
 
     def cancel(self) -> bool:
         """Make sure that the callback does not start (again).
@@ -32,7 +30,6 @@ class TimerHandle(Protocol):
         Returns:
             Whether this call changed anything.
         """
-        ...
 
 
 class ProcessingTimeService(Protocol):
@@ -47,13 +44,11 @@ class ProcessingTimeService(Protocol):
 
     def current_processing_time(self) -> int:
         """Return wall-clock time, integer milliseconds since the epoch."""
-        ...
 
     def register_timer(
         self, timestamp_ms: int, callback: ProcessingTimeCallback
     ) -> TimerHandle:
         """Call ``callback(timestamp_ms)`` once that millisecond has passed."""
-        ...
 
     def schedule_at_fixed_rate(
         self, callback: ProcessingTimeCallback, initial_delay_ms: int, period_ms: int
@@ -62,17 +57,14 @@ class ProcessingTimeService(Protocol):
 
         Its argument is the nominal time: exactly one period more than the last one.
         """
-        ...
 
     def schedule_with_fixed_delay(
         self, callback: ProcessingTimeCallback, initial_delay_ms: int, delay_ms: int
     ) -> TimerHandle:
         """Call ``callback`` ``delay_ms`` after each time it has ended."""
-        ...
 
     def quiesce(self) -> Awaitable[None]:
         """Start no further callback; awaiting waits for the one that is running."""
-        ...
 
 
 class NoTimers:

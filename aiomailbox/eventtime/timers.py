@@ -293,7 +293,6 @@ class KeyContext(Protocol):
 
     def set_current_key(self, key: Any) -> None:
         """Make ``key`` the current key."""
-        ...
 
 
 class Triggerable(Protocol):
@@ -305,11 +304,9 @@ class Triggerable(Protocol):
 
     def on_event_time(self, timer: Timer) -> Pending:
         """React to a timer that the watermark has reached."""
-        ...
 
     def on_processing_time(self, timer: Timer) -> Pending:
         """React to a timer that wall-clock time has passed."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +333,6 @@ class Cancellation(Protocol):
     @property
     def cancelled(self) -> bool:
         """Whether it is; an attribute, since it is read before each timer."""
-        ...
 
 
 class Results(Protocol):

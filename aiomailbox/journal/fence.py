@@ -32,7 +32,6 @@ class Fence(Protocol):
         Raises:
             FencedError: If so.
         """
-        ...
 
     def check_anew(self) -> None:
         """Raise if a later epoch has begun.
@@ -41,11 +40,9 @@ class Fence(Protocol):
             FencedError: If so.
             OSError: If that cannot be read.
         """
-        ...
 
     def close(self) -> None:
         """Close what is open. Idempotent."""
-        ...
 
 
 class MappedFence:

@@ -53,31 +53,24 @@ class JournalPlace(Protocol):
 
     def fetch(self, below: Path) -> None:
         """Have at ``path`` what is in a directory of it."""
-        ...
 
     def fetch_base(self, operator: Path) -> None:
         """Have at ``path`` what earlier epochs have left of an operator."""
-        ...
 
     def publish(self, written: Path) -> None:
         """Let others see a file, or all files of a directory."""
-        ...
 
     def delete(self, paths: Iterable[Path]) -> None:
         """Delete files and directories; those that are not there are passed over."""
-        ...
 
     def begin_logs(self, operator: Path, epoch: int, subtasks: Iterable[int]) -> None:
         """Be notified that what subtasks appended before an epoch is in the base."""
-        ...
 
     def fence(self, operator: Path, epoch: int, subtask: int) -> Fence:
         """Return what notifies a writer that a later epoch has begun."""
-        ...
 
     def commits(self, log: Path) -> Callable[[], None]:
         """Return what makes durable what was appended to a log and synced."""
-        ...
 
 
 class LocalPlace:

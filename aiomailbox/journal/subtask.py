@@ -39,11 +39,9 @@ class FinishedSource(Protocol):
 
     def acquire(self, operator_id: str) -> tuple[JournalPlace, Path, FinishedBefore]:
         """Return where an operator's journal is, its directory there, and what it has."""
-        ...
 
     def release(self, operator_id: str) -> None:
         """Be notified that it is not used any more."""
-        ...
 
 
 class SubtaskJournal:

@@ -133,16 +133,13 @@ class RestartBackoff(Protocol):
     @property
     def can_restart(self) -> bool:
         """Whether the job may be restarted after the last failure."""
-        ...
 
     @property
     def delay_ms(self) -> int:
         """The delay before the restart."""
-        ...
 
     def on_failure(self, now_ms: int) -> None:
         """Count a failure."""
-        ...
 
 
 class RestartWait:
@@ -189,7 +186,6 @@ class RestartStrategy(Protocol):
 
     def begin(self, random: Random) -> RestartBackoff:
         """Return the counter for one job; jitter comes from ``random``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,9 @@ class ClassTable(Protocol):
 
     def of(self, kind: type) -> RecordClass | None:
         """Return how a class is taken apart, or None if it may not be."""
-        ...
 
     def named(self, name: object) -> RecordClass | None:
         """Return the class of a name that was read, or None if there is none."""
-        ...
 
 
 class PythonTypes:

@@ -32,31 +32,25 @@ class Run(Protocol):
     @property
     def length_max(self) -> int:
         """How many records of this form are handed on at once at most."""
-        ...
 
     @property
     def values(self) -> list[Any]:
         """The values, one a record."""
-        ...
 
     @property
     def timestamps(self) -> list[int] | None:
         """The event times, one a record, or None."""
-        ...
 
     def __len__(self) -> int: ...
 
     def slice(self, start: int, stop: int) -> Run:
         """Return records ``start`` to ``stop - 1`` as a run."""
-        ...
 
     def with_timestamps(self, timestamps: list[int] | None) -> Run:
         """Return the same values with other event times."""
-        ...
 
     def size_bytes(self) -> int:
         """Return an estimate of the memory that the run keeps alive."""
-        ...
 
 
 @runtime_checkable
@@ -65,7 +59,6 @@ class SelectableRun(Protocol):
 
     def take(self, indices: list[int]) -> Run:
         """Return the records at these places, in this order."""
-        ...
 
 
 class ListRun:
@@ -178,16 +171,13 @@ class RunForm(Protocol[R]):
     @property
     def tag(self) -> int:
         """The byte that announces it."""
-        ...
 
     @property
     def kind(self) -> type[R]:
         """The class of its runs."""
-        ...
 
     def write(self, run: R, output: bytearray) -> None:
         """Append a run, without its tag."""
-        ...
 
     def read(self, source: ByteReader) -> R:
         """Read a run whose tag was read already.
@@ -195,4 +185,3 @@ class RunForm(Protocol[R]):
         Raises:
             CorruptStreamError: If the bytes are none.
         """
-        ...

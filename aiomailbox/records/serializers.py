@@ -331,7 +331,6 @@ class TypeSerializer(Protocol[T]):
             InvalidArgumentError: If the value is outside of what the form can hold.
             WrongTypeError: If it is of another type.
         """
-        ...
 
     def read(self, source: ByteReader) -> T:
         """Read one value, and nothing beyond it.
@@ -339,7 +338,6 @@ class TypeSerializer(Protocol[T]):
         Raises:
             CorruptStreamError: If the bytes are not what `write` makes.
         """
-        ...
 
 
 # Flink's serializers of values made of others: lists, maps, tuples, windows, timers.

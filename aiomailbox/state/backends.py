@@ -335,7 +335,6 @@ class StateBackend(Protocol):
         self, max_parallelism: int, key_group_range: KeyGroupRange, clock: Clock
     ) -> KeyedStateStore:
         """Return a new, empty store; the caller closes it."""
-        ...
 
     def placed(self, scratch: Callable[[str], str]) -> StateBackend:
         """Return a backend like this one that keeps its files in a job's directories.
@@ -344,7 +343,6 @@ class StateBackend(Protocol):
             scratch: Makes a directory below a place, "" for the system's place for
                 temporary files, and returns it; not called by one that keeps no files.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)

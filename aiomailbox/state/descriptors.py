@@ -79,19 +79,15 @@ class AggregateFunction(Protocol[InT_contra, AccT, OutT_co]):
 
     def create_accumulator(self) -> AccT:
         """Return a new, empty accumulator."""
-        ...
 
     def add(self, value: InT_contra, accumulator: AccT, /) -> AccT:
         """Return the accumulator after adding ``value``."""
-        ...
 
     def get_result(self, accumulator: AccT, /) -> OutT_co:
         """Return the result; the accumulator must not change."""
-        ...
 
     def merge(self, first: AccT, second: AccT, /) -> AccT:
         """Return one accumulator with the contents of both."""
-        ...
 
 
 @kept_in_state("Void")

@@ -115,35 +115,27 @@ class ContentTable(Protocol):
 
     def read(self, key: Any, namespace: Any) -> Any:
         """Return the content of ``key`` in ``namespace``, or None."""
-        ...
 
     def write(self, key: Any, namespace: Any, content: Any) -> None:
         """Set the content of ``key`` in ``namespace``."""
-        ...
 
     def forget(self, key: Any, namespace: Any) -> None:
         """Forget the content of ``key`` in ``namespace``."""
-        ...
 
     def all_keys(self) -> Iterable[Any]:
         """Return the keys, perhaps some of them twice, but then next to each other."""
-        ...
 
     def load(self, entries: Entries) -> None:
         """Set contents to those of entries."""
-        ...
 
     def clear(self) -> None:
         """Forget all contents."""
-        ...
 
     def keys_to_sweep(self) -> Iterable[Any]:
         """Return most of the keys; the state may be changed while they are walked."""
-        ...
 
     def namespaces_of(self, key: Any) -> Sequence[Any]:
         """Return the namespaces of ``key``; of state without them, one."""
-        ...
 
 
 class ContentCell(Protocol):
@@ -151,15 +143,12 @@ class ContentCell(Protocol):
 
     def read(self) -> Any:
         """Return the content, or None."""
-        ...
 
     def write(self, content: Any) -> None:
         """Set the content."""
-        ...
 
     def forget(self) -> None:
         """Remove the content."""
-        ...
 
 
 class Cell:

@@ -556,11 +556,9 @@ class StateSerializer(Protocol):
 
     def encode(self, content: Any) -> bytes:
         """Return the content as bytes."""
-        ...
 
     def decode(self, data: bytes) -> Any:
         """Return the content that was encoded."""
-        ...
 
 
 class ObjectSerializer:

@@ -374,15 +374,12 @@ class ValueState(Protocol[ValueT]):
 
     def value(self) -> ValueT:
         """Return the value, or the descriptor's default."""
-        ...
 
     def update(self, value: ValueT | None) -> None:
         """Replace the value; None clears it."""
-        ...
 
     def clear(self) -> None:
         """Forget the value."""
-        ...
 
 
 class ListState(Protocol[ValueT]):
@@ -397,23 +394,18 @@ class ListState(Protocol[ValueT]):
 
     def get(self) -> list[ValueT]:
         """Return the elements as a new list; empty when there are none."""
-        ...
 
     def add(self, value: ValueT) -> None:
         """Append an element."""
-        ...
 
     def add_all(self, values: Iterable[ValueT]) -> None:
         """Append elements."""
-        ...
 
     def update(self, values: Iterable[ValueT]) -> None:
         """Replace all elements."""
-        ...
 
     def clear(self) -> None:
         """Forget all elements."""
-        ...
 
 
 class MapState(Protocol[MapKeyT, ValueT]):
@@ -435,43 +427,33 @@ class MapState(Protocol[MapKeyT, ValueT]):
 
     def get(self, map_key: MapKeyT, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""
-        ...
 
     def put(self, map_key: MapKeyT, value: ValueT) -> None:
         """Set the value of ``map_key``."""
-        ...
 
     def put_all(self, entries: Mapping[MapKeyT, ValueT]) -> None:
         """Set several values."""
-        ...
 
     def remove(self, map_key: MapKeyT) -> None:
         """Forget ``map_key``; a no-op if it is not there."""
-        ...
 
     def contains(self, map_key: MapKeyT) -> bool:
         """Say whether ``map_key`` is there."""
-        ...
 
     def items(self) -> list[tuple[MapKeyT, ValueT]]:
         """Return all entries."""
-        ...
 
     def keys(self) -> list[MapKeyT]:
         """Return all keys of the map."""
-        ...
 
     def values(self) -> list[ValueT]:
         """Return all values of the map."""
-        ...
 
     def is_empty(self) -> bool:
         """Say whether the map has no entry; one that has expired counts until it goes."""
-        ...
 
     def clear(self) -> None:
         """Forget all entries."""
-        ...
 
 
 class ReducingState(Protocol[ValueT]):
@@ -483,15 +465,12 @@ class ReducingState(Protocol[ValueT]):
 
     def get(self) -> ValueT | None:
         """Return the value, or None when nothing was added."""
-        ...
 
     def add(self, value: ValueT) -> None:
         """Fold ``value`` in."""
-        ...
 
     def clear(self) -> None:
         """Forget the value."""
-        ...
 
 
 class AggregatingState(Protocol[InT_contra, OutT_co]):
@@ -503,15 +482,12 @@ class AggregatingState(Protocol[InT_contra, OutT_co]):
 
     def get(self) -> OutT_co | None:
         """Return the accumulator's result, or None when nothing was added."""
-        ...
 
     def add(self, value: InT_contra) -> None:
         """Add ``value`` to the accumulator."""
-        ...
 
     def clear(self) -> None:
         """Forget the accumulator."""
-        ...
 
 
 class RunContents(Protocol):
@@ -519,7 +495,6 @@ class RunContents(Protocol):
 
     def get(self, key: Any, /) -> Any:
         """Return the content of a key."""
-        ...
 
     def __setitem__(self, key: Any, content: Any, /) -> None: ...
 
@@ -540,7 +515,6 @@ class StateTable(Protocol):
 
     def prefetch(self, keys: Iterable[Any]) -> None:
         """Be notified that these keys are asked for next; a run's keys, for example."""
-        ...
 
     def for_run(self, keys: list[Any]) -> RunContents:
         """Return the contents of these keys, to be read, set and changed in place.
@@ -548,19 +522,15 @@ class StateTable(Protocol):
         They are good until anything else of the table is used. The keys count as
         written: what is changed in place need not be set again.
         """
-        ...
 
     def remove(self, key: Any) -> None:
         """Forget the content of ``key``; a no-op if there is none."""
-        ...
 
     def drain(self, count: int) -> list[tuple[Any, Any]]:
         """Take out about so many keys with their contents; none once there are none."""
-        ...
 
     def items(self) -> Iterable[tuple[Any, Any]]:
         """Return all keys with their contents, live: change nothing meanwhile."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -570,27 +540,21 @@ class NamespacedTable(Protocol):
 
     def get(self, key: Any, namespace: Any, default: Any = None) -> Any:
         """Return the content of ``key`` in ``namespace``."""
-        ...
 
     def put(self, key: Any, namespace: Any, content: Any) -> None:
         """Set the content of ``key`` in ``namespace``."""
-        ...
 
     def remove(self, key: Any, namespace: Any) -> None:
         """Forget the content of ``key`` in ``namespace``; a no-op if there is none."""
-        ...
 
     def namespaces(self, key: Any) -> list[Any]:
         """Return the namespaces in which ``key`` has content, as a new list."""
-        ...
 
     def drain(self, count: int) -> list[tuple[Any, Any, Any]]:
         """Take out about so many entries; none once there are none."""
-        ...
 
     def items(self) -> Iterable[tuple[Any, Any, Any]]:
         """Return all ``(key, namespace, content)``, live: change nothing meanwhile."""
-        ...
 
     def __len__(self) -> int: ...
 

@@ -286,7 +286,6 @@ class FrozenPanes(Protocol):
 
     def items(self) -> Iterable[tuple[int, Contents]]:
         """Return the start of each pane with what it holds."""
-        ...
 
 
 class PanedAggregateOperator(TumblingAggregateOperator):

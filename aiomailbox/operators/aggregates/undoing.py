@@ -27,30 +27,24 @@ class UndoableAggregate(Protocol):
     @property
     def create_accumulator(self) -> Callable[[], Any]:
         """Returns an accumulator that holds nothing yet."""
-        ...
 
     @property
     def add(self) -> Callable[[Any, Any], Any]:
         """Returns the accumulator with a value in it; may be ``async def``."""
-        ...
 
     @property
     def get_result(self) -> Callable[[Any], Any]:
         """Returns the result; may be ``async def``."""
-        ...
 
     @property
     def merge(self) -> Callable[[Any, Any], Any]:
         """Returns one accumulator with the contents of two."""
-        ...
 
     def mark(self, value: Any, accumulator: Any) -> Any:
         """Return what `reset` needs, before ``value`` is added to the accumulator."""
-        ...
 
     def reset(self, accumulator: Any, mark: Any) -> Any:
         """Return the accumulator as it was; what was added since is forgotten."""
-        ...
 
 
 def undoable(aggregate: AggregateFunction) -> UndoableAggregate:

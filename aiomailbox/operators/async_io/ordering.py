@@ -75,27 +75,21 @@ class ResultQueue(Protocol):
     @property
     def held(self) -> int:
         """Places taken."""
-        ...
 
     def put(self, entry: CallEntry) -> None:
         """Take a row, at its arrival."""
-        ...
 
     def put_control(self, control: QueuedControl) -> None:
         """Take a watermark or a status; only if the queue is not empty."""
-        ...
 
     def on_done(self, entry: CallEntry) -> bool:
         """Be notified that a row is done; say whether something may be emitted now."""
-        ...
 
     def take_ready(self, rows_max: int) -> ReadyRows | None:
         """Take out what may be emitted, at most so many rows; None if nothing."""
-        ...
 
     def elements(self) -> list[CallEntry | QueuedControl]:
         """Return the rows and control elements that are held, as they arrived."""
-        ...
 
 
 class OrderedQueue:

@@ -210,15 +210,12 @@ class Limiter(Protocol):
     @property
     def free(self) -> float | None:
         """Units that may be used now; None if they are counted in another process."""
-        ...
 
     async def lease(self, weight: float = 1.0) -> None:
         """Wait until ``weight`` more units may be used; cancelling takes none."""
-        ...
 
     def pause(self, delay_s: float) -> None:
         """Grant nothing for ``delay_s`` seconds (a server's Retry-After)."""
-        ...
 
 
 class Handover(Protocol):
@@ -232,11 +229,9 @@ class Handover(Protocol):
 
     def offer(self, run: Run) -> bool:
         """Take the run; False says that there is no room for another one yet."""
-        ...
 
     def writable(self) -> asyncio.Future[None]:
         """Return a fresh future that completes when there is room again."""
-        ...
 
 
 class RuntimeContext(Protocol):
@@ -320,11 +315,9 @@ class RuntimeContext(Protocol):
 
     def commit_later(self, committables: list[Any]) -> None:
         """Hand over what a sink's writer prepared, for the job to commit."""
-        ...
 
     def limiter(self, limit: RateLimit) -> Limiter:
         """Return the job-wide limiter that this limit names."""
-        ...
 
     def journal(self) -> SubtaskJournal:
         """Return this operator's journal of finished calls, to be opened by it.
@@ -332,19 +325,15 @@ class RuntimeContext(Protocol):
         Raises:
             IllegalStateError: If the job has no place for one.
         """
-        ...
 
     def alignment(self, config: AlignmentConfig) -> AlignmentGroup:
         """Return the job-wide group of sources that wait for each other."""
-        ...
 
     def handover(self, name: str) -> Handover:
         """Return the job's hand-over of this name, for sinks that are pulled from."""
-        ...
 
     def timer_service(self, target: Triggerable) -> InternalTimerService:
         """Return a new timer service; the operator advances and snapshots it."""
-        ...
 
     def spawn(
         self, work: Coroutine[Any, Any, None], *, name: str
@@ -353,4 +342,3 @@ class RuntimeContext(Protocol):
 
         It is cancelled and awaited when the task ends; if it fails the task fails.
         """
-        ...

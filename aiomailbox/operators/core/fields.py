@@ -35,11 +35,9 @@ class Expression(Protocol):
 
     def cast(self, *args: Any, **options: Any) -> Any:
         """Return it with another type."""
-        ...
 
     def is_null(self, *args: Any, **options: Any) -> Any:
         """Return whether it has no value."""
-        ...
 
 
 # What says which records count.

@@ -277,23 +277,18 @@ class Output(Protocol):
 
     def emit_run(self, run: Run) -> Pending:
         """Pass on records; an empty run is allowed and ignored."""
-        ...
 
     def emit_watermark(self, timestamp_ms: int) -> Pending:
         """Pass on a watermark."""
-        ...
 
     def emit_status(self, status: WatermarkStatus) -> Pending:
         """Pass on that the stream became idle or active."""
-        ...
 
     def emit_latency_marker(self, marker: LatencyMarker) -> Pending:
         """Pass on a latency marker, to one randomly chosen consumer."""
-        ...
 
     def emit_side(self, tag: OutputTag, run: Run) -> Pending:
         """Pass on records to the side output ``tag``; dropped if it has no consumer."""
-        ...
 
 
 class Input(Protocol):
@@ -301,23 +296,18 @@ class Input(Protocol):
 
     def process_run(self, run: Run) -> Pending:
         """Process records."""
-        ...
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
         """Advance event time to ``timestamp_ms`` (already the minimum of channels)."""
-        ...
 
     def process_status(self, status: WatermarkStatus) -> Pending:
         """Be notified that the input became idle or active."""
-        ...
 
     def process_latency_marker(self, marker: LatencyMarker) -> Pending:
         """Pass a latency marker on."""
-        ...
 
     def end_input(self) -> Pending:
         """Be notified that no more records come on this input (drain only)."""
-        ...
 
 
 class Operator:

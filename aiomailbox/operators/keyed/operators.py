@@ -282,11 +282,9 @@ class Settled(Protocol):
     @property
     def has_snapshot(self) -> bool:
         """Whether a snapshot makes every access cost more."""
-        ...
 
     def settle(self, count: int) -> int:
         """Remove layers that no snapshot needs any more; return the steps not needed."""
-        ...
 
 
 class RunExpression(Protocol):
@@ -294,11 +292,9 @@ class RunExpression(Protocol):
 
     def begin(self, run: Run) -> None:
         """Be notified that the records of a run are asked for next."""
-        ...
 
     def check_reads(self, names: Sequence[str]) -> None:
         """Refuse records with these fields if it reads another one."""
-        ...
 
 
 class StatefulOperator(Operator):

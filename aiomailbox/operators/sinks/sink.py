@@ -51,30 +51,24 @@ class SinkWriter(Protocol):
             RecordsRefusedError: If it cannot take some of them and knows which, at once
                 or while it is awaited; any other error fails the job.
         """
-        ...
 
     def flush(self, *, end_of_input: bool) -> Pending:
         """Write out what is buffered; before a barrier, and at the end of input."""
-        ...
 
     def prepare_commit(self) -> list[Any]:
         """Return what the committer has to make visible since the last call."""
-        ...
 
     def snapshot(self) -> list[Any]:
         """Return what a new writer needs to resume, as elements; usually none.
 
         When the parallelism changes, the elements of all writers are split evenly.
         """
-        ...
 
     def restore(self, elements: list[Any], /) -> None:
         """Take over what `snapshot` of earlier writers returned, if that was anything."""
-        ...
 
     def close(self) -> Pending:
         """Release resources; uncommitted data stays invisible."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +122,6 @@ class Committer(Protocol):
             TargetExistsError: If the target is already there.
             SinkError: If the target cannot be written.
         """
-        ...
 
     def commit(
         self, committables: list[Any], /, *, checkpoint_id: int, is_final: bool
@@ -145,7 +138,6 @@ class Committer(Protocol):
             is_final: Whether everything is there then. The job may still fail, if
                 another of its sinks does.
         """
-        ...
 
     def end(self, *, succeeded: bool) -> Pending:
         """Clean up, also if `begin` failed; called once.
@@ -156,7 +148,6 @@ class Committer(Protocol):
                 keeps what it committed; if `CommitterContext.is_resumable`, also what
                 it prepared, for the execution that resumes.
         """
-        ...
 
 
 class Sink(Protocol):
@@ -171,11 +162,9 @@ class Sink(Protocol):
 
     def create_writer(self, context: RuntimeContext, /) -> SinkWriter:
         """Create the writer of one subtask."""
-        ...
 
     def create_committer(self, context: CommitterContext, /) -> Committer | None:
         """Create the committer, or None if writing is all there is."""
-        ...
 
 
 # The tail of a stream: gives records to a sink's writer.

@@ -28,7 +28,6 @@ class Split(Protocol):
     @property
     def split_id(self) -> str:
         """The split's name, unique within the source."""
-        ...
 
 
 SplitT = TypeVar("SplitT", bound=Split)
@@ -57,11 +56,9 @@ class SplitOutput(Protocol):
 
     def emit_run(self, run: Run) -> None:
         """Emit records; they get their timestamps and watermarks from the strategy."""
-        ...
 
     def mark_idle(self) -> None:
         """Say that the split will be quiet: it stops holding event time back."""
-        ...
 
 
 class ReaderOutput(SplitOutput, Protocol):
@@ -76,11 +73,9 @@ class ReaderOutput(SplitOutput, Protocol):
 
     def for_split(self, split_id: str) -> SplitOutput:
         """Return the output of a split: it has a watermark of its own, from MIN on."""
-        ...
 
     def release_split(self, split_id: str) -> None:
         """Say that the split ended: its watermark is MAX from now on."""
-        ...
 
 
 @dataclass(slots=True)
@@ -123,11 +118,9 @@ class EnumeratorContext(Protocol[SplitT]):
 
     def assign_splits(self, subtask_index: int, splits: list[SplitT]) -> None:
         """Give splits to a reader."""
-        ...
 
     def signal_no_more_splits(self, subtask_index: int) -> None:
         """Tell a reader that it has all the splits it will get."""
-        ...
 
 
 class SplitEnumerator(Protocol[SplitT]):
@@ -135,7 +128,6 @@ class SplitEnumerator(Protocol[SplitT]):
 
     def start(self) -> None:
         """Begin; called once."""
-        ...
 
     def add_reader(self, subtask_index: int, /) -> None:
         """Be notified that a reader is there: also one that has failed and begins again.
@@ -143,29 +135,24 @@ class SplitEnumerator(Protocol[SplitT]):
         It is notified again that there are no more splits when this, or its next request,
         says so.
         """
-        ...
 
     def handle_split_request(self, subtask_index: int, /) -> None:
         """Answer a reader that wants another split."""
-        ...
 
     def add_splits_back(self, splits: list[SplitT], subtask_index: int, /) -> None:
         """Take back splits that a failed reader had got since its checkpoint.
 
         `add_reader` follows for the reader that takes its place.
         """
-        ...
 
     def snapshot(self) -> list[Any]:
         """Return what a new enumerator needs, as elements: splits not assigned, progress.
 
         Splits that were assigned are with their readers.
         """
-        ...
 
     def close(self) -> None:
         """Release resources."""
-        ...
 
 
 class SourceReader(Protocol[SplitT]):
@@ -187,27 +174,21 @@ class SourceReader(Protocol[SplitT]):
 
     def start(self) -> None:
         """Begin, e.g. ask for a split."""
-        ...
 
     def poll_next(self, output: ReaderOutput, /) -> InputStatus:
         """Emit at most one run, of at most ``output.records_max``; never block."""
-        ...
 
     def add_splits(self, splits: list[SplitT], /) -> None:
         """Take over splits, at the positions they carry."""
-        ...
 
     def notify_no_more_splits(self) -> None:
         """Be notified that no further split comes."""
-        ...
 
     def snapshot(self) -> list[SplitT]:
         """Return every unfinished split, at the position after the last emitted run."""
-        ...
 
     def close(self) -> Pending:
         """Stop reading and release resources; also after a failure."""
-        ...
 
 
 class Source(Protocol[SplitT]):
@@ -229,17 +210,14 @@ class Source(Protocol[SplitT]):
     @property
     def boundedness(self) -> Boundedness:
         """Whether the source ends by itself."""
-        ...
 
     def create_enumerator(
         self, context: EnumeratorContext[SplitT], state: list[Any] | None = None, /
     ) -> SplitEnumerator[SplitT]:
         """Create the enumerator, new or from the result of its `snapshot`."""
-        ...
 
     def create_reader(self, context: ReaderContext, /) -> SourceReader[SplitT]:
         """Create a reader. Restored splits come through `SourceReader.add_splits`."""
-        ...
 
 
 def is_replayable(source: Any) -> bool:

@@ -418,7 +418,6 @@ class DistinctRun(Protocol):
 
     def first_of_keys(self, key: Any) -> tuple[list[Any], list[int]] | None:
         """Return each key once, with the place of its first record, ascending."""
-        ...
 
 
 class DeduplicateOperator(StatefulOperator):
