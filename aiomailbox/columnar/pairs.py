@@ -815,13 +815,16 @@ class ColumnarJoin(ColumnarOperator, TwoInputOperator):
         self._slots = KeySlots(self._check_keys)
         self._look_at = _KEYS_MIN
 
-    def process_run1(self, run: Run) -> Pending:
-        """Join the records of the left stream."""
-        return self._join_run(0, run)
-
-    def process_run2(self, run: Run) -> Pending:
-        """Join the records of the right stream."""
-        return self._join_run(1, run)
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Join the records of the left, or of the right stream."""
+        if self._is_columnar and len(run):
+            try:
+                taken, times, slots = self._taken(index, run)
+            except RowsNeededError as reason:
+                self._go_to_rows(str(reason))
+            else:
+                return self._join(index, taken, times, slots)
+        return super().process_input(index, run)
 
     def capture(self) -> OperatorSnapshot:
         """Return all state, that in columns as the operator of rows would have it."""
@@ -839,16 +842,6 @@ class ColumnarJoin(ColumnarOperator, TwoInputOperator):
     def _rows_kept(self) -> tuple[KeyedStateSnapshot, SnapshotRows] | None:
         """Return what is in columns as rows, and the timers of these; None for nothing."""
         raise TypeError(f"{type(self).__name__} defines no _rows_kept")
-
-    def _join_run(self, side: int, run: Run) -> Pending:
-        if self._is_columnar and len(run):
-            try:
-                taken, times, slots = self._taken(side, run)
-            except RowsNeededError as reason:
-                self._go_to_rows(str(reason))
-            else:
-                return self._join(side, taken, times, slots)
-        return super().process_run2(run) if side else super().process_run1(run)
 
     def _join(
         self, side: int, run: ArrowRun, times: np.ndarray, slots: np.ndarray

@@ -15,8 +15,6 @@ from aiomailbox.windowing.assigners import EventTimeSessionWindows, WindowAssign
 from aiomailbox.windowing.co_group import (
     JoinFunction,
     SidedKey,
-    mark_first,
-    mark_second,
 )
 from aiomailbox.windowing.contents import ListedContents
 from aiomailbox.windowing.operator import WindowEmitter, WindowOperator
@@ -88,12 +86,7 @@ class WindowJoinOperator(WindowOperator, TwoInputOperator):
         """Whether it may leave the rest of a run: nothing in it is awaited."""
         return False
 
-    def process_run1(self, run: Run) -> Pending:
-        """Add each record of the first stream to its windows."""
-        marked = list(map(mark_first, run.values))
-        return self.process_run(ListRun(marked, run.timestamps))
-
-    def process_run2(self, run: Run) -> Pending:
-        """Add each record of the second stream to its windows."""
-        marked = list(map(mark_second, run.values))
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Add each record of a stream, marked with its side, to its windows."""
+        marked = [(index, value) for value in run.values]
         return self.process_run(ListRun(marked, run.timestamps))

@@ -22,7 +22,7 @@ from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
 from aiomailbox.operators.core.operator import Operator, TwoInputOperator
 from aiomailbox.records.events import OutputTag, StopMode, Watermark
-from aiomailbox.records.run import ListRun
+from aiomailbox.records.run import ListRun, Run
 from aiomailbox.state.operator_state import OperatorStateSnapshot
 from aiomailbox.task.environment import (
     JobEnvironment,
@@ -91,19 +91,12 @@ class TwoLogOperator(TwoInputOperator):
         super().__init__()
         self.log = log
 
-    def process_element1(self, value: Any, timestamp: int | None) -> Any:
-        self.log.append(f"1:{value}")
-        return self.output.emit_run(ListRun([value]))
+    def process_input(self, index: int, run: Run) -> Any:
+        self.log += [f"{index + 1}:{value}" for value in run.values]
+        return self.output.emit_run(ListRun(run.values))
 
-    def process_element2(self, value: Any, timestamp: int | None) -> Any:
-        self.log.append(f"2:{value}")
-        return self.output.emit_run(ListRun([value]))
-
-    def end_input1(self) -> Any:
-        self.log.append("end 1")
-
-    def end_input2(self) -> Any:
-        self.log.append("end 2")
+    def input_ended(self, index: int) -> Any:
+        self.log.append(f"end {index + 1}")
 
     def finish(self) -> Any:
         self.log.append("finish")

@@ -761,9 +761,9 @@ class ForwardingOutput:
 class TwoInputOperator(Operator):
     """The base of operators with two inputs, the first and the second.
 
-    Subclasses override `process_run1` and `process_run2`, or the per-record form. The
-    operator's event time is the minimum over the inputs that are not idle;
-    `process_watermark` and `process_status` get what follows from both.
+    Subclasses define `process_input`. The operator's event time is the minimum over the
+    inputs that are not idle; `process_watermark` and `process_status` get what follows
+    from both.
 
     Concept:
         Flink, ``TwoInputStreamOperator``.
@@ -774,7 +774,7 @@ class TwoInputOperator(Operator):
 
     def __init__(self) -> None:
         self._watermarks = InputWatermarks(2)
-        self._inputs: list[Input] = [_FirstInput(self), _SecondInput(self)]
+        self._inputs: list[Input] = [_OneInput(self, 0), _OneInput(self, 1)]
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         """Take what the task provides, and let a selection take the results."""
@@ -816,28 +816,12 @@ class TwoInputOperator(Operator):
         """Whether it may leave the rest of a run: on both inputs."""
         return True
 
-    def process_run1(self, run: Run) -> Pending:
-        """Process records of the first input; by default one by one."""
-        return _each(self.process_element1, run, self.interruption)
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Process records of the first input, 0, or of the second, 1."""
+        raise TypeError(f"{type(self).__name__} defines no process_input")
 
-    def process_run2(self, run: Run) -> Pending:
-        """Process records of the second input; by default one by one."""
-        return _each(self.process_element2, run, self.interruption)
-
-    def process_element1(self, value: Any, timestamp: int | None) -> Pending:
-        """Process one record of the first input."""
-        raise TypeError(f"{type(self).__name__} does not process its first input")
-
-    def process_element2(self, value: Any, timestamp: int | None) -> Pending:
-        """Process one record of the second input."""
-        raise TypeError(f"{type(self).__name__} does not process its second input")
-
-    def end_input1(self) -> Pending:
-        """Be notified that no more records come on the first input."""
-        return None
-
-    def end_input2(self) -> Pending:
-        """Be notified that no more records come on the second input."""
+    def input_ended(self, index: int) -> Pending:
+        """Be notified that no more records come on an input."""
         return None
 
     def repeat_progress(self) -> Pending:
@@ -865,42 +849,27 @@ class TwoInputOperator(Operator):
         return pending
 
 
-class _OperatorInput:
-    """The part that both inputs share."""
+class _OneInput:
+    """One of the two inputs."""
 
-    index: int
-
-    def __init__(self, operator: TwoInputOperator) -> None:
+    def __init__(self, operator: TwoInputOperator, index: int) -> None:
         self._operator = operator
+        self._index = index
+
+    def process_run(self, run: Run) -> Pending:
+        return self._operator.process_input(self._index, run)
 
     def process_watermark(self, timestamp_ms: int) -> Pending:
-        return self._operator.input_watermark(timestamp_ms, self.index)
+        return self._operator.input_watermark(timestamp_ms, self._index)
 
     def process_status(self, status: WatermarkStatus) -> Pending:
-        return self._operator.input_status(status, self.index)
+        return self._operator.input_status(status, self._index)
 
     def process_latency_marker(self, marker: LatencyMarker) -> Pending:
         return self._operator.process_latency_marker(marker)
 
-
-class _FirstInput(_OperatorInput):
-    index = 0
-
-    def process_run(self, run: Run) -> Pending:
-        return self._operator.process_run1(run)
-
     def end_input(self) -> Pending:
-        return self._operator.end_input1()
-
-
-class _SecondInput(_OperatorInput):
-    index = 1
-
-    def process_run(self, run: Run) -> Pending:
-        return self._operator.process_run2(run)
-
-    def end_input(self) -> Pending:
-        return self._operator.end_input2()
+        return self._operator.input_ended(self._index)
 
 
 # Which of its inputs an operator wants to read next.

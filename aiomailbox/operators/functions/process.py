@@ -344,14 +344,6 @@ class CoFunctionOperator(ElementOperator, TwoInputOperator):
 
     methods = ("process_element1", "process_element2")
 
-    def process_run1(self, run: Run) -> Pending:
-        """Call the function for each record of the first stream."""
-        return self.process_input(0, run)
-
-    def process_run2(self, run: Run) -> Pending:
-        """Call the function for each record of the second stream."""
-        return self.process_input(1, run)
-
     @property
     def next_selection(self) -> Callable[[], InputSelection] | None:
         """The function that names the inputs to be read, or None to read all of them."""
@@ -359,15 +351,8 @@ class CoFunctionOperator(ElementOperator, TwoInputOperator):
             return None
         return self._selected
 
-    def end_input1(self) -> Pending:
-        """Tell the function that the first input has ended."""
-        return self._ended(0)
-
-    def end_input2(self) -> Pending:
-        """Tell the function that the second input has ended."""
-        return self._ended(1)
-
-    def _ended(self, index: int) -> Pending:
+    def input_ended(self, index: int) -> Pending:
+        """Tell the function that an input has ended."""
         end_input = getattr(self.function, "end_input", None)
         if end_input is None:
             return None
@@ -445,17 +430,15 @@ class CoMapOperator(TwoInputOperator):
 
     def open(self) -> Pending:
         """Prepare a loop for each function."""
-        self._first_loop = FusedLoop([_CoStage(self, self.first)], self.output)
-        self._second_loop = FusedLoop([_CoStage(self, self.second)], self.output)
+        self._loops = [
+            FusedLoop([_CoStage(self, function)], self.output)
+            for function in (self.first, self.second)
+        ]
         return None
 
-    def process_run1(self, run: Run) -> Pending:
-        """Apply the first function to each record."""
-        return self._first_loop.process(run)
-
-    def process_run2(self, run: Run) -> Pending:
-        """Apply the second function to each record."""
-        return self._second_loop.process(run)
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Apply the function of an input to each record."""
+        return self._loops[index].process(run)
 
 
 class CoFlatMapOperator(CoMapOperator):
@@ -836,9 +819,11 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
             return self.context.keyed_state.set_current_key
         return super().enter_of(index)
 
-    def process_run2(self, run: Run) -> Pending:
-        """Call the function for each broadcast record, without a key."""
-        return self._calls[1].process_run(run, [None] * len(run))
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Call the function for each record, for a broadcast one without a key."""
+        if index:
+            return self._calls[1].process_run(run, [None] * len(run))
+        return super().process_input(index, run)
 
 
 def check_descriptors(

@@ -328,13 +328,14 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
         return self._key2 if index else self._key1
 
-    def process_run1(self, run: Run) -> Pending:
-        """Join each record of the left stream."""
-        return self._process_side(self._left, run)
-
-    def process_run2(self, run: Run) -> Pending:
-        """Join each record of the right stream."""
-        return self._process_side(self._right, run)
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Join each record of the left, or of the right stream."""
+        if not len(run):
+            return None
+        side = self._right if index else self._left
+        keys = side.keys.read(run.values)
+        advance = partial(self._advance, side, run, keys)
+        return go_through(run, advance, self.interruption, self.emit_collected)
 
     def take(self, side: JoinSide, key: Any, value: Any, stamp: int) -> Pending:
         """Take a record; the state's current key is its key."""
@@ -355,13 +356,6 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
             return
         self._collector.timestamp = stamp
         self._collector.collect_side(tag, value)
-
-    def _process_side(self, side: JoinSide, run: Run) -> Pending:
-        if not len(run):
-            return None
-        keys = side.keys.read(run.values)
-        advance = partial(self._advance, side, run, keys)
-        return go_through(run, advance, self.interruption, self.emit_collected)
 
     def _advance(
         self, side: JoinSide, run: Run, keys: list[Any], start: int

@@ -526,9 +526,13 @@ class WithLatestOperator(TwoInputOperator):
         self._dropped = self.context.metrics.counter("records_without_latest")
         return None
 
-    def process_run1(self, run: Run) -> Pending:
-        """Pair the records."""
+    def process_input(self, index: int, run: Run) -> Pending:
+        """Keep the last record of the second input, and pair those of the first."""
         if not len(run):
+            return None
+        if index:
+            # In a tuple, for the record may be None.
+            self._latest.put("latest", (run.values[-1],))
             return None
         kept: Any = self._latest.get("latest")
         if kept is None:
@@ -536,13 +540,6 @@ class WithLatestOperator(TwoInputOperator):
             return None
         pairs = [(value, kept[0]) for value in run.values]
         return self.output.emit_run(ListRun(pairs, run.timestamps))
-
-    def process_run2(self, run: Run) -> Pending:
-        """Keep the last record."""
-        if len(run):
-            # In a tuple, for the record may be None.
-            self._latest.put("latest", (run.values[-1],))
-        return None
 
 
 # Passes on a random part of the records.
