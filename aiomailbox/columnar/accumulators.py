@@ -379,10 +379,7 @@ class _Folded(Piece):
         """Return the numbers; where there is none, one that changes nothing."""
         if values.there is None:
             return values.numbers
-        filled: np.ndarray = np.where(
-            values.there, values.numbers, self.nothing(values.numbers)
-        )
-        return filled
+        return np.where(values.there, values.numbers, self.nothing(values.numbers))
 
     def _column(self, numbers: np.ndarray, counts: np.ndarray | None) -> pa.Array:
         empty = None if counts is None or (counts > 0).all() else counts == 0
@@ -426,8 +423,7 @@ class _Folded(Piece):
                 raise RowsNeededError("values of several types are mixed")
             self.check_kept(numbers)
             own[cells[there]] = numbers
-        counts: np.ndarray = there.astype(np.int64)
-        return counts
+        return there.astype(np.int64)
 
     def loaded(self, values: list[Any]) -> tuple[np.ndarray, pa.DataType | None]:
         """Return values of rows as numbers, and what these stand for."""
@@ -476,8 +472,7 @@ class _Sum(_Folded):
             raise RowsNeededError("a sum exceeds 64 bits")
 
     def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        added: np.ndarray = first + second
-        return added
+        return first + second
 
     def add(self, values: Values, cells: np.ndarray) -> None:
         super().add(values, cells)
@@ -551,8 +546,7 @@ class _Extreme(_Folded):
             )
 
     def folding(self, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-        folded: np.ndarray = self.fold(first, second)
-        return folded
+        return self.fold(first, second)
 
     def add(self, values: Values, cells: np.ndarray) -> None:
         super().add(values, cells)
@@ -627,8 +621,7 @@ def _peak(numbers: np.ndarray) -> int:
 def _loaded(numbers: list[Any]) -> np.ndarray:
     kinds = set(map(type, numbers))
     if kinds == {float}:
-        fractions: np.ndarray = np.array(numbers, np.float64)
-        return fractions
+        return np.array(numbers, np.float64)
     return _loaded_ints(numbers)
 
 

@@ -146,8 +146,7 @@ class WindowGrid(CellGrid):
     def unfired(self, start: int) -> np.ndarray:
         """Return the places of keys whose content has not been emitted."""
         slots = self.slots(start)
-        unfired: np.ndarray = slots[~self._fired[self.cells_of(start, slots)]]
-        return unfired
+        return slots[~self._fired[self.cells_of(start, slots)]]
 
     def count_unfired(self, start: int) -> int:
         """Return of how many keys a window has what has not been emitted."""

@@ -378,8 +378,7 @@ def _millis(column: pa.Array, name: str) -> np.ndarray:
         check_before_end_of_time(max(column.to_pylist(), default=0))
     if not pa.types.is_int64(times.type):
         times = times.cast(pa.int64())
-    millis: np.ndarray = times.to_numpy()
-    return millis
+    return times.to_numpy()
 
 
 def as_bools(mask: pa.BooleanArray) -> np.ndarray:
@@ -396,8 +395,7 @@ def as_bools(mask: pa.BooleanArray) -> np.ndarray:
         count=start + len(mask),
         bitorder="little",
     )
-    bools: np.ndarray = unpacked[start:].view(np.bool_)
-    return bools
+    return unpacked[start:].view(np.bool_)
 
 
 def _taken(column: pa.Array, chosen: np.ndarray) -> pa.Array:

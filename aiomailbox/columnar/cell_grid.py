@@ -251,8 +251,7 @@ class CellGrid:
         self._has_new = self._has_new or bool(new)
         for start in new:
             self._rows[start] = self._free.pop()
-        rows: np.ndarray = np.array([self._rows[each] for each in starts], np.int64)
-        return rows
+        return np.array([self._rows[each] for each in starts], np.int64)
 
     def add(self, values: list[Values], cells: np.ndarray) -> None:
         """Add records to their cells, in their order, after `Cells.check_records`."""
@@ -292,13 +291,11 @@ class CellGrid:
 
     def cells_of(self, start: int, slots: np.ndarray) -> np.ndarray:
         """Return the cells of keys in a row."""
-        cells: np.ndarray = self._rows[start] * self._width + slots
-        return cells
+        return self._rows[start] * self._width + slots
 
     def has(self, start: int, slots: np.ndarray) -> np.ndarray:
         """Return of which of these keys a row that there is has anything."""
-        there: np.ndarray = self._seen[self.cells_of(start, slots)] != ABSENT
-        return there
+        return self._seen[self.cells_of(start, slots)] != ABSENT
 
     def slots(self, start: int) -> np.ndarray:
         """Return the places of a row's keys, in the order of their first records."""
@@ -326,8 +323,7 @@ class CellGrid:
 
     def _left_in(self, cells: slice) -> np.ndarray:
         """Return when the first record of each cell came that is to be emitted."""
-        seen: np.ndarray = self._seen[cells].copy()
-        return seen
+        return self._seen[cells].copy()
 
     def forget(self, start: int) -> None:
         """Forget a row."""
@@ -460,8 +456,7 @@ class FrozenGrid:
 def _in_order(seen: np.ndarray) -> np.ndarray:
     """Return the places of what has been seen, in the order of when it was."""
     (there,) = (seen != ABSENT).nonzero()
-    ordered: np.ndarray = there.take(seen.take(there).argsort())
-    return ordered
+    return there.take(seen.take(there).argsort())
 
 
 def contents_of(row: KeptRow, keys: list[Any]) -> dict[Any, Any]:

@@ -121,8 +121,7 @@ def _int64(array: pa.Array) -> np.ndarray:
     numbers = array.cast(pa.int64())
     if numbers.null_count:
         numbers = numbers.fill_null(_NOT_A_TIME)
-    plain: np.ndarray = numbers.to_numpy()
-    return plain
+    return numbers.to_numpy()
 
 
 def _plain(array: pa.Array) -> list[Any]:

@@ -180,8 +180,7 @@ class KeySlots:
             self.keys += new
             found = list(map(places.get, distinct))
         self._learn(batch.schema.field(fields[0]).type, distinct[0])
-        numbers: np.ndarray = np.array(found, np.int64)[keys.codes]
-        return numbers
+        return np.array(found, np.int64)[keys.codes]
 
     def _learn(self, kind: pa.DataType, sample: Any) -> None:
         # Keys that came as doubles would be rounded to shorter ones.
@@ -207,8 +206,7 @@ class KeySlots:
             places.update(zip(new, count(len(places)), strict=False))
             self.keys += new
             self._known = None
-        found: np.ndarray = np.array([places[key] for key in keys], np.int64)
-        return found
+        return np.array([places[key] for key in keys], np.int64)
 
     def clear(self) -> None:
         """Forget all keys."""
@@ -311,8 +309,7 @@ def distinct(numbers: np.ndarray) -> np.ndarray:
     ordered = np.sort(numbers)
     first: np.ndarray = np.ones(len(ordered), np.bool_)
     np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
-    found: np.ndarray = ordered[first]
-    return found
+    return ordered[first]
 
 
 def stable_order(codes: np.ndarray, count: int) -> np.ndarray:
@@ -377,8 +374,7 @@ class Groups:
     def _groups(self) -> np.ndarray:
         """Of each record, in the order of the groups, the place of its group in `used`."""
         numbers = np.arange(len(self.used))
-        groups: np.ndarray = np.repeat(numbers, self.lengths)
-        return groups
+        return np.repeat(numbers, self.lengths)
 
     @cached_property
     def _cells(self) -> np.ndarray:

@@ -457,10 +457,9 @@ class ColumnarPanedOperator(ColumnarWindows, PanedAggregateOperator):
         return self._pane_grid.size + self._pane_merge.grid.size
 
     def _used_slots(self) -> np.ndarray:
-        used: np.ndarray = np.union1d(
+        return np.union1d(
             self._pane_grid.used_slots(), self._pane_merge.grid.used_slots()
         )
-        return used
 
     def _keep_slots(self, slots: np.ndarray) -> None:
         for grid in (self._pane_grid, self._pane_merge.grid):

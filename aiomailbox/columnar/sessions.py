@@ -210,8 +210,7 @@ class SessionCells:
         if missing > 0:
             more = max(missing, len(self._latest))
             self._latest = np.concatenate([self._latest, np.full(more, _NONE)])
-        latest: np.ndarray = self._latest.take(slots)
-        return latest
+        return self._latest.take(slots)
 
     def free_places(self, count: int) -> np.ndarray:
         """Return so many places without a session, which `begin` may take."""
@@ -232,8 +231,7 @@ class SessionCells:
 
     def _next_free(self, count: int) -> np.ndarray:
         last = self._free_count
-        found: np.ndarray = self._free[last - count : last][::-1].copy()
-        return found
+        return self._free[last - count : last][::-1].copy()
 
     def _release(self, places: np.ndarray) -> None:
         """Let places be free."""
@@ -282,8 +280,7 @@ class SessionCells:
     def _last(self, places: np.ndarray) -> np.ndarray:
         """Return at which watermarks the stages of sessions are over."""
         late = np.where(self.stages[places] == FIRED, self._lateness_ms, 0)
-        last: np.ndarray = self.ends[places] - 1 + late
-        return last
+        return self.ends[places] - 1 + late
 
     def end(self, places: np.ndarray) -> None:
         """Forget sessions."""
@@ -491,8 +488,7 @@ def _strays(
     strays[firsts] = (low[before] < 2 * beyond) & (
         (starts[firsts] > high[before]) | (ends[firsts] < low[before])
     )
-    found: np.ndarray = distinct(mine[strays])
-    return found
+    return distinct(mine[strays])
 
 
 def _sorted_places(numbers: np.ndarray, limit: int) -> np.ndarray:
@@ -681,8 +677,7 @@ class ColumnarSessionOperator(ColumnarWindows, SessionAggregateOperator):
         is_open = kept.stages[due] == OPEN
         kept.end(due[~is_open])
         ended = due[is_open]
-        in_order: np.ndarray = ended[np.argsort(kept.ends[ended], kind="stable")]
-        return in_order
+        return ended[np.argsort(kept.ends[ended], kind="stable")]
 
     def _kept_cells(self) -> int:
         return len(self._kept.stages)

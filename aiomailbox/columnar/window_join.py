@@ -98,8 +98,7 @@ class JoinGroups:
 
     def of(self, slots: np.ndarray) -> np.ndarray:
         """Return which group, from 0, each of some numbers is."""
-        groups: np.ndarray = self._ranks[np.searchsorted(self._distinct, slots)]
-        return groups
+        return self._ranks[np.searchsorted(self._distinct, slots)]
 
 
 class Ending(NamedTuple):
