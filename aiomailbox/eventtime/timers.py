@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import repeat
@@ -521,24 +521,11 @@ class InternalTimerService:
         """Remove layers that no snapshot needs; see `LayeredDict.settle`."""
         return self._processing.settle(self._event.settle(count))
 
-    def restore(self, snapshots: Sequence[TimerSnapshot]) -> None:
-        """Add the timers of the snapshots whose keys belong to this subtask.
+    def take_over(self, loaded: LoadedTimers) -> None:
+        """Go on with timers that were loaded, instead of the present ones.
 
         The watermark stays `MIN_TIMESTAMP` until the first one arrives.
-
-        Raises:
-            StateError: If a snapshot was made with another number of key groups.
         """
-        loaded = LoadedTimers(
-            self._max_parallelism, self._key_group_range, self._event, self._processing
-        )
-        for snapshot in snapshots:
-            for _ in loaded.load(snapshot):
-                pass
-        self.take_over(loaded)
-
-    def take_over(self, loaded: LoadedTimers) -> None:
-        """Go on with timers that were loaded, instead of the present ones."""
         self._event, self._processing = loaded.event, loaded.processing
         self._arm_head()
 
@@ -631,25 +618,17 @@ class LoadedTimers:
     Args:
         max_parallelism: Number of key groups of the job.
         key_group_range: The key groups whose timers are wanted.
-        event: Where event-time timers are put.
-        processing: Where processing-time timers are put.
 
     Attributes:
-        event: The same.
-        processing: The same.
+        event: The event-time timers.
+        processing: The processing-time timers.
     """
 
-    def __init__(
-        self,
-        max_parallelism: int,
-        key_group_range: KeyGroupRange,
-        event: TimerQueue | None = None,
-        processing: TimerQueue | None = None,
-    ) -> None:
+    def __init__(self, max_parallelism: int, key_group_range: KeyGroupRange) -> None:
         self._max_parallelism = max_parallelism
         self._key_group_range = key_group_range
-        self.event: TimerQueue = TimerQueue() if event is None else event
-        self.processing: TimerQueue = TimerQueue() if processing is None else processing
+        self.event: TimerQueue = TimerQueue()
+        self.processing: TimerQueue = TimerQueue()
 
     def load(self, snapshot: TimerSnapshot) -> Iterator[None]:
         """Add the timers of a snapshot, about a thousand at a time.

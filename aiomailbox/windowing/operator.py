@@ -170,21 +170,10 @@ class WindowEmitter:
         pending: Pending = self._function.clear(self._context)
         return pending
 
-    def failing(self, records: list[StreamRecord]) -> Failing:
-        """Return the records that the aggregate, which is not async, cannot add."""
-        aggregate, failing = undoable(self.aggregate), Failing()
-        # On accumulators of its own: this only finds out which records fail.
-        accumulator = aggregate.create_accumulator()
-        for record in records:
-            try:
-                accumulator = aggregate.add(record.value, accumulator)
-            except USER_ERRORS as error:
-                failing.append((record, error))
-        return failing
-
-    async def failing_awaited(self, records: list[StreamRecord]) -> Failing:
+    async def failing(self, records: list[StreamRecord]) -> Failing:
         """Return the records that the aggregate cannot add."""
         aggregate, failing = undoable(self.aggregate), Failing()
+        # On accumulators of its own: this only finds out which records fail.
         accumulator = await awaited(aggregate.create_accumulator())
         for record in records:
             try:
@@ -804,16 +793,12 @@ class WindowOperator(StatefulOperator):
             return self._emitter.emit(key, window, content)
         if self._log is None or not self._emitter.folds:
             return self._emit_evicted(key, window, state_window, content)
-        if self._emitter.is_async:
-            return self._emit_checked(key, window, state_window, content)
-        failing = self._emitter.failing(content)
-        content = self._without(key, state_window, content, failing)
-        return self._emit_evicted(key, window, state_window, content)
+        return self._emit_checked(key, window, state_window, content)
 
     async def _emit_checked(
         self, key: Any, window: Any, state_window: Any, content: Any
     ) -> None:
-        failing = await self._emitter.failing_awaited(content)
+        failing = await self._emitter.failing(content)
         content = self._without(key, state_window, content, failing)
         pending = self._emit_evicted(key, window, state_window, content)
         if pending is not None:

@@ -14,7 +14,13 @@ from hypothesis import given, settings, strategies as st
 from aiomailbox.errors import StateError
 from aiomailbox.eventtime import timers as timer_queue
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
-from aiomailbox.eventtime.timers import InternalTimerService, Timer, TimerQueue
+from aiomailbox.eventtime.timers import (
+    InternalTimerService,
+    LoadedTimers,
+    Timer,
+    TimerQueue,
+    TimerSnapshot,
+)
 from aiomailbox.keygroups.assignment import KeyGroupRange, key_group
 from aiomailbox.records.events import MIN_TIMESTAMP
 
@@ -35,9 +41,16 @@ class Operator:
         self.react = react or (lambda operator, timer: None)
         self.time = ManualProcessingTimeService()
         owned = owned or KeyGroupRange(0, max_parallelism - 1)
+        self.share = max_parallelism, owned
         self.timers = InternalTimerService(
             self, self, self.time, max_parallelism, owned
         )
+
+    def resume(self, snapshot: TimerSnapshot) -> None:
+        loaded = LoadedTimers(*self.share)
+        for _ in loaded.load(snapshot):
+            pass
+        self.timers.take_over(loaded)
 
     def set_current_key(self, key: Any) -> None:
         self.key = key
@@ -217,7 +230,7 @@ def fire_all(operator: Operator) -> list[Any]:
 def test_restored_timers_fire_as_the_old_ones_would_have() -> None:
     """SEM-48."""
     old, new = filled(), Operator()
-    new.timers.restore([old.timers.snapshot()])
+    new.resume(old.timers.snapshot())
     assert new.timers.current_watermark == MIN_TIMESTAMP
     assert fire_all(new) == fire_all(old)
     assert len(new.fired) == 4
@@ -231,7 +244,7 @@ def test_processing_timers_that_came_due_while_nothing_ran_fire_once() -> None:
     new = Operator()
     # The program was away for a while.
     new.time.set_current_time(100)
-    new.timers.restore([snapshot])
+    new.resume(snapshot)
     assert new.fired == [], "nothing fires before the operator runs"
     new.time.set_current_time(101)
     assert sorted(new.times) == [10, 20, 20]
@@ -255,7 +268,6 @@ def test_a_snapshot_of_timers_is_a_cut_and_two_are_two() -> None:
         return rows(operator.timers.snapshot().event)
 
     operator = Operator()
-    operator.timers.restore([])
     taken: list[tuple[Any, list[Any]]] = []
     numbers = random.Random(7)
     for step in range(400):
@@ -286,7 +298,7 @@ def test_the_watermark_is_not_part_of_a_snapshot() -> None:
     """SEM-51."""
     old, new = filled(), Operator()
     old.timers.advance_watermark(5)
-    new.timers.restore([old.timers.snapshot()])
+    new.resume(old.timers.snapshot())
     assert new.timers.current_watermark == MIN_TIMESTAMP
 
 
@@ -300,7 +312,7 @@ def test_timers_follow_their_keys_when_the_range_is_split(max_parallelism: int) 
         KeyGroupRange(snapshot + 1, max_parallelism - 1),
     ):
         new = Operator(max_parallelism=max_parallelism, owned=owned)
-        new.timers.restore([old.timers.snapshot()])
+        new.resume(old.timers.snapshot())
         for _, _, key, _ in fire_all(new):
             assert key_group(key, max_parallelism) in owned.key_groups
         found += new.fired
@@ -335,7 +347,7 @@ def test_a_range_split_in_the_middle_splits_the_timers(
         old.timers.register_processing_time_timer(key, "ciao", 10)
     for half, key in zip(halves, keys, strict=True):
         new = Operator(max_parallelism=max_parallelism, owned=half)
-        new.timers.restore([old.timers.snapshot()])
+        new.resume(old.timers.snapshot())
         assert fire_all(new) == [
             ("event", 10, key, "hello"),
             ("processing", 10, key, "ciao"),
@@ -344,7 +356,7 @@ def test_a_range_split_in_the_middle_splits_the_timers(
 
 def test_timers_of_another_number_of_key_groups_are_refused() -> None:
     with pytest.raises(StateError, match=r"128.*256"):
-        Operator(max_parallelism=256).timers.restore([filled().timers.snapshot()])
+        Operator(max_parallelism=256).resume(filled().timers.snapshot())
 
 
 def test_a_closed_service_is_not_armed() -> None:
@@ -502,7 +514,7 @@ def test_a_snapshot_in_the_middle_changes_nothing(data: Any) -> None:
     for step, key, time in data.draw(st.lists(steps, max_size=40)):
         if step == "snapshot":
             heir = Operator()
-            heir.timers.restore([moved.timers.snapshot()])
+            heir.resume(moved.timers.snapshot())
             heir.fired = moved.fired
             moved = heir
             continue

@@ -15,6 +15,7 @@ from aiomailbox.operators.core.failures import (
     OnError,
     RecordFailures,
     check_on_error,
+    fail,
 )
 from aiomailbox.operators.core.operator import (
     Operator,
@@ -279,9 +280,14 @@ class ElementOperator(FunctionOperator):
     methods: ClassVar[tuple[str, ...]] = ("process_element",)
     """The method of each input's records."""
 
-    def __init__(self, function: Any, on_error: OnError) -> None:
+    without_keys: ClassVar[str] = ""
+    """What to do with a function that needs keys, for an operator of streams without."""
+
+    def __init__(self, function: Any, on_error: OnError = fail) -> None:
         self._methods = [check_process_method(function, name) for name in self.methods]
         super().__init__(function, on_error)
+        if self.without_keys:
+            check_without_keys(function, self.without_keys)
 
     def open(self) -> Pending:
         pending = super().open()

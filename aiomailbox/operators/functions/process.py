@@ -29,7 +29,6 @@ from aiomailbox.operators.functions.base import (
     RichFunction,
     check_process_method,
     check_state_names,
-    check_without_keys,
     has_on_timer,
     inherited_on_timer,
 )
@@ -124,12 +123,9 @@ class ProcessOperator(ElementOperator):
         [('a', 5)]
     """
 
-    def __init__(self, function: Any, *, on_error: OnError = fail) -> None:
-        super().__init__(function, on_error)
-        check_without_keys(
-            function,
-            "Derive from KeyedProcessFunction and write key_by(...).process(...).",
-        )
+    without_keys = (
+        "Derive from KeyedProcessFunction and write key_by(...).process(...)."
+    )
 
 
 # Process functions on keyed streams: state and timers.
@@ -522,12 +518,7 @@ class CoProcessOperator(CoFunctionOperator):
         [('left', 1)]
     """
 
-    def __init__(self, function: Any, *, on_error: OnError = fail) -> None:
-        super().__init__(function, on_error)
-        check_without_keys(
-            function,
-            "Derive from KeyedCoProcessFunction and give both streams a key.",
-        )
+    without_keys = "Derive from KeyedCoProcessFunction and give both streams a key."
 
 
 # Process functions on two keyed streams that share state and timers.
@@ -716,6 +707,9 @@ class BroadcastProcessOperator(CoFunctionOperator):
     """
 
     methods = _METHODS
+    without_keys = (
+        "Derive from KeyedBroadcastProcessFunction and give the stream a key."
+    )
 
     def __init__(
         self,
@@ -725,10 +719,6 @@ class BroadcastProcessOperator(CoFunctionOperator):
         on_error: OnError = fail,
     ) -> None:
         super().__init__(function, on_error)
-        check_without_keys(
-            function,
-            "Derive from KeyedBroadcastProcessFunction and give the stream a key.",
-        )
         self._descriptors = check_descriptors(descriptors)
 
     def may_leave_rest(self, index: int) -> bool:

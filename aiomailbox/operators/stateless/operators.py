@@ -257,7 +257,6 @@ class StatelessOperator(Operator):
             refuse_generator(function, "function", "Use it with flat_map.")
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
-        self._loop: FusedLoop | None = None
 
     def open(self) -> Pending:
         """Prepare the loop; it is compiled when the first run shows its form."""
@@ -269,7 +268,6 @@ class StatelessOperator(Operator):
 
     def process_run(self, run: Run) -> Pending:
         """Apply the function to each record and emit the results as one run."""
-        assert self._loop is not None, "process_run before open"
         return self._loop.process(run)
 
     def process_element(self, value: Any, timestamp: int | None) -> Pending:
@@ -397,7 +395,6 @@ class FusedOperator(Operator):
 
     def __init__(self, parts: Sequence[StatelessOperator]) -> None:
         self.parts: list[StatelessOperator] = list(parts)
-        self._loop: FusedLoop | None = None
 
     def setup(self, context: RuntimeContext, output: Output) -> None:
         """Take what the task provides, also for parts that have nothing yet."""
@@ -433,7 +430,6 @@ class FusedOperator(Operator):
 
     def process_run(self, run: Run) -> Pending:
         """Apply all functions to each record and emit the results as one run."""
-        assert self._loop is not None, "process_run before open"
         return self._loop.process(run)
 
 
