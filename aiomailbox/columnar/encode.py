@@ -111,7 +111,7 @@ class BatchMaker:
         if isinstance(run, ArrowRun):
             return [self.fit(run.batch)]
         batches: list[pa.RecordBatch] = []
-        for is_batch, values in groupby(run.values, _is_batch):
+        for is_batch, values in groupby(run.values, is_one_batch):
             if not is_batch:
                 batches.append(self._from_records(list(values)))
                 continue
@@ -512,7 +512,8 @@ def _misfit(
     )
 
 
-def _is_batch(value: Any) -> bool:
+def is_one_batch(value: Any) -> bool:
+    """Say whether a record is a batch of records."""
     return isinstance(value, pa.RecordBatch | pa.Table)
 
 

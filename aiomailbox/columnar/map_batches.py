@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.encode import BatchMaker, warmed
+from aiomailbox.columnar.encode import BatchMaker, is_one_batch, warmed
 from aiomailbox.columnar.forms import DictForm, NamedTupleForm, RecordForm
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import (
@@ -282,16 +282,12 @@ class MapBatchesOperator(Operator):
 def _parts(run: Run) -> Iterator[Run]:
     """Yield records together, but batches that are records one by one."""
     stop = 0
-    for is_batch, group in groupby(run.values, _is_batch):
+    for is_batch, group in groupby(run.values, is_one_batch):
         start, stop = stop, stop + len(list(group))
         ends = range(start + 1, stop + 1) if is_batch else (stop,)
         for end in ends:
             yield run.slice(start, end)
             start = end
-
-
-def _is_batch(value: Any) -> bool:
-    return isinstance(value, pa.RecordBatch | pa.Table)
 
 
 def _as_it_is(batch: pa.RecordBatch) -> Any:

@@ -277,16 +277,13 @@ class CombinedWatermark:
         return True
 
 
-class InputWatermarks:
+class InputWatermarks(CombinedWatermark):
     """The watermark and status of an operator with several inputs.
 
     Each method returns what the operator has to handle, in order; mostly nothing.
 
     Args:
         inputs: How many inputs, at least one.
-
-    Attributes:
-        watermark: The operator's watermark.
 
     Concept:
         Flink, ``IndexedCombinedWatermarkStatus``.
@@ -300,24 +297,14 @@ class InputWatermarks:
     """
 
     def __init__(self, inputs: int) -> None:
-        self._combined = CombinedWatermark()
-        self._combined.parts = [PartialWatermark() for _ in range(inputs)]
-
-    @property
-    def watermark(self) -> int:
-        """The operator's watermark, milliseconds."""
-        return self._combined.watermark
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all inputs are idle."""
-        return self._combined.is_idle
+        super().__init__()
+        self.parts = [PartialWatermark() for _ in range(inputs)]
 
     def input_watermark(
         self, timestamp_ms: int, index: int
     ) -> tuple[Watermark | WatermarkStatus, ...]:
         """Take the watermark of an input."""
-        part = self._combined.parts[index]
+        part = self.parts[index]
         was_idle = part.is_idle
         # Not higher, but a part that was idle counts again: that may hold the others
         # back.
@@ -329,14 +316,13 @@ class InputWatermarks:
         self, status: WatermarkStatus, index: int
     ) -> tuple[Watermark | WatermarkStatus, ...]:
         """Take the status of an input."""
-        self._combined.parts[index].is_idle = status is WatermarkStatus.IDLE
+        self.parts[index].is_idle = status is WatermarkStatus.IDLE
         return self._updated()
 
     def snapshot(self) -> tuple[int, tuple[tuple[int, bool], ...]]:
         """Return the watermark, and per input its watermark and whether it is idle."""
-        combined = self._combined
-        parts = tuple((part.watermark, part.is_idle) for part in combined.parts)
-        return combined.watermark, parts
+        parts = tuple((part.watermark, part.is_idle) for part in self.parts)
+        return self.watermark, parts
 
     def restore(
         self, snapshots: Sequence[tuple[int, Sequence[tuple[int, bool]]]]
@@ -348,23 +334,21 @@ class InputWatermarks:
         """
         if not snapshots:
             return
-        combined = self._combined
         # The least of what earlier subtasks had reached: records of the one behind must
         # not be late.
-        combined.watermark = min(watermark for watermark, _ in snapshots)
-        for index, part in enumerate(combined.parts):
+        self.watermark = min(watermark for watermark, _ in snapshots)
+        for index, part in enumerate(self.parts):
             facts = [parts[index] for _, parts in snapshots]
             part.watermark = min(watermark for watermark, _ in facts)
             part.is_idle = all(is_idle for _, is_idle in facts)
-        combined.is_idle = combined.are_all_idle
+        self.is_idle = self.are_all_idle
 
     def _updated(self) -> tuple[Watermark | WatermarkStatus, ...]:
-        combined = self._combined
-        was_idle = combined.is_idle
+        was_idle = self.is_idle
         outputs: tuple[Watermark | WatermarkStatus, ...] = ()
-        if combined.update():
-            outputs = (Watermark(combined.watermark),)
-        if was_idle is combined.is_idle:
+        if self.update():
+            outputs = (Watermark(self.watermark),)
+        if was_idle is self.is_idle:
             return outputs
         # Downstream drops watermarks of an idle stream: active first, idle last.
         if was_idle:

@@ -453,15 +453,13 @@ class TumblingAggregateOperator(AggregateWindowsOperator):
         ]
         self._assigner = self._spec.assigner.for_subtask(context.random, self._offsets)
         self._offset: int = self._assigner.offset_ms
-        pending = then(in_slices(self._open.take_over), self._take_over_fired)
+        pending = in_slices(self._open.take_over)
+        pending = then(pending, in_slices, self._fired.take_over)
         return then(then(pending, self._forget_restored), super().open)
 
     def expect_accumulators(self) -> None:
         for state in self._states:
             self.context.keyed_state.namespaced(state)
-
-    def _take_over_fired(self) -> Pending:
-        return in_slices(self._fired.take_over)
 
     def _forget_restored(self) -> None:
         # Kept for late records of an earlier run, also if there are none any more.

@@ -472,7 +472,7 @@ class _SessionWindows(_MadeOfDurations, MergingWindowAssigner):
             raise InvalidArgumentError(
                 "gap", f"{gap_ms} ms is not positive", "Use 1 ms or more."
             )
-        self._gap_ms = gap_ms
+        self.gap_ms: Gap = gap_ms
 
     @classmethod
     def with_gap(cls, gap: timedelta) -> Self:
@@ -484,19 +484,14 @@ class _SessionWindows(_MadeOfDurations, MergingWindowAssigner):
         """Return sessions whose gap is what a function of the record returns."""
         return cls(DynamicGap(gap))
 
-    @property
-    def gap_ms(self) -> Gap:
-        """Milliseconds, or a function of a record that returns them."""
-        return self._gap_ms
-
     def __str__(self) -> str:
         """Return its class and its gap, for `explain`."""
-        gap = self._gap_ms
+        gap = self.gap_ms
         text = duration_text(gap) if isinstance(gap, int) else str(gap)
         return f"{super().__str__()} with a gap of {text}"
 
     def _session(self, value: Any, begin_ms: int) -> list[Any]:
-        gap = self._gap_ms
+        gap = self.gap_ms
         length = gap if isinstance(gap, int) else gap(value)
         return [TimeWindow(begin_ms, begin_ms + length)]
 

@@ -173,10 +173,10 @@ class CallsOperator(Operator):
         caller = Caller(context, function, self.settings, slots, rows.outcomes, *more)
         rows.connect(caller, self.settings, self._places)
         metrics = context.metrics
-        metrics.gauge("in_flight", lambda: caller.in_flight)
+        metrics.gauge("in_flight", lambda: caller.pool.in_flight)
         metrics.gauge("buffered", lambda: self._queue.held)
         metrics.gauge("buffer_max", lambda: self._places)
-        metrics.gauge("waiting_for_slot", lambda: caller.waiting_for_slot)
+        metrics.gauge("waiting_for_slot", lambda: caller.pool.waiting)
         metrics.gauge("waiting_for_limit", lambda: caller.waiting_for_limit)
         metrics.gauge("waiting_for_retry", lambda: caller.waiting_for_retry)
         if self._gate is not None:

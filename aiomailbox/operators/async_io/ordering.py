@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from aiomailbox.errors import RejectedMailError
@@ -24,6 +25,7 @@ from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
 # watermark.
 
 
+@dataclass(slots=True, eq=False)
 class ReadyRows:
     """Rows that may be emitted together: results, dead letters, then control elements.
 
@@ -33,20 +35,11 @@ class ReadyRows:
         count: Places that were freed, rows and control elements.
     """
 
-    __slots__ = (
-        "_letter_stamps",
-        "_letters",
-        "controls",
-        "count",
-        "entries",
-    )
-
-    def __init__(self) -> None:
-        self.entries: list[CallEntry] = []
-        self._letters: list[DeadLetter] = []
-        self._letter_stamps: list[int | None] = []
-        self.controls: list[QueuedControl] = []
-        self.count: int = 0
+    entries: list[CallEntry] = field(default_factory=list)
+    controls: list[QueuedControl] = field(default_factory=list)
+    count: int = 0
+    _letters: list[DeadLetter] = field(default_factory=list)
+    _letter_stamps: list[int | None] = field(default_factory=list)
 
     def add(self, entry: CallEntry) -> None:
         """Take what came of a row."""

@@ -267,7 +267,7 @@ class RowFlow:
         if settings.journal:
             actions = RowActions(self._call, self._done, self._drop_again)
             # Rows that wait take places: calls must not wait for those.
-            room = max(places - caller.slots, caller.slots)
+            room = max(places - caller.pool.size, caller.pool.size)
             self.journal = RowJournal(self._context, actions, room)
         stages = (self._gate, self._shared, self.gatherer, self._ids)
         self._is_direct = all(stage is None for stage in stages)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import CoroutineType
 from typing import Any, Final
 
@@ -62,29 +62,19 @@ class WorkerPool:
         attempt: Callable[[CallWorker, Call], Awaitable[None]],
     ) -> None:
         self._context = context
-        self._size = size
+        self.size: int = size
         self._attempt = attempt
         self._todo: deque[Call] = deque()
         self._idle: list[asyncio.Future[None]] = []
         # In the order in which they were started.
-        self._workers: dict[CallWorker, None] = {}
+        self.workers: dict[CallWorker, None] = {}
         self.in_flight: int = 0
         self.closing: bool = False
-
-    @property
-    def size(self) -> int:
-        """Calls at a time."""
-        return self._size
 
     @property
     def waiting(self) -> int:
         """Calls that wait for a worker."""
         return len(self._todo)
-
-    @property
-    def workers(self) -> Iterable[CallWorker]:
-        """Those that have been started, with or without a call."""
-        return self._workers
 
     def submit(self, call: Call) -> None:
         """Make a call after those that wait already."""
@@ -100,7 +90,7 @@ class WorkerPool:
         """Cancel all calls and wait until they have ended."""
         self.closing = True
         self._todo.clear()
-        tasks = [worker.task for worker in self._workers]
+        tasks = [worker.task for worker in self.workers]
         await end_tasks(tasks, every_s=_INTERRUPT_EVERY_S)
 
     def _wake_one(self) -> None:
@@ -108,16 +98,16 @@ class WorkerPool:
             waiter = self._idle.pop()
             if not waiter.done():
                 waiter.set_result(None)
-        elif len(self._workers) < self._size and not self.closing:
+        elif len(self.workers) < self.size and not self.closing:
             self._start_worker()
 
     def _start_worker(self) -> None:
         worker = CallWorker()
-        self._workers[worker] = None
+        self.workers[worker] = None
         worker.task = self._context.spawn(
-            self._work(worker), name=f"call {len(self._workers)}"
+            self._work(worker), name=f"call {len(self.workers)}"
         )
-        worker.task.add_done_callback(lambda _: self._workers.pop(worker, None))
+        worker.task.add_done_callback(lambda _: self.workers.pop(worker, None))
 
     async def _work(self, worker: CallWorker) -> None:
         todo = self._todo
@@ -292,27 +282,12 @@ class Caller:
         self._timeouts = metrics.counter("timeouts")
         self._spans = spans_of(context)
         self._answers = CallResults(function, settings, outcomes, context)
-        self._pool = WorkerPool(context, slots, self._attempt)
+        self.pool: WorkerPool = WorkerPool(context, slots, self._attempt)
 
     @property
     def waiting_for_retry(self) -> int:
         """Calls that wait for their next attempt."""
         return len(self._retrying)
-
-    @property
-    def slots(self) -> int:
-        """Calls at a time."""
-        return self._pool.size
-
-    @property
-    def in_flight(self) -> int:
-        """Attempts that are being made."""
-        return self._pool.in_flight
-
-    @property
-    def waiting_for_slot(self) -> int:
-        """Calls that wait until fewer are being made."""
-        return self._pool.waiting
 
     def open_calls(self, count_max: int) -> OpenCalls:
         """Return the calls that are being made, and those that wait to be made again."""
@@ -321,10 +296,10 @@ class Caller:
             limit, None if limiter is None else limiter.free, self.waiting_for_limit
         )
         return look_at_calls(
-            self._pool.workers,
+            self.pool.workers,
             self._retrying,
             shown,
-            waiting_for_slot=self.waiting_for_slot,
+            waiting_for_slot=self.pool.waiting,
             now_s=self._clock.monotonic(),
             count_max=count_max,
         )
@@ -338,18 +313,18 @@ class Caller:
         if self.waiting_for_limit:
             limit = self._settings.limit
             return Blocked(BlockCause.LIMIT, "" if limit is None else limit.title)
-        in_flight, retrying = self.in_flight, self.waiting_for_retry
+        in_flight, retrying = self.pool.in_flight, self.waiting_for_retry
         if retrying > in_flight:
             return Blocked(BlockCause.RETRY)
-        if waiting_for_key and in_flight < self.slots:
+        if waiting_for_key and in_flight < self.pool.size:
             return Blocked(BlockCause.KEY)
         if in_flight or retrying:
-            return Blocked(BlockCause.CALLS, f"{self.slots} at once")
+            return Blocked(BlockCause.CALLS, f"{self.pool.size} at once")
         return None
 
     def submit(self, entries: list[CallEntry]) -> None:
         """Call the function for one row, or for a batch."""
-        self._pool.submit(Call(entries))
+        self.pool.submit(Call(entries))
 
     async def close(self) -> None:
         """Cancel everything and wait until no call is running."""
@@ -357,7 +332,7 @@ class Caller:
             self._end(call)
         self._retrying.clear()
         self._deadlines.clear()
-        await self._pool.close()
+        await self.pool.close()
 
     async def _attempt(self, worker: CallWorker, call: Call) -> None:
         call.attempts += 1
@@ -420,7 +395,7 @@ class Caller:
     def _on_cancelled(
         self, worker: CallWorker, call: Call, error: asyncio.CancelledError
     ) -> None:
-        if self._pool.closing:
+        if self.pool.closing:
             self._end(call)
             raise error
         if not self._is_current(worker, call):
@@ -587,7 +562,7 @@ class Caller:
         call.timer = None
         self._retrying.pop(call, None)
         self._retries.value += 1
-        self._pool.submit_first(call)
+        self.pool.submit_first(call)
 
     def _give_up(self, call: Call, error: BaseException) -> None:
         self._end(call, error)

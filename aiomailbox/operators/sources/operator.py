@@ -548,7 +548,7 @@ class SourceOperator(Operator):
         self._restored = OperatorStateSnapshot()
         self._early_end = False
         # Where its splits were when it was closed.
-        self._last_splits: list[Any] = []
+        self.last_splits: list[Any] = []
 
     @property
     def inputs(self) -> list[Input]:
@@ -582,11 +582,6 @@ class SourceOperator(Operator):
     def is_idle(self) -> bool:
         """Whether all splits are idle."""
         return self._reader is not None and self._outputs.is_idle
-
-    @property
-    def last_splits(self) -> list[Any]:
-        """The splits at the positions at which the source was closed; empty before."""
-        return self._last_splits
 
     def split_watermarks(self) -> dict[str, int]:
         """Return the watermark of each split, milliseconds."""
@@ -794,7 +789,7 @@ class SourceOperator(Operator):
         if self._reader is not None:
             # For people only: a reader that has failed need not know.
             with suppress(Exception):
-                self._last_splits = list(self._reader.snapshot())
+                self.last_splits = list(self._reader.snapshot())
         return None if self._reader is None else self._reader.close()
 
     def _naming(self, hook: str) -> AbstractContextManager[None]:
