@@ -7,7 +7,6 @@ types that stay at home, and records of a form that the other side could not kno
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -27,11 +26,11 @@ from aiomailbox.columnar.forms import (
 )
 from aiomailbox.columnar.ipc import BatchReader, BatchWriter, types_in
 from aiomailbox.columnar.rows import RowMaker
-from aiomailbox.errors import AioMailboxError, CorruptStreamError, WrongTypeError
+from aiomailbox.errors import AioMailboxError, CorruptStreamError
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.record_classes import RecordClass, RecordClasses
 from aiomailbox.records.run import ListRun, Run
-from aiomailbox.records.run_columns import ListRunForm, PythonSerializer
+from aiomailbox.records.run_columns import ListRunForm, PythonSerializer, append_longs
 from aiomailbox.records.serializers import INT_SERIALIZER
 
 _ROWS, _NAMED_TUPLES, _DICTS, _OBJECTS, _VALUES, _KEYED = range(6)
@@ -97,7 +96,7 @@ class ArrowForm:
         timestamps = run.timestamps
         output.append(timestamps is not None)
         if timestamps is not None:
-            output += _longs(timestamps)
+            append_longs(timestamps, output)
         INT_SERIALIZER.write(len(written), output)
         output += written
 
@@ -236,17 +235,6 @@ def _read_name(source: ByteReader) -> str:
         return bytes(source.take(source.read_count("bytes of a name"))).decode()
     except UnicodeDecodeError as error:
         raise CorruptStreamError(f"a name cannot be read: {error}") from error
-
-
-def _longs(timestamps: list[int]) -> bytes:
-    try:
-        longs = array("q", timestamps)
-    except (OverflowError, TypeError) as error:
-        raise WrongTypeError(
-            "timestamps", f"not all are integers of 64 bits: {error}"
-        ) from error
-    content: bytes = np.frombuffer(longs, np.int64).astype(">i8").tobytes()
-    return content
 
 
 def _compact(batch: pa.RecordBatch) -> pa.RecordBatch:

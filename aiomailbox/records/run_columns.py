@@ -172,7 +172,7 @@ class ListRunForm:
         INT_SERIALIZER.write(count, output)
         output.append(timestamps is not None)
         if timestamps is not None:
-            _append_longs(timestamps, output)
+            append_longs(timestamps, output)
         self._write_many(run.values, output)
 
     def read(self, source: ByteReader) -> ListRun:
@@ -193,7 +193,8 @@ class ListRunForm:
         return [read(source) for _ in range(count)]
 
 
-def _append_longs(values: list[int], output: bytearray) -> None:
+def append_longs(values: list[int], output: bytearray) -> None:
+    """Append integers of 64 bits; raises WrongTypeError."""
     try:
         longs = array("q", values)
     except (OverflowError, TypeError) as error:

@@ -759,6 +759,15 @@ class _Elements(_Handle):
         else:
             self._cell.forget()
 
+    def _put_in(self, added: Any, extend: Callable[[Any, Any], None]) -> None:
+        """Put elements into what there is."""
+        pairs = self._cell.read()
+        if pairs is None:
+            self._keep(added)
+        else:
+            extend(pairs, added)
+        self._sweep.step()
+
 
 class TtlListHandle(OfList, _Elements):
     """A list of the current key whose elements expire one by one."""
@@ -799,12 +808,7 @@ class TtlListHandle(OfList, _Elements):
         now_ms = self._expiry.now_ms()
         added = [(value, now_ms) for value in elements_of(values)]
         self.lent.value = None
-        pairs = self._cell.read()
-        if pairs is None:
-            self._keep(added)
-        else:
-            pairs.extend(added)
-        self._sweep.step()
+        self._put_in(added, list.extend)
 
     def update(self, values: Iterable[Any]) -> None:
         """Replace all elements."""
@@ -833,12 +837,7 @@ class TtlMapHandle(OfMap, _Elements):
         """Set several values."""
         now_ms = self._expiry.now_ms()
         added = {key: (value, now_ms) for key, value in entries.items()}
-        pairs = self._cell.read()
-        if pairs is None:
-            self._keep(added)
-        else:
-            pairs.update(added)
-        self._sweep.step()
+        self._put_in(added, dict.update)
 
     def remove(self, map_key: Any) -> None:
         """Forget ``map_key``; a no-op if it is not there."""

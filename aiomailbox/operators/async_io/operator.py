@@ -106,7 +106,6 @@ class AsyncFunction:
                 "Return one value per record, or use flat_map.",
             )
         self._given = function
-        self._instance: Any = None
         self._exit: Callable[[], Any] | None = None
         self.call: Callable[[Any], Awaitable[Any]] = function
 

@@ -155,15 +155,16 @@ class KeyedFlow(RowFlow):
         """Give a row its place, and begin its call as soon as its key is free."""
         entry = CallEntry(KeyedEvent(value, timestamp, key, watermark), timestamp)
         entry.attempts = attempts
-        self._segments.put(entry)
-        if self._keys.enter(entry, key):
-            self.caller.submit([entry])
+        self._enter(entry, key)
 
     def take_timer(self, timer: Timer, domain: TimeDomain, watermark: int) -> None:
         """Let a timer that is due follow the rows of its key."""
         entry = self._timer_entry(timer.key, timer.timestamp, domain, watermark)
+        self._enter(entry, timer.key)
+
+    def _enter(self, entry: CallEntry, key: Any) -> None:
         self._segments.put(entry)
-        if self._keys.enter(entry, timer.key):
+        if self._keys.enter(entry, key):
             self.caller.submit([entry])
 
     def timers_in_flight(self) -> list[tuple[str, Any, int]]:

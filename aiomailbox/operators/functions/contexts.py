@@ -442,48 +442,35 @@ class KeyedProcessContext(ProcessContext, Generic[KeyT]):
 # What functions may ask and keep where one of two streams is broadcast.
 
 
-class BroadcastStates:
-    """The broadcast state of one subtask: a map for each declared descriptor.
+def broadcast_states(
+    descriptors: Sequence[MapStateDescriptor], store: OperatorStateStore
+) -> tuple[dict[str, ReadOnlyBroadcastState], dict[str, MapState]]:
+    """Return the declared broadcast state of a subtask by name, to be read and changed.
 
     Args:
         descriptors: What was given to ``stream.broadcast(...)``.
         store: The operator's state without keys.
     """
+    changed = {one.name: store.get_broadcast_state(one) for one in descriptors}
+    return {name: ReadOnlyBroadcastState(one) for name, one in changed.items()}, changed
 
-    def __init__(
-        self, descriptors: Sequence[MapStateDescriptor], store: OperatorStateStore
-    ) -> None:
-        self._writable: dict[str, MapState] = {}
-        self._readable: dict[str, ReadOnlyBroadcastState] = {}
-        for descriptor in descriptors:
-            name = descriptor.name
-            self._writable[name] = store.get_broadcast_state(descriptor)
-            self._readable[name] = store.get_read_only_broadcast_state(descriptor)
 
-    def writable(self, descriptor: MapStateDescriptor) -> MapState:
-        """Return the map for the broadcast side.
+def declared_state(
+    states: Mapping[str, ValueT], descriptor: MapStateDescriptor
+) -> ValueT:
+    """Return the broadcast state that a descriptor names.
 
-        Raises:
-            StateError: If the descriptor was not declared.
-        """
-        state = self._writable.get(descriptor.name)
-        if state is None:
-            raise self._undeclared(descriptor)
-        return state
-
-    def readable(self, descriptor: MapStateDescriptor) -> ReadOnlyBroadcastState:
-        """Return the map for the other side, for reading; raises as `writable`."""
-        state = self._readable.get(descriptor.name)
-        if state is None:
-            raise self._undeclared(descriptor)
-        return state
-
-    def _undeclared(self, descriptor: MapStateDescriptor) -> StateError:
-        declared = ", ".join(sorted(self._writable)) or "none"
-        return StateError(
+    Raises:
+        StateError: If the descriptor was not declared.
+    """
+    state = states.get(descriptor.name)
+    if state is None:
+        declared = ", ".join(sorted(states)) or "none"
+        raise StateError(
             f"broadcast state {descriptor.name!r} was not declared (declared: "
             f"{declared}). Write rules.broadcast(descriptor) with this descriptor."
         )
+    return state
 
 
 class ReadOnlyContext(ProcessContext):
@@ -496,7 +483,10 @@ class ReadOnlyContext(ProcessContext):
     __slots__ = ("_states",)
 
     def __init__(
-        self, context: RuntimeContext, collector: Collector, states: BroadcastStates
+        self,
+        context: RuntimeContext,
+        collector: Collector,
+        states: Mapping[str, ReadOnlyBroadcastState],
     ) -> None:
         super().__init__(context, collector)
         self._states = states
@@ -505,7 +495,7 @@ class ReadOnlyContext(ProcessContext):
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
     ) -> ReadOnlyBroadcastState[MapKeyT, ValueT]:
         """Return the broadcast state for reading."""
-        return self._states.readable(descriptor)
+        return declared_state(self._states, descriptor)
 
 
 class KeyedReadOnlyContext(KeyedProcessContext[KeyT]):
@@ -522,7 +512,7 @@ class KeyedReadOnlyContext(KeyedProcessContext[KeyT]):
         context: RuntimeContext,
         collector: Collector,
         timers: InternalTimerService,
-        states: BroadcastStates,
+        states: Mapping[str, ReadOnlyBroadcastState],
     ) -> None:
         super().__init__(context, collector, timers)
         self._states = states
@@ -531,7 +521,7 @@ class KeyedReadOnlyContext(KeyedProcessContext[KeyT]):
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
     ) -> ReadOnlyBroadcastState[MapKeyT, ValueT]:
         """Return the broadcast state for reading."""
-        return self._states.readable(descriptor)
+        return declared_state(self._states, descriptor)
 
 
 class BroadcastContext(ProcessContext):
@@ -547,7 +537,10 @@ class BroadcastContext(ProcessContext):
     __slots__ = ("_states",)
 
     def __init__(
-        self, context: RuntimeContext, collector: Collector, states: BroadcastStates
+        self,
+        context: RuntimeContext,
+        collector: Collector,
+        states: Mapping[str, MapState],
     ) -> None:
         super().__init__(context, collector)
         self._states = states
@@ -556,7 +549,7 @@ class BroadcastContext(ProcessContext):
         self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
     ) -> MapState[MapKeyT, ValueT]:
         """Return this subtask's copy of the broadcast state."""
-        return self._states.writable(descriptor)
+        return declared_state(self._states, descriptor)
 
     @property
     def timer_service(self) -> Any:

@@ -34,13 +34,13 @@ from aiomailbox.operators.functions.base import (
 )
 from aiomailbox.operators.functions.contexts import (
     BroadcastContext,
-    BroadcastStates,
     KeyedBroadcastContext,
     KeyedProcessContext,
     KeyedReadOnlyContext,
     ProcessContext,
     ReadOnlyContext,
     TimeDomain,
+    broadcast_states,
 )
 from aiomailbox.operators.keyed.operators import (
     KeyReader,
@@ -728,10 +728,10 @@ class BroadcastProcessOperator(CoFunctionOperator):
     def make_contexts(self) -> Sequence[ProcessContext]:
         """Return a context that reads broadcast state, and one that writes it."""
         context, collector = self.context, self._collector
-        states = BroadcastStates(self._descriptors, context.operator_state)
+        read, changed = broadcast_states(self._descriptors, context.operator_state)
         return [
-            ReadOnlyContext(context, collector, states),
-            BroadcastContext(context, collector, states),
+            ReadOnlyContext(context, collector, read),
+            BroadcastContext(context, collector, changed),
         ]
 
 
@@ -790,9 +790,10 @@ class KeyedBroadcastProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
     def make_contexts(self) -> Sequence[ProcessContext]:
         """Return a context with a key, which reads broadcast state, and one without."""
         context, collector = self.context, self._collector
-        self._states = BroadcastStates(self._descriptors, context.operator_state)
+        store = context.operator_state
+        self._states, changed = broadcast_states(self._descriptors, store)
         keyed, _ = super().make_contexts()
-        return [keyed, KeyedBroadcastContext(context, collector, self._states)]
+        return [keyed, KeyedBroadcastContext(context, collector, changed)]
 
     def keyed_context(self) -> KeyedProcessContext:
         return KeyedReadOnlyContext(
