@@ -23,7 +23,6 @@ from aiomailbox.operators.core.operator import (
     TwoInputOperator,
     then,
 )
-from aiomailbox.operators.core.user_code import check_sync_function, refuse_generator
 from aiomailbox.operators.functions.base import (
     ElementOperator,
     RichFunction,
@@ -47,7 +46,7 @@ from aiomailbox.operators.keyed.operators import (
     KeySelector,
     StatefulOperator,
 )
-from aiomailbox.operators.stateless.fused import FusedLoop, StageKind
+from aiomailbox.operators.stateless.fused import FusedLoop, StageKind, stage_function
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import MapStateDescriptor
@@ -417,11 +416,8 @@ class CoMapOperator(TwoInputOperator):
         on_error: OnError = fail,
     ) -> None:
         super().__init__()
-        self.first: Callable[..., Any] = check_sync_function(first, "first", arity=1)
-        self.second: Callable[..., Any] = check_sync_function(second, "second", arity=1)
-        if self.kind is not StageKind.FLAT_MAP:
-            refuse_generator(first, "first", "Use it with flat_map.")
-            refuse_generator(second, "second", "Use it with flat_map.")
+        self.first: Callable[..., Any] = stage_function(first, self.kind, "first")
+        self.second: Callable[..., Any] = stage_function(second, self.kind, "second")
         self.on_error: OnError = check_on_error(on_error)
 
     def open(self) -> Pending:

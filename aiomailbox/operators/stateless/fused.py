@@ -25,7 +25,9 @@ from aiomailbox.operators.core.user_code import (
     TAKEN_APART,
     UNDECIDED,
     UNMADE,
+    check_sync_function,
     describe,
+    refuse_generator,
     taken_apart,
     unmade,
 )
@@ -64,6 +66,21 @@ class StageKind(Enum):
     MAP = "map"
     FILTER = "filter"
     FLAT_MAP = "flat_map"
+
+
+def stage_function(
+    function: Callable[..., Any], kind: StageKind, parameter: str = "function"
+) -> Callable[..., Any]:
+    """Return the function of a stage, checked: it gives its results at once.
+
+    Raises:
+        WrongTypeError: If it cannot be called with one argument, or is asynchronous.
+        InvalidArgumentError: If it is a generator, and this no flat_map.
+    """
+    checked = check_sync_function(function, parameter, arity=1)
+    if kind is not StageKind.FLAT_MAP:
+        refuse_generator(function, parameter, "Use it with flat_map.")
+    return checked
 
 
 def is_compilable(kinds: Sequence[StageKind]) -> bool:

@@ -51,12 +51,10 @@ from aiomailbox.operators.core.user_code import (
     callable_kind,
     check_function,
     check_run_in,
-    check_sync_function,
     checkpoint_listener,
     describe,
     is_async_callable,
     items_of,
-    refuse_generator,
     refuse_resultless,
     refuse_unmade,
 )
@@ -66,6 +64,7 @@ from aiomailbox.operators.stateless.fused import (
     StageKind,
     is_compilable,
     next_piece_length,
+    stage_function,
 )
 from aiomailbox.operators.stateless.thread_operator import ThreadOperator
 from aiomailbox.records.events import (
@@ -250,11 +249,7 @@ class StatelessOperator(Operator):
     def __init__(
         self, function: Callable[[Any], Any], *, on_error: OnError = fail
     ) -> None:
-        self.function: Callable[..., Any] = check_sync_function(
-            function, "function", arity=1
-        )
-        if self.kind is not StageKind.FLAT_MAP:
-            refuse_generator(function, "function", "Use it with flat_map.")
+        self.function: Callable[..., Any] = stage_function(function, self.kind)
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
 

@@ -33,15 +33,13 @@ from aiomailbox.operators.core.user_code import (
     UNDECIDED,
     UNMADE,
     check_run_in,
-    check_sync_function,
     checkpoint_listener,
     items_of,
-    refuse_generator,
     refuse_unmade,
     shortened,
 )
 from aiomailbox.operators.core.watched import watched_function
-from aiomailbox.operators.stateless.fused import StageKind
+from aiomailbox.operators.stateless.fused import StageKind, stage_function
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.threads import ThreadTurns, frames_stay
 
@@ -87,11 +85,7 @@ class ThreadOperator(Operator):
     ) -> None:
         check_run_in("thread", function)
         self.kind = kind
-        self.function: Callable[..., Any] = check_sync_function(
-            function, "function", arity=1
-        )
-        if kind is not StageKind.FLAT_MAP:
-            refuse_generator(function, "function", "Use it with flat_map.")
+        self.function: Callable[..., Any] = stage_function(function, kind)
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
         self._turns = ThreadTurns()
