@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Final, NamedTuple
 
 from aiomailbox.errors import OverdraftCeilingError, StateError
@@ -468,7 +468,6 @@ class TimerChange(NamedTuple):
     registers: bool
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class RowChanges:
     """Everything that comes of one attempt, until it is applied or thrown away.
 
@@ -485,13 +484,24 @@ class RowChanges:
         ended: Whether the attempt is over, so that nothing may be added.
     """
 
-    _event: KeyedEvent
-    _handles: StateHandles
-    _states: dict[str, tuple[StateDescriptor, RowState]] = field(default_factory=dict)
-    values: list[Any] = field(default_factory=list)
-    sides: list[tuple[OutputTag, Any]] = field(default_factory=list)
-    timers: list[TimerChange] = field(default_factory=list)
-    ended: bool = False
+    __slots__ = (
+        "_event",
+        "_handles",
+        "_states",
+        "ended",
+        "sides",
+        "timers",
+        "values",
+    )
+
+    def __init__(self, event: KeyedEvent, handles: StateHandles) -> None:
+        self._event = event
+        self._handles = handles
+        self._states: dict[str, tuple[StateDescriptor, RowState]] = {}
+        self.values: list[Any] = []
+        self.sides: list[tuple[OutputTag, Any]] = []
+        self.timers: list[TimerChange] = []
+        self.ended: bool = False
 
     @property
     def result_timestamp(self) -> int | None:

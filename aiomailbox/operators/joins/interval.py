@@ -98,7 +98,9 @@ class IntervalJoinOperator(KeyedJoinOperator):
         self._timers.register_event_time_timer(
             key, side.name, stamp + self._kept_ms(is_left)
         )
-        return self._calls.process(self._pairs(value, stamp, is_left=is_left))
+        if is_left:
+            return self._calls.process(self._with_left(value, stamp))
+        return self._calls.process(self._with_right(value, stamp))
 
     def on_event_time(self, timer: Timer) -> Pending:
         """Forget records that no partner can come for any more."""
@@ -111,15 +113,21 @@ class IntervalJoinOperator(KeyedJoinOperator):
         """Return how long after its event time a record of a side is needed."""
         return max(self.upper_ms if is_left else -self.lower_ms, 0)
 
-    def _pairs(self, value: Any, stamp: int, *, is_left: bool) -> list[Pair]:
-        if is_left:
-            near = _within(self._right, stamp + self.lower_ms, stamp + self.upper_ms)
-        else:
-            near = _within(self._left, stamp - self.upper_ms, stamp - self.lower_ms)
-        found = [(other, at) for at, others in near for other in values_of(others)]
-        if is_left:
-            return [(value, stamp, *other) for other in found]
-        return [(*other, value, stamp) for other in found]
+    def _with_left(self, value: Any, stamp: int) -> list[Pair]:
+        low, high = stamp + self.lower_ms, stamp + self.upper_ms
+        return [
+            (value, stamp, other, other_stamp)
+            for other_stamp, others in _within(self._right, low, high)
+            for other in values_of(others)
+        ]
+
+    def _with_right(self, value: Any, stamp: int) -> list[Pair]:
+        low, high = stamp - self.upper_ms, stamp - self.lower_ms
+        return [
+            (other, other_stamp, value, stamp)
+            for other_stamp, others in _within(self._left, low, high)
+            for other in values_of(others)
+        ]
 
 
 def _within(side: JoinSide, low: int, high: int) -> list[tuple[int, Grown]]:
