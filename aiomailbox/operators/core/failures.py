@@ -1,4 +1,4 @@
-"""What becomes of an error in the user's code: by ``on_error``, or named by its hook."""
+"""Errors in the user's code: handled by ``on_error``, or named after their hook."""
 
 from __future__ import annotations
 
