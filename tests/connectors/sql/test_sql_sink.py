@@ -162,6 +162,22 @@ async def test_what_a_complete_checkpoint_has_outlives_the_failure_of_the_job(
     await job.end(succeeded=True)
 
 
+@pytest.mark.parametrize("succeeded", [True, False])
+@pytest.mark.parametrize("is_resumable", [True, False])
+async def test_only_what_another_execution_may_commit_stays_staged_at_the_end(
+    database: Any, succeeded: bool, is_resumable: bool
+) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    committer = job.committer
+    committer._context = replace(committer._context, is_resumable=is_resumable)
+    await job.write(*numbers(1))
+    await job.prepare()
+    await job.end(succeeded=succeeded)
+    assert await staged(database) == (not succeeded and is_resumable)
+
+
 async def test_a_writer_of_a_dead_attempt_that_wakes_up_commits_nothing(
     database: Any,
 ) -> None:
