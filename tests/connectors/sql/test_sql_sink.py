@@ -162,6 +162,18 @@ async def test_what_a_complete_checkpoint_has_outlives_the_failure_of_the_job(
     await job.end(succeeded=True)
 
 
+async def test_only_the_columns_that_are_named_are_written_whatever_else_records_have(
+    database: Any,
+) -> None:
+    await create(database, "n bigint, word text DEFAULT 'none'")
+    job = program(database, columns=["n"])
+    await job.start()
+    await job.write({"n": 1, "word": "a"}, {"other": 2, "n": 2})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == [(1, "none"), (2, "none")]
+
+
 @pytest.mark.parametrize("succeeded", [True, False])
 @pytest.mark.parametrize("is_resumable", [True, False])
 async def test_only_what_another_execution_may_commit_stays_staged_at_the_end(
