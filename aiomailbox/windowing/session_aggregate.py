@@ -77,7 +77,7 @@ class OpenSessions(Layered):
         >>> sessions.schedule("a", session, OPEN)
         >>> session[1] = 20
         >>> sessions.pop_ended(9, 5), sessions.pop_ended(19, 5)
-        (([], True), ([('a', [0, 20, 'content', 2])], True))
+        (([], True), ([('a', [0, 20, 'content', 1])], True))
     """
 
     def __init__(self, table: StateTable, lateness_ms: int) -> None:
