@@ -351,7 +351,7 @@ class _InboxReader(SplitReader[AsyncSplit]):
 
     def __init__(self, context: ReaderContext, inbox: Inbox[Any]) -> None:
         super().__init__()
-        self.availability = inbox._has_some
+        self.availability: Availability = inbox._has_some
         self._context = context
         self._inbox = inbox
         self._is_reading = False

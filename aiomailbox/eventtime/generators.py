@@ -298,7 +298,7 @@ class InputWatermarks(CombinedWatermark):
 
     def __init__(self, inputs: int) -> None:
         super().__init__()
-        self.parts = [PartialWatermark() for _ in range(inputs)]
+        self.parts.extend(PartialWatermark() for _ in range(inputs))
 
     def input_watermark(
         self, timestamp_ms: int, index: int
@@ -336,12 +336,12 @@ class InputWatermarks(CombinedWatermark):
             return
         # The least of what earlier subtasks had reached: records of the one behind must
         # not be late.
-        self.watermark = min(watermark for watermark, _ in snapshots)
+        self.watermark: int = min(watermark for watermark, _ in snapshots)
         for index, part in enumerate(self.parts):
             facts = [parts[index] for _, parts in snapshots]
             part.watermark = min(watermark for watermark, _ in facts)
             part.is_idle = all(is_idle for _, is_idle in facts)
-        self.is_idle = self.are_all_idle
+        self.is_idle: bool = self.are_all_idle
 
     def _updated(self) -> tuple[Watermark | WatermarkStatus, ...]:
         was_idle = self.is_idle

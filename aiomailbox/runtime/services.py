@@ -197,7 +197,7 @@ class JobServices(JobEnvironment):
     def begin_attempt(self, tasks: Collection[SubtaskId] | None = None) -> None:
         """Release what an attempt of tasks has left, for the next one; None for all."""
         self.shared.end()
-        self.shared = SharedRecords(self.log)
+        self.shared: SharedRecords = SharedRecords(self.log)
         if tasks is None:
             self.registry.release_all()
             self.pool.destroy_all_local_pools()

@@ -62,7 +62,7 @@ class SharedRecords:
     """
 
     def __init__(self, log: Any) -> None:
-        self.is_over = False
+        self.is_over: bool = False
         self._log = log
         self._noted: dict[int, _Noted] = {}
         self._at_work: list[Worker] = []
