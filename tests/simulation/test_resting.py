@@ -29,7 +29,7 @@ from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.storage.local import LocalStorage
 from aiomailbox.task.in_flight import TaskSnapshot
 from aiomailbox.task.stream_task import StreamTask
-from aiomailbox.testing import simulate
+from aiomailbox.testing import Faults, simulate
 from aiomailbox.testing.simulation import files, world
 from tests.simulation.pipelines import PIPELINES
 
@@ -203,5 +203,5 @@ def test_a_task_that_does_not_count_what_it_does_is_found(
     compared: Comparisons, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(StreamTask, "_steps", lambda self: 0)
-    simulate(PIPELINES["map_async_batched"], seeds=[])
+    simulate(PIPELINES["map_async_batched"], seeds=[0], faults=Faults.none())
     assert compared.differences
