@@ -247,7 +247,8 @@ class SqliteDatabase(SqlDatabase):
             )
             if not_null and default is None and not key
         )
-        self._is_strict = connection.execute(*self._strictness).fetchall() == [(1,)]
+        is_strict = _executed(connection, self._strictness).fetchall()
+        self._is_strict = is_strict == [(1,)]
         (made,) = connection.execute(
             f"SELECT sql FROM {quoted(self._schema)}.sqlite_master "
             "WHERE type = 'table' AND name = ? COLLATE NOCASE",
@@ -340,7 +341,7 @@ def _done(connection: sqlite3.Connection, steps: Steps[T]) -> T:
         statement = next(steps)
         while True:
             try:
-                rows = connection.execute(*statement).fetchall()
+                rows = _executed(connection, statement).fetchall()
             except sqlite3.Error as error:
                 statement = steps.throw(error)
             else:
@@ -348,6 +349,13 @@ def _done(connection: sqlite3.Connection, steps: Steps[T]) -> T:
     except StopIteration as end:
         found: T = end.value
         return found
+
+
+def _executed(connection: sqlite3.Connection, statement: Statement) -> sqlite3.Cursor:
+    # To `sqlite3` a number such as ``?1`` is a name, and names take no sequence.
+    text, values = statement
+    named = {str(number): value for number, value in enumerate(values, 1)}
+    return connection.execute(text, named)
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:
