@@ -15,6 +15,8 @@ from pyarrow import parquet
 
 import aiomailbox as am
 from aiomailbox.connectors.collection import IteratorSource
+from aiomailbox.operators.core import collector
+from aiomailbox.operators.core.mutations import structure
 
 Env = am.StreamExecutionEnvironment
 TIMED = am.WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
@@ -591,6 +593,27 @@ async def test_elements_of_a_window_that_are_cleared_are_told(caplog):
     windows = Env().from_collection(range(4)).key_by(lambda _: 0).count_window(2)
     await windows.process(emit).collect()
     assert "a function changes a result that it has emitted" in caplog.text
+
+
+async def test_only_the_first_results_are_looked_at_however_many_a_call_emits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    def counted(value: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return structure(value)
+
+    def emit(record: int, context: Any, out: Any) -> None:
+        for number in range(1_000):
+            out.collect({"number": number})
+
+    monkeypatch.setattr(collector, "structure", counted)
+    results = await Env().from_collection([1]).process(emit).collect()
+    assert len(results) == 1_000
+    # Each of 16 is noted, and compared when one of the others comes, and at the end.
+    assert 16 < looks <= 16 + 16 * 16
 
 
 async def test_what_operators_behind_a_function_change_is_not_told_of_it(caplog):

@@ -322,6 +322,9 @@ class FirstResults:
 
     def note(self, value: Any) -> None:
         """Note a result that can change, after a look at those before."""
+        # One call may emit any number, and each look is at all that were noted.
+        if self._left <= 0:
+            return
         self.look()
         self._left -= 1
         if is_watchable(value):
