@@ -17,11 +17,9 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Return wall-clock time, integer milliseconds since the epoch."""
-        ...
 
     def monotonic(self) -> float:
         """Return a time that never goes back, in seconds from any origin."""
-        ...
 
 
 class SystemClock:

@@ -17,7 +17,6 @@ from typing import Final, Protocol
 class _HasDescriptor(Protocol):
     def fileno(self) -> int:
         """Return the descriptor; negative if there is none any more."""
-        ...
 
 
 _OWNERS: Final[weakref.WeakSet[_HasDescriptor]] = weakref.WeakSet()

@@ -157,7 +157,6 @@ class JobWatcher(Protocol):
 
     def add(self, job: JobClient) -> None:
         """Take note of a job that starts."""
-        ...
 
 
 _watchers: WeakSet[JobWatcher] = WeakSet()

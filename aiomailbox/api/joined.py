@@ -294,7 +294,6 @@ class SidedWindows(Protocol):
         self, key: SidedKey, assigner: WindowAssigner
     ) -> WindowedStream[Any, Any]:
         """Return the windows."""
-        ...
 
 
 class JoinedStreams(Unfinished, Generic[A, B, EndT]):

@@ -357,12 +357,10 @@ class Retained(Protocol):
     @property
     def checkpoint_id(self) -> int:
         """Its number."""
-        ...
 
     @property
     def kind(self) -> SnapshotType:
         """A checkpoint, or a savepoint that a job was restored from."""
-        ...
 
 
 CheckpointT = TypeVar("CheckpointT", bound=Retained)

@@ -382,11 +382,9 @@ class GateActivity(Protocol):
 
     def on_data(self) -> None:
         """Be notified that there is something to read now."""
-        ...
 
     def on_idle(self) -> None:
         """Be notified that there is nothing to read any more."""
-        ...
 
 
 class InputGate:

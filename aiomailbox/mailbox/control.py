@@ -172,11 +172,9 @@ class PeriodTimer(Protocol):
 
     def mark_start(self) -> None:
         """Start measuring."""
-        ...
 
     def mark_end(self) -> None:
         """Stop measuring."""
-        ...
 
 
 class Suspension:
@@ -322,4 +320,3 @@ class MailboxDefaultAction(Protocol):
 
     def __call__(self, controller: MailboxController, /) -> object:
         """Do one step."""
-        ...

@@ -146,11 +146,9 @@ class BufferListener(Protocol):
 
     def on_buffer_available(self, segment: MemorySegment) -> bool:
         """Take the segment, or return False to leave it to the next in line."""
-        ...
 
     def on_pool_destroyed(self) -> None:
         """Learn that no segment will come."""
-        ...
 
 
 class LocalBufferPool:

@@ -48,7 +48,6 @@ class AttemptOwner(Protocol):
 
     def on_deployed(self) -> None:
         """Send splits: the tasks are made, and take them from now on."""
-        ...
 
     def on_failing(
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
@@ -59,29 +58,23 @@ class AttemptOwner(Protocol):
             Whether tasks begin again; if only some were to, and none may, the attempt
             is over.
         """
-        ...
 
     def can_restart_alone(self, tasks: Collection[SubtaskId]) -> bool:
         """Say whether tasks can begin again while the sources of the others go on."""
-        ...
 
     async def prepare_tasks(
         self, tasks: frozenset[SubtaskId], *, is_restart: bool
     ) -> AttemptPlan | None:
         """Get ready what tasks need that begin; None if they are not to."""
-        ...
 
     def on_tasks_deployed(self, plan: AttemptPlan, *, is_restart: bool) -> None:
         """Send splits: tasks are made that begin, while others run or have run."""
-        ...
 
     def cancel(self) -> None:
         """End the job: a task ended itself, or the loop goes down."""
-        ...
 
     def on_split_request(self, task: SubtaskId) -> None:
         """Pass a reader's request for another split to its enumerator."""
-        ...
 
 
 class Attempt:

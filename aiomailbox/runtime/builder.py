@@ -163,7 +163,6 @@ class Wiring(Protocol):
 
     def is_here(self, task: TaskId) -> bool:
         """Say whether a task is built here."""
-        ...
 
     def new_partition(
         self,
@@ -174,21 +173,17 @@ class Wiring(Protocol):
         remote_channels: list[int],
     ) -> OutputPartition:
         """Return a partition of ``count`` channels, some of them to other places."""
-        ...
 
     def new_blocking_partition(
         self, edge: Edge, partition_id: PartitionId, pool: LocalBufferPool, count: int
     ) -> OutputPartition:
         """Return a partition that is read when it is complete, by local or remote tasks."""
-        ...
 
     def open_gate(self, owner: str, remote_channels: int) -> ChannelFactory:
         """Return what makes the channels of a gate whose producers are remote."""
-        ...
 
     def new_gate(self, channels: list[InputChannel], name: str) -> InputGate:
         """Return a gate of channels, some of them remote."""
-        ...
 
 
 class TaskBuilder:

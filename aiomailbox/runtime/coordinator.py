@@ -96,26 +96,21 @@ class CheckpointOwner(Protocol):
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Be notified that tasks resume from a checkpoint, or a later one, from now on."""
-        ...
 
     def capture_services(self) -> dict[str, bytes]:
         """Return the totals of limiters and budgets."""
-        ...
 
     @property
     def ancestors(self) -> tuple[str, ...]:
         """The savepoints that the job has gone on from."""
-        ...
 
     async def commit_prepared(
         self, prepared: Sequence[PreparedData], checkpoint_id: int
     ) -> None:
         """Make visible what sinks have prepared; what is visible already stays."""
-        ...
 
     async def on_retained(self, oldest: int) -> None:
         """Be notified of the oldest checkpoint that a job may resume from."""
-        ...
 
 
 class CheckpointedTasks(Protocol):
@@ -123,13 +118,11 @@ class CheckpointedTasks(Protocol):
 
     def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
         """Tell tasks a command."""
-        ...
 
     def are_unchanged_since(
         self, checkpoint_id: int, tasks: Collection[SubtaskId]
     ) -> bool:
         """Say whether tasks are known to be as they were at a complete checkpoint."""
-        ...
 
 
 class StepRunner(Protocol):
@@ -139,11 +132,9 @@ class StepRunner(Protocol):
 
     async def run_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Run a step to its end, whatever the user's code in it does."""
-        ...
 
     def fail_attempt(self, error: BaseException) -> None:
         """Fail the attempt that runs."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

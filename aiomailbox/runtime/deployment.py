@@ -37,7 +37,6 @@ class Deployment(Protocol):
     @property
     def parent_apart(self) -> bool:
         """Whether operators that need this process get tasks of their own."""
-        ...
 
     def deploy(
         self,
@@ -48,7 +47,6 @@ class Deployment(Protocol):
         handovers: Mapping[str, PullHandover],
     ) -> JobMaster:
         """Start the job and return it; needs a running loop."""
-        ...
 
 
 class Embedded:

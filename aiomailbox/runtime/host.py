@@ -31,21 +31,17 @@ class AttemptEvents(Protocol):
 
     def on_event(self, event: TaskEvent) -> None:
         """Take what a task reports."""
-        ...
 
     def on_failed(
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
     ) -> None:
         """Hear of a failure of a whole place: of tasks there, or of none."""
-        ...
 
     def on_lost(self, error: BaseException, tasks: Collection[SubtaskId]) -> None:
         """Be notified that a place is gone, with its running tasks and what others left."""
-        ...
 
     def on_changed(self) -> None:
         """Look again whether everything is over."""
-        ...
 
 
 class Host(Protocol):
@@ -58,60 +54,48 @@ class Host(Protocol):
     @property
     def tasks(self) -> list[StreamTask]:
         """The attempt's tasks on the job's own loop, those of sources first."""
-        ...
 
     @property
     def is_over(self) -> bool:
         """Whether no task runs any more."""
-        ...
 
     def has_ended(self, tasks: Collection[SubtaskId]) -> bool:
         """Say whether none of some tasks runs any more."""
-        ...
 
     async def prepare(self) -> None:
         """Get ready what tasks need, before they are made; others may run.
 
         What it raises fails the job before the first one runs.
         """
-        ...
 
     def deploy(self, plan: AttemptPlan, events: AttemptEvents) -> None:
         """Make the tasks of a plan; from now on they take commands.
 
         Those that it does not name go on, if there are any.
         """
-        ...
 
     def start(self, group: anyio.abc.TaskGroup) -> None:
         """Start the tasks that were made; those of this loop in the group."""
-        ...
 
     def cancel(self, tasks: Collection[SubtaskId] | None = None) -> None:
         """Ask tasks to end, None for all; any number of times, at any time."""
-        ...
 
     def tell(self, tasks: Collection[SubtaskId] | None, command: Command) -> None:
         """Tell tasks a command, None for all; those that have ended take none."""
-        ...
 
     def are_unchanged_since(
         self, checkpoint_id: int, tasks: Collection[SubtaskId]
     ) -> bool:
         """Say whether tasks are known to be as they were at a complete checkpoint."""
-        ...
 
     def on_interrupt(self) -> None:
         """Be notified that the loop itself is going down, after `cancel`."""
-        ...
 
     def views(self, *, with_stacks: bool) -> list[TaskView]:
         """Return the statistics of every task."""
-        ...
 
     async def release(self) -> None:
         """Release everything, whatever happened before; leaves no place behind."""
-        ...
 
 
 class LocalTasks:

@@ -132,11 +132,9 @@ class Limiters(Protocol):
 
     def get(self, limit: RateLimit) -> Limiter:
         """Return the limiter for a limit."""
-        ...
 
     def close(self) -> None:
         """Close all limiters; at the end of the job."""
-        ...
 
 
 class CommittableCollector:

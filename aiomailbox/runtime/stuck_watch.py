@@ -303,20 +303,16 @@ class WatchedJob(Protocol):
 
     def views(self, *, with_stacks: bool = False) -> list[TaskView]:
         """Return the statistics of every task."""
-        ...
 
     def await_tree(self, first: Collection[str] = ()) -> str:
         """Return what every task waits for, those of some names first."""
-        ...
 
     @property
     def has_room(self) -> bool:
         """Whether the consumer of its results takes more now."""
-        ...
 
     def pending_checkpoints(self) -> list[PendingCheckpoint]:
         """Return the checkpoints that are being taken, oldest first."""
-        ...
 
 
 class StuckWatch:

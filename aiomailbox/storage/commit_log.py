@@ -48,7 +48,6 @@ class DirectoryLog(Protocol):
 
     def create(self, directory: Path) -> None:
         """Begin in a directory that is not visible yet."""
-        ...
 
     def check(self, directory: Path) -> None:
         """Check that a directory that a job goes on with has this log.
@@ -56,15 +55,12 @@ class DirectoryLog(Protocol):
         Raises:
             SinkError: If it has not.
         """
-        ...
 
     def append(self, directory: Path, checkpoint_id: int, names: Sequence[str]) -> None:
         """Tell of the files of a commit; of those that are known, nothing."""
-        ...
 
     def take_back(self, directory: Path) -> None:
         """Forget the last commit, whose files are gone."""
-        ...
 
 
 class CommitLog:

@@ -16,11 +16,9 @@ class Claim(Protocol):
         Raises:
             StorageClaimedError: If another owner has taken over.
         """
-        ...
 
     def release(self) -> None:
         """Release the right. Idempotent."""
-        ...
 
 
 class Storage(Protocol):
@@ -32,7 +30,6 @@ class Storage(Protocol):
     @property
     def place(self) -> str:
         """Where it is, for messages: a path or a URL."""
-        ...
 
     def write(self, name: str, chunks: Iterable[bytes]) -> int:
         """Write a file that is complete and durable, or not there at all.
@@ -40,7 +37,6 @@ class Storage(Protocol):
         Returns:
             The size in bytes.
         """
-        ...
 
     def read(self, name: str) -> Iterator[bytes]:
         """Yield a file's contents in chunks of at most 1 MiB.
@@ -48,7 +44,6 @@ class Storage(Protocol):
         Raises:
             FileNotFoundError: If there is no such file; at the first chunk.
         """
-        ...
 
     def view(self, name: str) -> memoryview:
         """Return a file's contents as a whole; of a local file, they stay on the disk.
@@ -56,7 +51,6 @@ class Storage(Protocol):
         Raises:
             FileNotFoundError: If there is no such file.
         """
-        ...
 
     def fetch(self, name: str, target: Path) -> None:
         """Put a file's contents at a path of this machine, where there is nothing.
@@ -66,19 +60,15 @@ class Storage(Protocol):
         Raises:
             FileNotFoundError: If there is no such file.
         """
-        ...
 
     def sweep(self, below: str = "") -> None:
         """Remove what crashes left half written; there must be no writer."""
-        ...
 
     def names(self, below: str = "") -> list[str]:
         """Return the names of all files below a name, sorted; those half written not."""
-        ...
 
     def delete(self, names: Iterable[str]) -> None:
         """Delete files; those that are not there are passed over."""
-        ...
 
     def claim(self, below: str, owner: str, now_ms: int) -> Claim:
         """Claim the right to write below a name.
@@ -86,4 +76,3 @@ class Storage(Protocol):
         Raises:
             StorageClaimedError: If another owner holds it.
         """
-        ...

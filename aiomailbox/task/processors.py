@@ -69,44 +69,34 @@ class TaskInput(Protocol):
     @property
     def steps(self) -> int:
         """How often it has read something: where that stays, it has given nothing."""
-        ...
 
     def start(self) -> None:
         """Begin to read."""
-        ...
 
     def emit_next(self) -> InputStatus:
         """Process one slice."""
-        ...
 
     def end_of_event_time(self) -> Pending:
         """Advance event time to its end, if nothing upstream does."""
-        ...
 
     def event_times(self) -> tuple[ValveSnapshot, ...]:
         """Return how far event time has come on the channels, per gate."""
-        ...
 
     def restore(self, times: tuple[ValveSnapshot, ...]) -> None:
         """Resume event time from what `event_times` returned; before `start`."""
-        ...
 
     def repeat_status(self) -> Pending:
         """Say once more that the input is idle, if it was: its readers may be new."""
-        ...
 
     def restore_in_flight(self, gates: Sequence[Sequence[Iterable[Element]]]) -> None:
         """Process what was in flight on each gate's channels first; before `start`."""
-        ...
 
     @property
     def is_recovered(self) -> Availability:
         """Turns true when what was in flight has been processed."""
-        ...
 
     def close(self) -> Pending:
         """Stop reading."""
-        ...
 
 
 class InputAvailability(Availability):

@@ -298,16 +298,13 @@ class FileFormat(Protocol):
     @property
     def record_types(self) -> tuple[type, ...]:
         """The class of the records, if it is the user's."""
-        ...
 
     @property
     def gives_batches(self) -> bool:
         """Whether a record is a batch, and a position a row."""
-        ...
 
     def read(self, name: str, position: int) -> Iterator[FileChunk]:
         """Yield the records from a position on; 0 is the beginning."""
-        ...
 
 
 class TextFormat:

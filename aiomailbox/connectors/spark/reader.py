@@ -52,7 +52,6 @@ class Inflow(Protocol[ItemT_co]):
     @property
     def ended(self) -> bool:
         """Whether the end has been taken."""
-        ...
 
     def start(self) -> None:
         """Begin."""

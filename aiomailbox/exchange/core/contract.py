@@ -314,11 +314,9 @@ class DataListener(Protocol):
 
     def on_data_available(self) -> None:
         """Be notified that a poll would give something."""
-        ...
 
     def on_priority_event(self, sequence_number: int) -> None:
         """Be notified that the next poll, of that number, gives a priority event."""
-        ...
 
 
 # What the two kinds of readers may do with a subpartition, without its stack.
@@ -331,36 +329,29 @@ class _View(Protocol):
     @property
     def is_released(self) -> bool:
         """Whether either side has released it."""
-        ...
 
     @property
     def failure(self) -> BaseException | None:
         """Why the producer released it, if it failed."""
-        ...
 
     @property
     def backlog(self) -> int:
         """Data buffers that can be taken."""
-        ...
 
     def is_available(self, *, has_credit: bool = True) -> bool:
         """Say whether something can be taken; without credit only an event can."""
-        ...
 
     def resume_consumption(self) -> None:
         """Lift the block of an event; raises IllegalStateError if nothing blocks.
 
         The caller looks for data again: the listener is notified as well.
         """
-        ...
 
     def acknowledge_all_data_processed(self) -> None:
         """Be notified that the reader has processed all records; repeats are ignored."""
-        ...
 
     def release(self) -> None:
         """Recycle what is queued, and drop what is still added. Idempotent."""
-        ...
 
 
 class ObjectView(_View, Protocol):
@@ -369,19 +360,15 @@ class ObjectView(_View, Protocol):
     @property
     def has_priority(self) -> bool:
         """Whether the next buffer is a priority event."""
-        ...
 
     def poll(self) -> PolledBuffer | None:
         """Take the next buffer, or None; the caller recycles it."""
-        ...
 
     def tell_again(self) -> None:
         """Tell the listener if something can be taken now."""
-        ...
 
     def statistics(self) -> ChannelStatistics:
         """Return a snapshot for metrics; counting what is queued takes a walk."""
-        ...
 
 
 class BytesView(_View, Protocol):
@@ -389,11 +376,9 @@ class BytesView(_View, Protocol):
 
     def poll(self) -> PolledBytes | None:
         """Take the next buffer, or None; the caller recycles it."""
-        ...
 
     def set_buffer_bytes(self, size_bytes: int) -> None:
         """Be notified of the reader's wish for the size of buffers."""
-        ...
 
 
 # What a task, its writers and the registry use of a partition, of whichever kind.
@@ -413,61 +398,47 @@ class OutputPartition(Protocol):
     @property
     def is_released(self) -> bool:
         """Whether nothing is kept for consumers any more."""
-        ...
 
     @property
     def all_data_processed(self) -> Availability:
         """Turns true when each consumer has acknowledged the end of data."""
-        ...
 
     @property
     def subpartition_count(self) -> int:
         """Number of consumers."""
-        ...
 
     def statistics(self) -> list[ChannelStatistics]:
         """Return a snapshot per channel, in order."""
-        ...
 
     def emit_run(self, run: Run, channel: int) -> bool:
         """Queue records for one consumer; says whether something awaits a flush."""
-        ...
 
     def broadcast_run(self, run: Run) -> bool:
         """Queue records for every consumer; returns as `emit_run`."""
-        ...
 
     def emit_control(self, element: Control, channel: int) -> bool:
         """Queue a control element for one consumer; returns as `emit_run`."""
-        ...
 
     def broadcast_control(self, element: Control) -> bool:
         """Queue a control element for every consumer; returns as `emit_run`."""
-        ...
 
     def broadcast_event(self, event: RuntimeEvent) -> None:
         """Queue an event for every consumer, in a buffer of its own."""
-        ...
 
     def flush(self, channel: int) -> None:
         """Let one consumer take what is queued."""
-        ...
 
     def flush_all(self) -> None:
         """Let every consumer take what is queued."""
-        ...
 
     def notify_end_of_data(self, mode: StopMode) -> None:
         """Tell every consumer that no more records follow. Idempotent."""
-        ...
 
     def finish(self) -> None:
         """Tell every consumer that nothing at all follows, and close. Idempotent."""
-        ...
 
     async def settle(self) -> None:
         """Suspend until what was emitted outlives its task, if that is its nature."""
-        ...
 
     def create_view(
         self, subpartition_index: int, listener: DataListener
@@ -478,7 +449,6 @@ class OutputPartition(Protocol):
             InvalidArgumentError: If there is no such channel, or its consumer is remote.
             IllegalStateError: If it has a view already, or was released.
         """
-        ...
 
     def create_bytes_view(
         self,
@@ -498,19 +468,15 @@ class OutputPartition(Protocol):
             InvalidArgumentError: If there is no such channel, or it stays on this loop.
             IllegalStateError: If it has a view already, or was released.
         """
-        ...
 
     def on_consumed(self, callback: Callable[[], None]) -> None:
         """Call back once: all have released it, or everything was released."""
-        ...
 
     def close(self) -> None:
         """End the producer's part; queued buffers stay. Idempotent."""
-        ...
 
     def release(self, failure: BaseException | None = None) -> None:
         """Recycle everything that is queued, and end what reads it. Idempotent."""
-        ...
 
 
 # What receives the data in flight that belongs to a checkpoint, and its bytes.
@@ -532,23 +498,19 @@ class ChannelStateWriter(Protocol):
         self, checkpoint_id: int, subpartition_index: int, data: list[bytes]
     ) -> None:
         """Keep data that an unaligned barrier has overtaken."""
-        ...
 
     def expect_output_data(self, checkpoint_id: int, subpartition_index: int) -> None:
         """Wait: a queued barrier may still time out and overtake data."""
-        ...
 
     def complete_output_data(
         self, checkpoint_id: int, subpartition_index: int, data: list[bytes]
     ) -> None:
         """Keep what the expected barrier has overtaken: nothing if it was in time."""
-        ...
 
     def fail_output_data(
         self, checkpoint_id: int, subpartition_index: int, error: BaseException
     ) -> None:
         """Stop waiting: the barrier will neither be taken nor overtake."""
-        ...
 
 
 def encode_in_flight(codec: ElementCodec, elements: Iterable[Element]) -> bytes:

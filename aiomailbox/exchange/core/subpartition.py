@@ -147,27 +147,22 @@ class Queueable(Protocol):
     @property
     def event(self) -> RuntimeEvent | None:
         """The event, or None in a buffer of data."""
-        ...
 
     @property
     def is_sealed(self) -> bool:
         """Whether its writer has finished, as far as was looked."""
-        ...
 
     @property
     def has_content(self) -> bool:
         """Whether it holds something to take."""
-        ...
 
     @property
     def record_count(self) -> int:
         """The records in it, as far as they are counted."""
-        ...
 
     @property
     def size_bytes(self) -> int:
         """Its size, or an estimate of that."""
-        ...
 
 
 BufferT = TypeVar("BufferT", bound=Queueable)

@@ -76,33 +76,26 @@ class Receiver(Protocol):
 
     def request_buffer(self) -> NetworkBuffer | None:
         """Return a buffer for data that arrives; None if it was sent without credit."""
-        ...
 
     def on_buffer(
         self, buffer: NetworkBuffer, sequence_number: int, backlog: int
     ) -> None:
         """Take a buffer with its content; it is recycled there in any case."""
-        ...
 
     def on_empty_buffer(self, sequence_number: int, backlog: int) -> None:
         """Be notified of a data buffer without content."""
-        ...
 
     def on_sender_backlog(self, backlog: int) -> None:
         """Be notified of how many buffers wait at the producer."""
-        ...
 
     def take_credit(self) -> int:
         """Return the credit to announce now, and count it as announced."""
-        ...
 
     def on_partition_not_found(self) -> None:
         """Be notified that the partition is not there (yet): request it again later."""
-        ...
 
     def fail(self, error: BaseException) -> None:
         """Let the task that reads trip over an error; the first one stays."""
-        ...
 
 
 def partition_address(job_id: bytes, partition_id: PartitionId) -> PartitionAddress:

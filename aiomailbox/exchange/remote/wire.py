@@ -567,11 +567,9 @@ class FrameHandler(Protocol):
         Returns:
             A writable window of ``header.size_bytes`` bytes, or None to skip it.
         """
-        ...
 
     def on_message(self, message: Message) -> None:
         """Take a message; of a buffer, its header once the content is complete."""
-        ...
 
 
 class _State(Enum):

@@ -246,15 +246,12 @@ class Starter(Protocol):
         Raises:
             OSError: If something cannot be had.
         """
-        ...
 
     def new_worker(self, peer: int, events: WorkerEvents) -> Worker:
         """Return a worker of a number, from 1, that has not started."""
-        ...
 
     def release(self) -> None:
         """Remove what was made; called in a thread, when no worker is left."""
-        ...
 
 
 class WorkerEvents(Protocol):
@@ -262,15 +259,12 @@ class WorkerEvents(Protocol):
 
     def on_message(self, worker: Worker, attempt: int, message: FromWorker) -> None:
         """Take a message about an attempt; CorruptStreamError ends the worker."""
-        ...
 
     def on_held(self, worker: Worker, beat: Beat) -> None:
         """Be notified that a loop of the worker is held, and by what."""
-        ...
 
     def on_exit(self, worker: Worker, error: WorkerDiedError | None) -> None:
         """Be notified that it is gone; with an error if it should not be."""
-        ...
 
 
 def read_message(

@@ -65,7 +65,6 @@ class GrantTaker(Protocol):
 
     def send(self, message: Granted) -> None:
         """Send it a grant."""
-        ...
 
 
 class RemoteLimiter:
