@@ -28,6 +28,7 @@ from aiomailbox.task.environment import (
     JobEnvironment,
     OperatorPlan,
     OutgoingEdge,
+    TaskCheckpointing,
     TaskEnvironment,
     TaskPlan,
     TaskSettings,
@@ -168,6 +169,7 @@ class Bench:
         self.consumers: list[Consumer] = []
         self.task_id = TaskId(VertexId(7), 0, 0)
         self.metrics = MetricGroup("task")
+        self.checkpointing: TaskCheckpointing | None = None
         self.cancel_timeout_s = 30.0
         self.slice_target_s = SLICE_TARGET_S
         self.runner: asyncio.Task[None] | None = None
@@ -265,6 +267,7 @@ class Bench:
             prepared=lambda operator_id, committables: None,
             limiter=lambda _: FreeLimiter(),
             report=lambda event: None,
+            checkpointing=self.checkpointing,
         )
         self.task = StreamTask(
             environment,

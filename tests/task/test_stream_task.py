@@ -12,6 +12,7 @@ from aiomailbox.mailbox.mail import MailOptions
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
 from aiomailbox.records.events import (
     MAX_TIMESTAMP,
+    CheckpointBarrier,
     EndOfData,
     EndOfPartition,
     OutputTag,
@@ -20,7 +21,9 @@ from aiomailbox.records.events import (
 )
 from aiomailbox.records.run import ListRun
 from aiomailbox.state.operator_state import OperatorStateSnapshot
+from aiomailbox.task.environment import TaskCheckpointing
 from aiomailbox.task.in_flight import TaskSnapshot
+from aiomailbox.task.messages import CheckpointComplete
 from aiomailbox.task.stream_task import TaskState
 from tests.task.conftest import LogOperator
 
@@ -379,3 +382,31 @@ async def test_what_reads_a_failed_task_stops_and_hears_why(bench: Any) -> None:
     with pytest.raises(StopTask) as caught:
         consumer.read()
     assert caught.value.__cause__ is error
+
+
+async def test_a_task_is_as_it_was_at_a_checkpoint_until_it_has_something_to_do(
+    bench: Any,
+) -> None:
+    class File(str):
+        __slots__ = ()
+        size = 1
+
+    async def write(*_: Any) -> File:
+        return File()
+
+    bench.checkpointing = TaskCheckpointing(
+        write=write, write_little=lambda checkpoint_id, snapshot: None
+    )
+    (producer,) = bench.input()
+    bench.logged("a")
+    task = bench.start()
+    producer.send(1)
+    producer.writer.broadcast_event(CheckpointBarrier(7, 0))
+    await bench.settle()
+    assert task.unchanged_id == -1
+    task.tell(CheckpointComplete(7))
+    await bench.settle()
+    assert task.unchanged_id == 7
+    # What mail will do is not known before it runs.
+    task.processor.main_executor.execute(lambda: None)
+    assert task.unchanged_id == -1
