@@ -191,9 +191,6 @@ class SessionCells:
         self._free: np.ndarray = np.zeros(0, np.int64)
         self._free_count = 0
 
-    def __len__(self) -> int:
-        return len(self.stages) - self._free_count
-
     def of_keys(self, slots: np.ndarray) -> np.ndarray:
         """Return the sessions of keys, given the places of these, each once."""
         known = slots[slots < len(self._latest)]
