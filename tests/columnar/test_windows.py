@@ -329,6 +329,18 @@ def test_keys_that_come_once_do_not_stay() -> None:
         assert len(driven.harness.values) == 24_000
 
 
+def test_sessions_begin_at_the_places_of_those_that_are_over() -> None:
+    made = operator(True, 0, aggregate=am.sum_("n"), kind="sessions")
+    driven = Driven(made, True)
+    with driven.harness:
+        for round_ in range(12):
+            part = [({"key": f"{i}", "n": 1}, round_ * 10) for i in range(100)]
+            driven.run([part, 10 if round_ else 70])
+        assert made._is_columnar
+        assert len(driven.harness.values) == 12 * 100
+        assert len(made._kept.stages) == 100
+
+
 class Counted(np.ndarray):
     """An array that counts how many elements functions are computed of."""
 
