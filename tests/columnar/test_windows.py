@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import pairwise
@@ -21,6 +22,8 @@ from aiomailbox.columnar.forms import NamedTupleForm
 from aiomailbox.columnar.making import rows_reason
 from aiomailbox.columnar.rolling import ColumnarAggregateOperator
 from aiomailbox.columnar.rows import RowMaker
+from aiomailbox.columnar.sessions import find_overlaps
+from aiomailbox.columnar.types import RowsNeededError
 from aiomailbox.operators.core.fields import (
     FieldSelector,
     FieldsSelector,
@@ -327,6 +330,83 @@ def test_keys_that_come_once_do_not_stay() -> None:
         assert made._is_columnar
         assert len(made._slots.places) < 10_000
         assert len(driven.harness.values) == 24_000
+
+
+# Of a key, there are no two that touch.
+sessions = st.lists(
+    st.tuples(
+        st.integers(0, 2), st.integers(0, 3), st.integers(0, 2), st.integers(4, 8)
+    ),
+    unique_by=lambda one: one[:2],
+    max_size=6,
+).map(lambda many: [(key, 12 * at + more, long) for key, at, more, long in many])
+records = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(-5, 50)), min_size=1, max_size=9
+)
+
+
+@given(records, sessions)
+def test_a_stretch_is_simple_if_each_record_touches_what_is_there_of_it(
+    records: list[tuple[int, int]], sessions: list[tuple[int, int, int]]
+) -> None:
+    came = [(key, start, start + 4) for key, start in records]
+    there = [(key, start, start + long) for key, start, long in sessions]
+    found = find_overlaps(*np.array(came).T, *np.array(there, int).reshape(-1, 3).T)
+    stretches: list[list[Any]] = []
+    for key, start, end in sorted(came + there):
+        last = stretches[-1] if stretches else [None, 0, 0]
+        if last[0] == key and start <= last[2]:
+            last[2] = max(last[2], end)
+        else:
+            stretches.append([key, start, end])
+    assert np.array([found.slots, found.starts, found.ends]).T.tolist() == stretches
+    covered: dict[int, list[int]] = {}
+    simple = [True] * len(stretches)
+    for which, (_, start, end) in zip(
+        [*found.of_others.tolist(), *found.of_records.tolist()],
+        there + came,
+        strict=True,
+    ):
+        assert stretches[which][1] <= start <= end <= stretches[which][2]
+        low, high = covered.get(which, [start, end])
+        touches = start <= high and low <= end
+        covered[which] = [min(low, start), max(high, end)]
+        simple[which] &= touches
+    assert found.simple.tolist() == simple
+
+
+@pytest.mark.parametrize("bits", range(52, 63))
+def test_event_times_too_far_apart_for_64_bits_are_left_to_rows(bits: int) -> None:
+    # In numbers that go on from key to key, those of the third reach a power of two.
+    slots, starts = np.array([0, 1, 2, 2]), np.array([0, 2**bits - 9, 2, 5])
+    none = np.zeros(0, np.int64)
+    try:
+        found = find_overlaps(slots, starts, starts + 6, none, none, none)
+    except RowsNeededError:
+        assert bits > 60
+    else:
+        assert bits <= 60
+        assert found.of_records.tolist() == [0, 1, 2, 2]
+        assert found.ends.tolist() == [6, 2**bits - 3, 11]
+        assert found.simple.all()
+
+
+def test_sessions_go_on_while_keys_that_come_once_do_not_stay() -> None:
+    made = operator(True, 0, aggregate=am.sum_("n"), kind="sessions")
+    driven = Driven(made, True)
+    with driven.harness:
+        for round_ in range(12):
+            part = [(f"{round_}-{i}", 10 * round_) for i in range(2000)]
+            part += [(key, 10 * round_ + late) for key in "abc" for late in (0, 6)]
+            if round_ in {0, 11}:
+                # One has another session, which only the last round goes on with.
+                part.append(("b", 5000 + round_ // 2))
+            run = [({"key": key, "n": 1}, time) for key, time in part]
+            driven.run([run, 10 if round_ else 70])
+        assert made._is_columnar
+        assert len(made._slots.places) < 10_000
+        driven.run([9000])
+        assert Counter(driven.harness.values) == {1: 24_000, 2: 1, 24: 3}
 
 
 def test_sessions_begin_at_the_places_of_those_that_are_over() -> None:
