@@ -79,7 +79,12 @@ def library_log(**context: Any) -> Any:
     structlog = _structlog()
     return structlog.wrap_logger(
         logging.getLogger(LOGGER_NAME),
-        processors=[structlog.stdlib.filter_by_level, _to_record],
+        processors=[
+            structlog.stdlib.filter_by_level,
+            # Users log as they do elsewhere: log.info("%s of %s", done, total).
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            _to_record,
+        ],
         wrapper_class=structlog.stdlib.BoundLogger,
         context_class=dict,
         cache_logger_on_first_use=False,

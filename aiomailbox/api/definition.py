@@ -7,7 +7,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, MutableSequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from itertools import product
 from typing import Any, Final
@@ -103,6 +103,31 @@ class JobDefinition:
                 remedy="add all sinks before the job starts, or run this one as a "
                 "job of its own with `await env.execute()`",
             )
+
+    def warn_of_late_settings(self, job: str, before: JobConfig) -> JobConfig:
+        """Warn of settings that came after the only job of this definition had started.
+
+        Args:
+            job: The job.
+            before: The settings when it started.
+
+        Returns:
+            Those that were told of, to be told of the next ones only.
+        """
+        changed = [
+            one.name
+            for one in fields(before)
+            if getattr(before, one.name) != getattr(self.config, one.name)
+        ]
+        # They may be for a job that is still to start.
+        if changed and self.taken_by == job and not self.sinks:
+            library_log(job=job).warning(
+                "settings were changed after the job had started: it runs without them",
+                settings=changed,
+                remedy="call env.configure(...) and env.enable_checkpointing(...) before "
+                "the job starts",
+            )
+        return self.config
 
     def declare(self, item: Transformation) -> list[Origin]:
         """Keep an operator that the user has written, and return its results' origins."""

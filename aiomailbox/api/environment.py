@@ -50,7 +50,7 @@ from aiomailbox.api.job import (
 from aiomailbox.api.job_progress import progress as showing_progress
 from aiomailbox.api.misnamed import Hinting, no_such_method
 from aiomailbox.api.stream import DataStream
-from aiomailbox.api.verbs import verb
+from aiomailbox.api.verbs import verb, warn_if_loop_ends
 from aiomailbox.checkpoint.settings import (
     MEMORY_THRESHOLD,
     CheckpointConfig,
@@ -536,16 +536,28 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         definition.executed = sinks
         definition.taken_by = job_name
         _warn_of_unread(job, definition)
+        told = definition.config
+
+        def warn_of_late_settings() -> None:
+            nonlocal told
+            told = definition.warn_of_late_settings(job_name, told)
+
+        def warn_of_late() -> None:
+            definition.warn_of_late_sink(job_name)
+            warn_of_late_settings()
+
         body = Body(is_cancelled=on_failure == "cancel")
         job.call_when_failed(body.on_failed)
         try:
             try:
                 # Held here: a page finds the jobs that run.
-                client = JobClient(
-                    job, body, partial(definition.warn_of_late_sink, job_name)
-                )
+                client = JobClient(job, body, warn_of_late)
                 yield client
+                warn_of_late_settings()
                 _warn_if_cut_off(job)
+            except asyncio.CancelledError:
+                warn_if_loop_ends(job)
+                raise
             finally:
                 job.call_when_failed(None)
                 job.cancel()

@@ -27,7 +27,7 @@ from weakref import WeakSet, WeakValueDictionary
 
 from aiomailbox import supervision
 from aiomailbox.api.stream import DataStream
-from aiomailbox.api.verbs import folded, looking_on, verb
+from aiomailbox.api.verbs import folded, looking_on, verb, warn_if_loop_ends
 from aiomailbox.connectors.inbox import (
     Answers,
     Inbox,
@@ -295,10 +295,10 @@ class JobClient(Misnamed):
     }
 
     def __init__(
-        self, job: JobMaster, body: Body, warn_of_late_sink: Callable[[], None]
+        self, job: JobMaster, body: Body, warn_of_late: Callable[[], None]
     ) -> None:
         self._job = job
-        self._warn_of_late_sink = warn_of_late_sink
+        self._warn_of_late = warn_of_late
         self._body = body
         self._loop = asyncio.get_running_loop()
         self._observer = JobObserver(job)
@@ -745,7 +745,7 @@ class JobClient(Misnamed):
             JobCancelledError: If it was cancelled.
         """
         self._check_caller("result")
-        self._warn_of_late_sink()
+        self._warn_of_late()
         look = _InboxWatch(self._job).look
         with looking_on(look), self._body.told():
             return await self._job.wait()
@@ -939,11 +939,7 @@ async def _keep(
                 await job._job.wait()
             except asyncio.CancelledError:
                 # Not by `JobClient.cancel`, which the result reports.
-                job._job.services.log.warning(
-                    "the event loop ended before the job did: the job is cancelled",
-                    remedy="write `await job.result()` to wait for its end, or "
-                    "`await job.cancel()` to cancel it",
-                )
+                warn_if_loop_ends(job._job, is_sure=True)
                 raise
     except BaseException as error:
         if started.done():

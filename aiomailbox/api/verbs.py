@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial, wraps
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from aiomailbox.api.definition import JobDefinition, refuse_ended
 from aiomailbox.api.showing import show_records
@@ -80,6 +82,31 @@ _OF_RESULTS: Final = {
     "progress": "await env.execute(progress=True), with a sink in place of the verb",
     "timeout": "async with asyncio.timeout(seconds) around it",
 }
+
+
+# Python's, called as a loop is closed by `asyncio.run` and its like.
+_AT_THE_END: Final = asyncio.runners._cancel_all_tasks.__code__  # type: ignore[attr-defined]
+_ended_by_loop: Final[WeakSet[JobMaster]] = WeakSet()
+
+
+def warn_if_loop_ends(job: JobMaster, *, is_sure: bool = False) -> None:
+    """Warn, once, that a job is cancelled by the end of its event loop; as it is cancelled.
+
+    Args:
+        job: The job.
+        is_sure: Whether nothing else can have cancelled it.
+    """
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code is not _AT_THE_END:
+        frame = frame.f_back
+    if (frame is None and not is_sure) or job in _ended_by_loop:
+        return
+    _ended_by_loop.add(job)
+    job.services.log.warning(
+        "the event loop ended before the job did: the job is cancelled",
+        remedy="wait for its end: `await job.result()`, or await the task in which it "
+        "was started; `await job.cancel()` cancels it",
+    )
 
 
 # Pulling results: a job whose last operator hands its runs to the caller.
@@ -196,7 +223,9 @@ class Pulled(AsyncIterator[T]):
                 self._items = iter(self._of_run(run))
                 return
             await self._pulling.job.wait()
-        except BaseException:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and self._pulling is not None:
+                warn_if_loop_ends(self._pulling.job)
             await self.aclose()
             raise
         await self.aclose()
@@ -294,6 +323,9 @@ async def count_results(definition: JobDefinition, origins: list[Origin]) -> int
     try:
         with looking_on(look):
             await pulling.job.wait()
+    except asyncio.CancelledError:
+        warn_if_loop_ends(pulling.job)
+        raise
     finally:
         pulling.abandon()
         await pulling.job.outlast()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import csv
 import io
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Literal
 
@@ -38,6 +39,8 @@ from aiomailbox.signatures import explained
 Format = Literal["jsonl", "csv", "text"]
 
 _ENDINGS: Final[dict[str, str]] = {"jsonl": ".jsonl", "csv": ".csv", "text": ".txt"}
+# Runs that are looked at for numbers that have become null.
+_NULLS_MAX: Final = 64
 # What is collected before a thread writes it.
 _BUFFERED_BYTES: Final = 1 << 20
 
@@ -98,7 +101,10 @@ class FileSink:
         segments = self._target.segments(context, _ENDINGS[self._format])
         if self._format == "csv":
             return _LineWriter(segments, _CsvLines(self._columns))
-        return _LineWriter(segments, _Lines(_ENCODERS[self._format]))
+        lines = _Lines(_ENCODERS[self._format])
+        if self._format == "jsonl":
+            lines.nulls = _Nulls(context)
+        return _LineWriter(segments, lines)
 
     def create_committer(
         self, context: CommitterContext
@@ -117,6 +123,56 @@ class _Lines:
 
     def __init__(self, encode: Callable[[Any], bytes]) -> None:
         self.encode = encode
+        self.nulls: _Nulls | None = None
+
+
+class _Nulls:
+    """Warns, once, of numbers that JSON does not have.
+
+    Args:
+        context: The sink's.
+    """
+
+    def __init__(self, context: RuntimeContext) -> None:
+        self._context = context
+        # Runs with a null: most of them come from None, and walking each would be felt.
+        self._left = _NULLS_MAX
+        self.is_over = False
+
+    def look(self, values: Iterable[Any]) -> None:
+        """Look for a number that has become null."""
+        self._left -= 1
+        self.is_over = self._left <= 0
+        for record in values:
+            place = _not_finite(record, "")
+            if place:
+                self.is_over = True
+                self._context.log.warning(
+                    "JSON has no NaN and no infinity: such numbers are written as null",
+                    field=place,
+                    record=shortened(record),
+                    remedy="map them to None or to a text, if null must not stand for "
+                    'them; "csv" and am.ParquetSink have them',
+                )
+                return
+
+
+def _not_finite(value: Any, place: str) -> str:
+    """Return the place of a number that is NaN or infinite, "" if there is none."""
+    if isinstance(value, float):
+        return "" if math.isfinite(value) else place or "the record"
+    parts: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        parts = enumerate(value)
+    elif not isinstance(value, str | bytes | int | None):
+        parts = [(name, getattr(value, name, None)) for name in _names_of(value)]
+    for name, part in parts:
+        found = _not_finite(part, f"{place}.{name}" if place else str(name))
+        if found:
+            return found
+    return ""
 
 
 class _CsvLines:
@@ -124,6 +180,7 @@ class _CsvLines:
 
     def __init__(self, columns: tuple[str, ...] | None) -> None:
         self.header: bytes = b""
+        self.nulls: _Nulls | None = None
         self._buffer = io.StringIO()
         self._rows = csv.writer(self._buffer, lineterminator="\n")
         self._reader: RowReader | None = None
@@ -182,11 +239,17 @@ class _LineWriter(SegmentWriter):
         """
         refused: dict[int, BaseException] = {}
         encode, buffer = self._lines.encode, self._buffer
+        start = len(buffer)
         for index, value in enumerate(run.values):
             try:
                 buffer += encode(value)
             except USER_ERRORS as error:
                 refused[index] = error
+        nulls = self._lines.nulls
+        if nulls is not None and buffer.find(b"null", start) >= 0:
+            nulls.look(run.values)
+            if nulls.is_over:
+                self._lines.nulls = None
         pending = None
         if len(buffer) >= _BUFFERED_BYTES:
             pending = self._in_thread(self._write)
@@ -305,6 +368,9 @@ def _text(value: Any) -> str:
     plain = msgspec.to_builtins(value)
     if isinstance(plain, str):
         return plain
+    if isinstance(plain, float) and not math.isfinite(plain):
+        # As Python reads them; JSON has none.
+        return repr(plain)
     return msgspec.json.encode(plain).decode()
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, TimestampError
+from aiomailbox.logs import library_log
 from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
@@ -126,6 +127,77 @@ class WatermarkGenerator(Protocol):
 
     def on_periodic_emit(self, output: WatermarkOutput, /) -> None:
         """Emit what is known; called by a periodic timer, and at the end of a run."""
+
+
+# March 1973: event times before it are those of tests.
+_TODAY_MS: Final = 10**11
+
+
+def warn_of_watermark(latest_ms: int, watermark_ms: int, **by: object) -> None:
+    """Warn of a watermark in seconds behind records whose times are in milliseconds.
+
+    Args:
+        latest_ms: The event time of a record before it.
+        watermark_ms: The watermark.
+        **by: Whose it is.
+    """
+    if latest_ms >= _TODAY_MS and 500 * watermark_ms < latest_ms < 2000 * watermark_ms:
+        library_log().warning(
+            "a watermark looks like seconds since the epoch; milliseconds are expected",
+            watermark_ms=watermark_ms,
+            event_time_ms=latest_ms,
+            **by,
+            remedy="emit the highest event time, less a bound in milliseconds",
+        )
+
+
+class OwnGenerator:
+    """A generator of the user's, whose first watermark is looked at.
+
+    Args:
+        generator: The generator.
+    """
+
+    def __init__(self, generator: WatermarkGenerator) -> None:
+        self._generator = generator
+        self._latest_ms = MIN_TIMESTAMP
+        self._output: WatermarkOutput | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+    def on_run(self, timestamps: list[int], output: WatermarkOutput) -> None:
+        """Let it look at the event times of a run."""
+        self._latest_ms = timestamps[-1]
+        self._output = output
+        self._generator.on_run(timestamps, self)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Let it emit what is known."""
+        self._output = output
+        self._generator.on_periodic_emit(self)
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Look at its first watermark behind a record, pass it on, and step aside."""
+        output = self._output
+        assert output is not None, "it emits when it is called"
+        if timestamp_ms > 0 and self._latest_ms > MIN_TIMESTAMP:
+            kind = type(self._generator).__qualname__
+            warn_of_watermark(self._latest_ms, timestamp_ms, generator=kind)
+            own: Any = self
+            own.on_run = self._generator.on_run
+            own.on_periodic_emit = self._generator.on_periodic_emit
+        output.emit_watermark(timestamp_ms)
+
+    def mark_idle(self) -> None:
+        """Pass it on."""
+        assert self._output is not None, "it is called first"
+        self._output.mark_idle()
+
+    def mark_active(self) -> None:
+        """Pass it on."""
+        assert self._output is not None, "it is called first"
+        self._output.mark_active()
 
 
 def follow_run(

@@ -17,6 +17,7 @@ from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeErr
 from aiomailbox.eventtime.generators import (
     BoundedOutOfOrderness,
     NoWatermarks,
+    OwnGenerator,
     RelativeClock,
     WatermarkGenerator,
     WithIdleness,
@@ -449,6 +450,8 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
         """
         generator = self.generator_factory()
         _check_generator(generator, type(generator).__qualname__)
+        if not type(generator).__module__.startswith("aiomailbox."):
+            generator = OwnGenerator(generator)
         if self.idleness_ms is None:
             return generator
         return WithIdleness(generator, self.idleness_ms / 1000, clock)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import msgspec
 
@@ -181,6 +181,17 @@ class Counter:
     def add(self, count: int = 1) -> None:
         """Count ``count`` more."""
         self.value += count
+
+    if not TYPE_CHECKING:
+
+        def __iadd__(self, count: object) -> NoReturn:
+            """Say how it is counted up.
+
+            Raises:
+                TypeError: Always.
+            """
+            message = f"a counter is no number: write counter.add({count!r})"
+            raise TypeError(message)
 
 
 class MetricGroup(Misnamed):

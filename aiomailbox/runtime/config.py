@@ -59,6 +59,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
         name: f" Write am.StreamExecutionEnvironment({name}=...)."
         for name in ("parallelism", "max_parallelism", "clock")
     },
+    timeout=" Write `async with asyncio.timeout(seconds):` around it.",
     **dict.fromkeys(
         ("name", "job_name"),
         ' A job\'s name is the first argument: env.execute("name"), env.start("name").',

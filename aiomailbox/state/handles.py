@@ -10,6 +10,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 
@@ -203,7 +204,15 @@ class Lent:
         is_silent: Whether there is no more to say.
     """
 
-    __slots__ = ("_current", "_state", "is_silent", "length", "value")
+    __slots__ = (
+        "_current",
+        "_default",
+        "_defaults_left",
+        "_state",
+        "is_silent",
+        "length",
+        "value",
+    )
 
     def __init__(self, state: str, current: CurrentKey) -> None:
         self._state = state
@@ -211,12 +220,42 @@ class Lent:
         self.value: Any = None
         self.length: int | None = None
         self.is_silent: bool = False
+        # The default that map state has returned, for which key and key of the map, and
+        # what it was.
+        self._default: tuple[Any, Any, Any, Any] | None = None
+        self._defaults_left = _DEFAULTS_MAX
+
+    def lend_default(self, map_key: Any, default: Any) -> None:
+        """Note the default that map state returns, of the first few."""
+        key = self._current.key
+        # Of one record several may be changed before the first of them is put.
+        if (before := self._default) is not None and (
+            before[0] is not key or before[1] == map_key
+        ):
+            self._look_at_default()
+        self._defaults_left -= 1
+        self._default = None
+        if self._defaults_left >= 0:
+            self._default = key, map_key, default, copy_content(default)
+
+    def written(self) -> None:
+        """Let go of what was returned: something was written after it."""
+        self._default = None
+
+    def _look_at_default(self) -> None:
+        noted, self._default = self._default, None
+        # What is in it may compare as it likes.
+        with suppress(Exception):
+            if noted is not None and noted[2] != noted[3]:
+                self.tell(LENT_DEFAULT, PUT_VALUE)
 
     def look(self) -> None:
         """Let go of the list of list state, and warn if it was changed in vain.
 
         By its length: that costs nearly nothing, and sorting such a list is no mistake.
         """
+        if self._default is not None:
+            self._look_at_default()
         if self.length is None or self.value is None:
             return
         if len(self.value) != self.length:
@@ -245,6 +284,10 @@ ADD_VALUE: Final = (
     "list(state.get()) is a list of your own"
 )
 UPDATE_VALUE: Final = "write state.update(value) after changing the value"
+PUT_VALUE: Final = "write state.put(key, value) after changing the value"
+# Of map state so many defaults are looked at: who forgets to put one does so at once.
+_DEFAULTS_MAX: Final = 64
+_CHANGEABLE: Final = frozenset({dict, list, set})
 
 
 _OF_VALUE: Final = {"set": "update(value)", "put": "update(value)", "get": "value()"}
@@ -418,6 +461,11 @@ def _lend(lent: Lent, elements: list[Any]) -> list[Any]:
     return elements
 
 
+def _lend_default(lent: Lent | None, map_key: Any, default: Any) -> None:
+    if lent is not None and not lent.is_silent and type(default) in _CHANGEABLE:
+        lent.lend_default(map_key, default)
+
+
 class ListHandle(OfList, _Handle):
     """A list of the current key.
 
@@ -475,18 +523,38 @@ class ListHandle(OfList, _Handle):
 
 
 class MapHandle(OfMap, _Handle):
-    """A map of the current key."""
+    """A map of the current key.
 
-    __slots__ = ()
+    Args:
+        cell: Where it is.
+        lent: The default that was returned last; None if that is not looked at.
+    """
+
+    __slots__ = ("_lent",)
     _meant = _OF_MAP
+
+    def __init__(self, cell: ContentCell, lent: Lent | None = None) -> None:
+        super().__init__(cell)
+        self._lent = lent
+
+    def clear(self) -> None:
+        """Forget all there is."""
+        if self._lent is not None:
+            self._lent.written()
+        self._cell.forget()
 
     def get(self, map_key: Any, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""
         entries = self._cell.read()
-        return default if entries is None else entries.get(map_key, default)
+        found = default if entries is None else entries.get(map_key, default)
+        if default is not None and found is default:
+            _lend_default(self._lent, map_key, default)
+        return found
 
     def put(self, map_key: Any, value: Any) -> None:
         """Set the value of ``map_key``."""
+        if self._lent is not None:
+            self._lent.written()
         entries = self._cell.read()
         if entries is None:
             self._cell.write({map_key: value})
@@ -821,13 +889,25 @@ class TtlListHandle(OfList, _Elements):
 class TtlMapHandle(OfMap, _Elements):
     """A map of the current key whose entries expire one by one."""
 
-    __slots__ = ()
+    __slots__ = ("_lent",)
     _meant = _OF_MAP
+
+    def __init__(self, cell: Cell, expiry: Expiry, sweep: Sweep, lent: Lent) -> None:
+        super().__init__(cell, expiry, sweep)
+        self._lent = lent
+
+    def clear(self) -> None:
+        """Forget all there is."""
+        self._lent.written()
+        super().clear()
 
     def get(self, map_key: Any, default: Any = None) -> Any:
         """Return the value of ``map_key``, or ``default``."""
         found = self._look([map_key])
-        return found[0][1] if found else default
+        if found:
+            return found[0][1]
+        _lend_default(self._lent, map_key, default)
+        return default
 
     def put(self, map_key: Any, value: Any) -> None:
         """Set the value of ``map_key``."""
@@ -837,6 +917,7 @@ class TtlMapHandle(OfMap, _Elements):
         """Set several values."""
         now_ms = self._expiry.now_ms()
         added = {key: (value, now_ms) for key, value in entries.items()}
+        self._lent.written()
         self._put_in(added, dict.update)
 
     def remove(self, map_key: Any) -> None:

@@ -567,6 +567,7 @@ class NoKeysStateStore:
 
     Args:
         operator: The operator's name, for the message.
+        remedy: The remedy in it.
 
     Example:
         >>> NoKeysStateStore("enrich").current_key
@@ -577,8 +578,11 @@ class NoKeysStateStore:
 
     restored_key: Any = None
 
-    def __init__(self, operator: str) -> None:
+    def __init__(
+        self, operator: str, remedy: str = "Call key_by(...) before it."
+    ) -> None:
         self._operator = operator
+        self._remedy = remedy
 
     def unmatched(self) -> UnmatchedState:
         """Nothing was restored."""
@@ -592,5 +596,5 @@ class NoKeysStateStore:
             raise AttributeError(name)
         raise StateError(
             f"operator {self._operator!r} has no keyed state: its stream has no keys. "
-            "Call key_by(...) before it."
+            f"{self._remedy}"
         )

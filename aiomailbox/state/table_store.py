@@ -240,7 +240,10 @@ class KeyedStateStore(ABC, Generic[TableT]):
         """Return a map state; raises as `get_value` does."""
         cell = self._cell(descriptor, namespace, "map")
         expiry = self._expiry(descriptor, namespace)
-        return MapHandle(cell) if expiry is None else TtlMapHandle(cell, *expiry)
+        lent = self.lent(descriptor)
+        if expiry is None:
+            return MapHandle(cell, lent)
+        return TtlMapHandle(cell, *expiry, lent)
 
     def get_reducing(
         self, descriptor: ReducingStateDescriptor[ValueT], namespace: Any = VOID

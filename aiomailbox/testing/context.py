@@ -10,7 +10,7 @@ import random
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, InvalidArgumentError
@@ -395,6 +395,10 @@ class MemoryHandover:
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_GIVE_KEYS: Final = (
+    "Call key_by(...) before it; in a harness, write keyed=True: "
+    "OneInputHarness(operator, keyed=True)."
+)
 
 
 class TestRuntimeContext:
@@ -484,7 +488,7 @@ class TestRuntimeContext:
                 max_parallelism, self.key_group_range, self.clock
             )
             if keyed
-            else cast("KeyedStateStore", NoKeysStateStore(operator_name))
+            else cast("KeyedStateStore", NoKeysStateStore(operator_name, _GIVE_KEYS))
         )
         self.operator_state: OperatorStateStore = OperatorStateStore()
         self.prepared: list[Any] = []

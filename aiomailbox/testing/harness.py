@@ -14,6 +14,7 @@ from typing import Any, Self, cast
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import IllegalStateError, WrongTypeError
+from aiomailbox.eventtime.generators import warn_of_watermark
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Input, Operator, Pending, then
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot, redistribute
@@ -115,10 +116,13 @@ class HarnessInput:
         else:
             stamps = None if timestamps is None else list(timestamps)
             run = ListRun(list(values), stamps)
+        if run.timestamps:
+            self._harness.latest_ms = run.timestamps[-1]
         self._harness.do(self._input.process_run, run)
 
     def process_watermark(self, timestamp_ms: int) -> None:
         """Advance event time."""
+        warn_of_watermark(self._harness.latest_ms, timestamp_ms)
         self._harness.do(self._input.process_watermark, timestamp_ms)
 
     def process_status(self, status: WatermarkStatus) -> None:
@@ -169,6 +173,7 @@ class OperatorHarness:
         context: Its context.
         recorded: Its output.
         inputs: Its inputs.
+        latest_ms: The event time of the last record that had one.
     """
 
     def __init__(
@@ -185,6 +190,7 @@ class OperatorHarness:
         self.inputs: list[HarnessInput] = [
             HarnessInput(self, index) for index in range(len(self.operator.inputs))
         ]
+        self.latest_ms: int = MIN_TIMESTAMP
         self._is_open = False
         self._awaiting = False
         self._pending: Pending = None

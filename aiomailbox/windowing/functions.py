@@ -12,17 +12,20 @@ from aiomailbox.errors import (
     StateError,
     WrongTypeError,
 )
+from aiomailbox.logs import library_log
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import Context
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import (
-    TAKEN_APART,
     CallableKind,
     callable_kind,
     check_function,
     describe,
+    is_one_record,
+    looks_like_record,
     taken_apart,
+    warn_of_tuple,
 )
 from aiomailbox.operators.functions.base import (
     check_function_object,
@@ -226,6 +229,7 @@ class ApplyFunction(ProcessWindowFunction):
     """
 
     verb: ClassVar[str] = "apply"
+    _has_looked = False
 
     def __init__(self, function: Callable[..., Any], *, arity: int = 3) -> None:
         self.function: Callable[..., Any] = check_function(
@@ -252,10 +256,14 @@ class ApplyFunction(ProcessWindowFunction):
         return None
 
     def _collect(self, results: Any, out: Any) -> None:
-        if isinstance(results, TAKEN_APART):
+        if is_one_record(results):
             raise BadResultError(
                 describe(self.function), *taken_apart(results, self.verb)
             )
+        if not self._has_looked:
+            self._has_looked = True
+            if looks_like_record(results):
+                warn_of_tuple(library_log(), self.function, results, self.verb)
         if not hasattr(results, "__iter__"):
             raise WrongTypeError(
                 "window_function",

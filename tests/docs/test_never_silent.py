@@ -2144,3 +2144,120 @@ async def _extended(told: Told) -> None:
     env = new_env()
     env.from_collection(["tea"]).sink_to(results.extend)
     await told.run(env)
+
+
+@line(
+    "a `flat_map` or a window function returns one record as a tuple of text and numbers"
+)
+async def _one_tuple(told: Told) -> None:
+    env = new_env()
+    env.from_collection(["tea"]).flat_map(lambda word: (word, len(word))).sink_to(drop)
+    await told.run(env)
+
+
+@line("a function returns one object again and again, with other contents")
+async def _again(told: Told) -> None:
+    batch: list[int] = []
+
+    def batches(number: int) -> Iterator[list[int]]:
+        batch.append(number)
+        if len(batch) == 2:
+            yield batch
+            batch.clear()
+
+    await new_env().from_collection([1, 2, 3, 4]).flat_map(batches).collect()
+
+
+@line("the default that `MapState.get` returned is changed, and not put")
+async def _changed_map_default(told: Told) -> None:
+    class Keeps(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            kept = am.MapStateDescriptor("kept", str, list)
+            self.kept = context.keyed_state.get_map(kept)
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            self.kept.get("values", []).append(value)
+
+    env = new_env()
+    env.from_collection([1, 1]).key_by(str).process(Keeps()).sink_to(drop)
+    await told.run(env)
+
+
+class InSeconds:
+    """Makes watermarks of another unit than that of the event times."""
+
+    def on_run(self, timestamps: list[int], output: Any) -> None:
+        self.latest = max(timestamps)
+
+    def on_periodic_emit(self, output: Any) -> None:
+        output.emit_watermark(self.latest // 1000)
+
+
+@line("a watermark of a generator of your own looks like seconds")
+async def _watermarks_in_seconds(told: Told) -> None:
+    strategy = am.WatermarkStrategy[int].for_generator(InSeconds)
+    strategy = strategy.with_timestamp_assigner(lambda at: at)
+    env = new_env()
+    env.from_collection([1_700_000_000_000], strategy).sink_to(drop)
+    await told.run(env)
+
+
+@dataclass
+class Prized:
+    item: str
+    prize: float = 0.0
+
+
+@line("a field of the records' class has nearly the name that it has in the file")
+async def _renamed(told: Told) -> None:
+    path = told.directory / "orders.jsonl"
+    path.write_text('{"item":"tea","price":3}\n', "utf-8")
+    env = new_env()
+    env.from_source(am.FileSource(path, records=Prized)).sink_to(drop)
+    await told.run(env)
+
+
+@line("a number is NaN or infinite, which JSON does not have")
+async def _not_a_number(told: Told) -> None:
+    env = new_env()
+    sink = am.FileSink(told.directory / "out", "jsonl")
+    env.from_collection([{"price": None}, {"price": float("nan")}]).sink_to(sink)
+    await told.run(env)
+    assert "field='price'" in told.log()
+
+
+@line("the program ends, and cancels a task in which a job runs")
+async def _task_not_awaited(told: Told) -> None:
+    async def main() -> None:
+        started = asyncio.Event()
+        stream = new_env().from_async_iterable(numbers_from(None))
+        results = stream.map(lambda number: started.set()).collect()
+        task = asyncio.create_task(results)
+        await started.wait()
+        assert not task.done()
+
+    # A loop of its own, which ends.
+    await asyncio.to_thread(asyncio.run, main())
+    assert "job='collect'" in told.log()
+
+
+@line("settings are changed after the job has started")
+async def _late_settings(told: Told) -> None:
+    env = new_env()
+    env.from_source(am.Inbox()).sink_to(drop)
+    async with env.start("job") as job:
+        env.enable_checkpointing(am.seconds(10))
+        await job.cancel()
+    assert "settings=['checkpoints']" in told.log()
+
+
+@line("a call waits a minute or longer before its next attempt, as `retry_after` says")
+async def _asked_to_wait(told: Told) -> None:
+    async def call(number: int) -> int:
+        raise am.RetryLater("busy", retry_after=5000)
+
+    env = new_env()
+    numbers = env.from_collection([1])
+    numbers.map_async(call, retry=am.Retry(attempts=2)).sink_to(drop)
+    await told.run(env)
+    assert "wait_s=5000.0" in told.log()

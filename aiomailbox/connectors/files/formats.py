@@ -10,10 +10,18 @@ import stat
 import typing
 import zlib
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import NoneType
@@ -365,8 +373,15 @@ class JsonLinesFormat:
         )
 
     def _look_at(self, name: str, line: bytes) -> None:
-        """Warn, once, of a file that is one JSON array."""
-        if line.startswith(b"[{") and not self._has_warned:
+        """Warn, once, of a file that is one JSON array, or has a field by another name."""
+        if self._has_warned:
+            return
+        if self.record_types:
+            first = msgspec.json.decode(line)
+            self._has_warned = isinstance(first, dict) and _warn_of_renamed(
+                name, self._records, first
+            )
+        elif line.startswith(b"[{"):
             self._has_warned = True
             library_log().warning(
                 "the first line of a file of JSON lines is an array: it is one record",
@@ -568,6 +583,8 @@ class CsvFormat:
         """
         missing = [each for each in _required(self._records) if each not in columns]
         if not missing:
+            if self.record_types and not self._has_warned:
+                self._has_warned = _warn_of_renamed(name, self._records, columns)
             return
         wanted = missing[0]
         alike = [one for one in columns if one.strip().lower() == wanted.lower()]
@@ -746,13 +763,47 @@ def _required(records: Any) -> Iterable[str]:
     """Return the columns without which no row of a file is a record."""
     if isinstance(records, Mapping):
         return records
-    if not isinstance(records, type) or records is dict:
-        return ()
-    # What a class has whose types cannot be looked up shows with its first row.
-    with suppress(Exception):
-        shape: Any = msgspec.inspect.type_info(_shape_of(records)[0])
-        return [each.encode_name for each in shape.fields if each.required]
-    return ()
+    return [name for name, is_required in _fields_of(records).items() if is_required]
+
+
+def _fields_of(records: Any) -> dict[str, bool]:
+    """Return the fields of a class of records by name, and whether each is required."""
+    if isinstance(records, type) and records is not dict:
+        # What a class has whose types cannot be looked up shows with its first row.
+        with suppress(Exception):
+            shape: Any = msgspec.inspect.type_info(_shape_of(records)[0])
+            return {each.encode_name: each.required for each in shape.fields}
+    return {}
+
+
+def _warn_of_renamed(file: str, records: Any, found: Collection[str]) -> bool:
+    """Warn of a field that has its default, as a file has it by nearly the same name.
+
+    Args:
+        file: Its name.
+        records: The class of the records.
+        found: The names in the file's first record.
+
+    Returns:
+        Whether it has warned.
+    """
+    fields = _fields_of(records)
+    # The class may leave out what it does not need.
+    others = {one.lower(): one for one in found if one not in fields}
+    for name in fields.keys() - set(found):
+        close = get_close_matches(name.lower(), others, n=1, cutoff=0.75)
+        if close:
+            library_log().warning(
+                "a field of a class is not in a file, which has one of nearly that name: "
+                "the field gets its default",
+                file=file,
+                field=name,
+                meant=others[close[0]],
+                records=records.__qualname__,
+                remedy="give the field the name that it has in the file",
+            )
+            return True
+    return False
 
 
 class _Collected:

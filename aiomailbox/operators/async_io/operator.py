@@ -61,6 +61,7 @@ from aiomailbox.operators.core.user_code import (
     describe,
     refuse_generator,
 )
+from aiomailbox.operators.core.watched import repeated_objects
 from aiomailbox.operators.snapshots.codec import held_elements, with_held_elements
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
@@ -386,6 +387,7 @@ class AsyncMapOperator(CallsOperator):
         context = self.context
         self._failures = RecordFailures(self, self.function.given)
         self._emitter = self._new_emitter(self._queue, self._failures)
+        self._emitter.seen = repeated_objects(context, self.function.given)
         opened = self._failures.guard(self.function.open, context)
         return then(then(opened, self._prepare), self._begin)
 

@@ -13,6 +13,7 @@ from aiomailbox.errors import RejectedMailError
 from aiomailbox.operators.async_io.calls import CallEntry
 from aiomailbox.operators.async_io.segment import QueuedControl, RowSegment
 from aiomailbox.operators.core.failures import DeadLetter, RecordFailures
+from aiomailbox.operators.core.mutations import RepeatedObjects
 from aiomailbox.operators.core.operator import Pending, then
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
@@ -265,9 +266,13 @@ class Emitter:
     Args:
         queue: What is to be emitted.
         failures: The rows that were skipped, to be reported.
+
+    Attributes:
+        seen: Looks at the first results, unless it is None.
     """
 
     def __init__(self, queue: ResultQueue, failures: RecordFailures) -> None:
+        self.seen: RepeatedObjects | None = None
         self.queue: ResultQueue = queue
         self.failures: RecordFailures = failures
         self._context = failures.context
@@ -300,6 +305,8 @@ class Emitter:
 
     def close(self) -> None:
         """Do not wait for the output any more."""
+        if self.seen is not None:
+            self.seen.end()
         self._output.availability.discard(self._on_output)
 
     def _emit_ready(self) -> Pending:
@@ -344,7 +351,9 @@ class Emitter:
         return pending
 
     def _emit_results(self, ready: ReadyRows) -> Pending:
-        results = ready.results
+        results, seen = ready.results, self.seen
+        if seen is not None and not seen.is_over:
+            seen.look_at(results.values)
         return self._output.emit_run(results) if len(results) else None
 
     def _emit_letters(self, ready: ReadyRows) -> Pending:

@@ -39,6 +39,8 @@ from aiomailbox.policies.retry import retry_after_s
 from aiomailbox.supervision import end_tasks
 
 _INTERRUPT_EVERY_S: Final = 1.0
+# A wait between two attempts that is told: a job may seem to hang.
+_LONG_WAIT_S: Final = 60.0
 
 
 class WorkerPool:
@@ -281,6 +283,7 @@ class Caller:
         self._retries = metrics.counter("retries")
         self._timeouts = metrics.counter("timeouts")
         self._spans = spans_of(context)
+        self._has_told_of_wait = False
         self._answers = CallResults(function, settings, outcomes, context)
         self.pool: WorkerPool = WorkerPool(context, slots, self._attempt)
 
@@ -554,6 +557,15 @@ class Caller:
     def _pause(self, reason: Any) -> float | None:
         """Pause all calls under the limit if a server asked for it; return how long."""
         delay_s = retry_after_s(reason, self._clock.now_ms())
+        if delay_s and delay_s >= _LONG_WAIT_S and not self._has_told_of_wait:
+            self._has_told_of_wait = True
+            self._context.log.warning(
+                "a call waits before its next attempt, as its error or its server asked",
+                wait_s=delay_s,
+                reason=shortened(reason),
+                remedy="retry_after= counts seconds; deadline= is how long a call may "
+                "take with all its attempts",
+            )
         if delay_s and self._limiter is not None:
             self._limiter.pause(delay_s)
         return delay_s

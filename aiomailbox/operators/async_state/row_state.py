@@ -24,6 +24,7 @@ from aiomailbox.state.handles import (
     ADD_VALUE,
     LENT_LIST,
     LENT_VALUE,
+    PUT_VALUE,
     UPDATE_VALUE,
     Lent,
     OfList,
@@ -70,9 +71,6 @@ class KeyedEvent:
 
 
 _GONE: Final = object()
-
-
-_PUT_VALUE: Final = "write state.put(key, value) after changing the value"
 
 
 Enter = Callable[[], None]
@@ -429,7 +427,7 @@ class RowMapState(OfMap, RowState):
         if self._copied is not None and not self._cleared:
             map_key, copied, before = self._copied
             if map_key not in self._changes:
-                self._look(copied, before, _PUT_VALUE)
+                self._look(copied, before, PUT_VALUE)
         if self._cleared:
             self._handle.clear()
         put = {}

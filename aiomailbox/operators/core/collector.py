@@ -8,7 +8,12 @@ from typing import Any, Final, Generic, NoReturn
 
 from aiomailbox.errors import IllegalStateError, OverdraftCeilingError
 from aiomailbox.memory.local_pool import DEFAULT_OVERDRAFT_CEILING
-from aiomailbox.operators.core.mutations import difference, is_watchable, structure
+from aiomailbox.operators.core.mutations import (
+    NOTED_MAX,
+    difference,
+    is_watchable,
+    structure,
+)
 from aiomailbox.operators.core.operator import Output, Pending, in_turn, then
 from aiomailbox.records.events import MIN_TIMESTAMP, OutputTag
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun
@@ -19,9 +24,6 @@ from aiomailbox.typevars import OutT, ValueT
 RESULTS_MAX: Final = DEFAULT_OVERDRAFT_CEILING * RUN_LENGTH_MAX
 # The pieces that one call may emit where they are not held: about a second's worth.
 _PASSED_MAX: Final = 10 * DEFAULT_OVERDRAFT_CEILING
-
-# How many results of a function are looked at: one that changes them does so at once.
-_NOTED_MAX: Final = 16
 
 # A piece of results, and the method of the output that takes it.
 _Held = tuple[Callable[..., Pending], tuple[Any, ...]]
@@ -318,7 +320,7 @@ class FirstResults:
     def __init__(self, warn: Callable[[str], None]) -> None:
         self._warn = warn
         self._noted: list[tuple[Any, Any]] = []
-        self._left = _NOTED_MAX
+        self._left = NOTED_MAX
 
     def note(self, value: Any) -> None:
         """Note a result that can change, after a look at those before."""

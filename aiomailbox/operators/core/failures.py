@@ -640,7 +640,10 @@ def owner_of(frames: Iterable[FrameType]) -> Owner | None:
 
 
 # What Flink and PyFlink call it.
+_LOG: Final = " keep that of open: `def open(self, context): self.log = context.log`"
 _MEANT: Final = {
+    "log": _LOG,
+    "logger": _LOG,
     **{name: f"keyed_state.{method}" for name, method in STATE_OF_ELSEWHERE.items()},
     "state": "keyed_state",
     "get_current_key": "current_key",
@@ -687,7 +690,7 @@ class Context:
             meant = {
                 other: here
                 for other, here in self._meant.items()
-                if here.partition(".")[0] in names
+                if here[0] == " " or here.partition(".")[0] in names
             }
             text = no_such_name(self, name, "context", meant)
             raise AttributeError(text, name=name, obj=None)

@@ -22,6 +22,8 @@ _KEPT: Final = 256
 _DEPTH_MAX: Final = 50
 # Of a record that is looked at without being asked for.
 _PARTS_MAX: Final = 64
+# How many results of a function are looked at: one that changes them does so at once.
+NOTED_MAX: Final = 16
 # They are their own structure, and equal only to their like.
 _ATOMS: Final = frozenset({str, bytes, type(None)})
 _NUMBERS: Final = frozenset({int, bool, complex})
@@ -202,6 +204,68 @@ def _shown(one: Any) -> str:
         return repr(float.fromhex(content))
     shown = kind in _NUMBERS or issubclass(kind, str | bytes | int | set | bytearray)
     return repr(content)[:80] if shown else f"another {kind.__name__}"
+
+
+class RepeatedObjects:
+    """The first results of a function, to see whether one comes again, changed.
+
+    Args:
+        warn: Called once, with what has changed.
+
+    Attributes:
+        is_over: Whether no more results are looked at.
+
+    Example:
+        >>> row, seen = {"n": 0}, RepeatedObjects(print)
+        >>> seen.look(row)
+        >>> row["n"] = 1
+        >>> seen.look(row)
+        ['n'] was 0 and is 1
+    """
+
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self.is_over: bool = False
+        self._warn = warn
+        # By identity, each with what it was and whether it came again. They are kept: else
+        # another object could get the identity of one.
+        self._noted: dict[int, tuple[Any, Any, bool]] = {}
+        self._left = NOTED_MAX
+
+    def look(self, value: Any) -> None:
+        """Look at the next result."""
+        if self.is_over:
+            return
+        self._left -= 1
+        self.is_over = self._left <= 0
+        noted = self._noted.get(id(value))
+        if noted is not None:
+            self._compare(value, noted[1])
+            self._noted[id(value)] = (value, noted[1], True)
+        elif is_watchable(value):
+            self._noted[id(value)] = (value, structure(value), False)
+        if self.is_over:
+            self._noted = {at: one for at, one in self._noted.items() if one[2]}
+
+    def look_at(self, values: Iterable[Any]) -> None:
+        """Look at the next results."""
+        for value in values:
+            if self.is_over:
+                return
+            self.look(value)
+
+    def end(self) -> None:
+        """Look at those that came again a last time: one object was several results."""
+        self.is_over = True
+        for value, before, is_repeated in list(self._noted.values()):
+            if is_repeated:
+                self._compare(value, before)
+        self._noted.clear()
+
+    def _compare(self, value: Any, before: Any) -> None:
+        change = difference(before, structure(value))
+        if change and self._left >= 0:
+            self._left, self.is_over = -1, True
+            self._warn(change)
 
 
 class MutationCheck:

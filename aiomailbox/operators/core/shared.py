@@ -13,11 +13,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from aiomailbox.operators.core.mutations import difference, is_watchable, structure
+from aiomailbox.operators.core.mutations import (
+    difference,
+    is_watchable,
+    structure,
+)
 from aiomailbox.records.run import ListRun, Run
 
-# Of each output: what changes records changes the first ones, too.
-NOTED_MAX: Final = 16
 # Runs, for each place that watches: the noted records have been through long before.
 _LOOKS_MAX: Final = 16
 

@@ -257,13 +257,28 @@ def _returns_only_none(code: CodeType) -> bool:
 
 # Iterable, and meant to be one record.
 TAKEN_APART: Final = (str, bytes, bytearray, dict)
+_NUMBERS: Final = frozenset({int, float, bool})
+_SCALARS: Final = _NUMBERS | {str, type(None)}
+
+
+def is_one_record(result: Any) -> bool:
+    """Say whether a result is iterable, and taken for one record nevertheless."""
+    if type(result) is list:
+        return False
+    if isinstance(result, TAKEN_APART):
+        return True
+    # Named tuples and rows of Spark; models of pydantic.
+    marks = (
+        ("_fields", "__fields__") if isinstance(result, tuple) else ("model_fields",)
+    )
+    return any(hasattr(type(result), mark) for mark in marks)
 
 
 def taken_apart(result: Any, verb: str = "flat_map") -> tuple[str, str]:
     """Say what a verb makes of a result that is iterable, and what to return instead.
 
     Args:
-        result: Of one of the types `TAKEN_APART`.
+        result: One that `is_one_record`.
         verb: It takes the items of a result as records.
 
     Returns:
@@ -277,11 +292,42 @@ def taken_apart(result: Any, verb: str = "flat_map") -> tuple[str, str]:
         kind, name, parts = "text", "text", "letters"
     elif isinstance(result, dict):
         kind, name, parts = "a dict", "row", "keys"
-    else:
+    elif isinstance(result, bytes | bytearray):
         kind, name, parts = "bytes", "data", "numbers"
+    else:
+        kind, name, parts = f"a {type(result).__name__}", "row", "fields"
     return (
         f"{kind}, which {verb} takes apart into {parts}: {shortened(result)}",
         f"Return [{name}] for one record, or list({name}) for its {parts}.",
+    )
+
+
+def looks_like_record(result: Any) -> bool:
+    """Say whether a plain tuple of results is rather one record: its items differ in kind.
+
+    Example:
+        >>> looks_like_record(("tea", 2)), looks_like_record(("tea", "jam"))
+        (True, False)
+    """
+    if type(result) is not tuple:
+        return False
+    kinds = {type(one) for one in result}
+    # Numbers of several types may well be results of one kind.
+    return str in kinds and not kinds.isdisjoint(_NUMBERS) and kinds.issubset(_SCALARS)
+
+
+def warn_of_tuple(
+    log: Any, function: Callable[..., Any], result: Any, verb: str
+) -> None:
+    """Warn that the values of one tuple become a record each."""
+    log.warning(
+        "a function returns a tuple of values of several types: each value is a record "
+        "of its own",
+        verb=verb,
+        function=describe(function),
+        result=shortened(result),
+        remedy="return [(...)], a list with the tuple, for one record; a list of the "
+        "values if each is meant to be one",
     )
 
 
@@ -292,7 +338,7 @@ def items_of(function: Callable[..., Any], result: Any) -> Iterator[Any]:
         BadResultError: If that is text, or else of a type that is taken for one record.
         TypeError: If it is not iterable.
     """
-    if isinstance(result, TAKEN_APART):
+    if is_one_record(result):
         raise BadResultError(describe(function), *taken_apart(result))
     return iter(result)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any, cast
+from types import GeneratorType
+from typing import Any, Final, cast
 
 from aiomailbox.errors import named_operator
 from aiomailbox.operators.core.collector import Collector, NotingCollector
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.mutations import MutationCheck
+from aiomailbox.operators.core.mutations import MutationCheck, RepeatedObjects
 from aiomailbox.operators.core.operator import Input, Operator, Output, Pending
+from aiomailbox.operators.core.user_code import describe
 from aiomailbox.records.events import OutputTag
 from aiomailbox.records.run import ListRun, Run
 
@@ -170,6 +172,75 @@ def watched_function(
         return noted(items, check) if isinstance(items, Iterator) else items
 
     return call
+
+
+def repeated_objects(
+    context: RuntimeContext, function: Callable[..., Any]
+) -> RepeatedObjects | None:
+    """Return what looks at a function's first results; None if all are watched."""
+    if context.mutations is not None:
+        return None
+
+    def warn(change: str) -> None:
+        context.log.warning(
+            "a function returns an object again that has changed since: all its records "
+            "are that object, with its last contents",
+            change=change,
+            function=describe(function),
+            line=context.line,
+            remedy="return a new object each time, such as list(batch) or dict(row); a "
+            "function behind it that changes its record gets a copy the same way",
+        )
+
+    return RepeatedObjects(warn)
+
+
+# Calls after which a function that hardly gives anything is looked at no more.
+_CALLS_MAX: Final = 4096
+
+
+def looked_at(
+    function: Callable[[Any], Any],
+    seen: RepeatedObjects,
+    at_end: Callable[[], None],
+    *,
+    expands: bool,
+) -> Callable[[Any], Any]:
+    """Return a function whose first results are looked at, or the items of these.
+
+    Args:
+        function: Of one record.
+        seen: Looks at them.
+        at_end: Called at each call once that is over, to let the function be itself.
+        expands: Whether its result are the items.
+    """
+    left = _CALLS_MAX
+
+    def call(record: Any) -> Any:
+        nonlocal left
+        left -= 1
+        result = function(record)
+        if seen.is_over or not left:
+            seen.is_over = True
+            at_end()
+        elif not expands:
+            seen.look(result)
+        elif isinstance(result, list | tuple):
+            seen.look_at(result)
+        elif isinstance(result, GeneratorType):
+            return _looked_at(result, seen)
+        return result
+
+    return call
+
+
+def _looked_at(items: Iterator[Any], seen: RepeatedObjects) -> Iterator[Any]:
+    for item in items:
+        seen.look(item)
+        yield item
+        if seen.is_over:
+            break
+    yield from items
 
 
 def watched_write(

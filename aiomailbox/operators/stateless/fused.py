@@ -22,15 +22,18 @@ from aiomailbox.operators.core.lines import compiled
 from aiomailbox.operators.core.operator import Output, Pending, then
 from aiomailbox.operators.core.shared import Worker
 from aiomailbox.operators.core.user_code import (
-    TAKEN_APART,
     UNDECIDED,
     UNMADE,
     check_sync_function,
     describe,
+    is_one_record,
+    looks_like_record,
     refuse_generator,
     taken_apart,
     unmade,
+    warn_of_tuple,
 )
+from aiomailbox.operators.core.watched import looked_at, repeated_objects
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 # Writes the source of one loop that applies a chain of functions to a run.
@@ -446,6 +449,14 @@ class FusedLoop:
         self._waiting = False
         self._checked = False
         self._piece_length = 1
+        # What looks at the first results of the functions, for each stage.
+        self._seen = [
+            None
+            if stage.kind is StageKind.FILTER
+            else repeated_objects(stage.context, stage.function)
+            for stage in stages
+        ]
+        self._told_of_tuple: set[int] = set()
         self._plain_loop: Callable[..., Any] | None = None
         self._timed_loop: Callable[..., Any] | None = None
 
@@ -477,6 +488,14 @@ class FusedLoop:
                 for stage in self.stages
             ]
             shared.at_end(self._forget)
+        functions = [
+            looked_at(function, seen, self._forget, expands=kind is StageKind.FLAT_MAP)
+            if seen is not None and not seen.is_over
+            else function
+            for function, seen, kind in zip(
+                functions, self._seen, self._kinds, strict=True
+            )
+        ]
         loop = factory(
             self._failed,
             self._wrong,
@@ -582,16 +601,21 @@ class FusedLoop:
         if type(results) is CoroutineType:
             self._wrong(stage, results, [])
         if not hasattr(results, "__iter__") and not hasattr(results, "__getitem__"):
-            function = describe(self.stages[stage].function)
+            name = describe(self.stages[stage].function)
             self._raise_record_type(
                 stage,
-                f"{function} returned {results!r}, which is not iterable",
+                f"{name} returned {results!r}, which is not iterable",
                 "Return a list (an empty one for no records) or write a generator.",
             )
-        if isinstance(results, TAKEN_APART):
+        function = self.stages[stage].function
+        if is_one_record(results):
             problem, remedy = taken_apart(results)
-            function = describe(self.stages[stage].function)
-            self._raise_record_type(stage, f"{function} returned {problem}", remedy)
+            returned = f"{describe(function)} returned {problem}"
+            self._raise_record_type(stage, returned, remedy)
+        if looks_like_record(results) and stage not in self._told_of_tuple:
+            self._told_of_tuple.add(stage)
+            log = self.stages[stage].context.log
+            warn_of_tuple(log, function, results, "flat_map")
         return results
 
     def _raise_record_type(self, stage: int, problem: str, remedy: str) -> NoReturn:

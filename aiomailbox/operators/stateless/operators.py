@@ -35,6 +35,7 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.fields import RecordFields
+from aiomailbox.operators.core.mutations import RepeatedObjects
 from aiomailbox.operators.core.operator import (
     Operator,
     Output,
@@ -58,7 +59,11 @@ from aiomailbox.operators.core.user_code import (
     refuse_resultless,
     refuse_unmade,
 )
-from aiomailbox.operators.core.watched import noted, watched_function
+from aiomailbox.operators.core.watched import (
+    noted,
+    repeated_objects,
+    watched_function,
+)
 from aiomailbox.operators.stateless.fused import (
     FusedLoop,
     StageKind,
@@ -131,6 +136,7 @@ class AsyncStatelessOperator(Operator):
                 "Give an async def function.",
             )
         self._piece_length = 1
+        self._seen: RepeatedObjects | None = None
         self._generates = gives is CallableKind.ASYNC_GENERATOR
         if self._generates and kind is not StageKind.FLAT_MAP:
             raise InvalidArgumentError(
@@ -141,6 +147,13 @@ class AsyncStatelessOperator(Operator):
 
     def open(self) -> Pending:
         self._failures = RecordFailures(self, self.function)
+        if self.kind is not StageKind.FILTER:
+            self._seen = repeated_objects(self.context, self.function)
+        return None
+
+    def close(self) -> Pending:
+        if self._seen is not None:
+            self._seen.end()
         return None
 
     def may_leave_rest(self, index: int) -> bool:
@@ -225,6 +238,9 @@ class AsyncStatelessOperator(Operator):
     async def _emit(self, results: list[Any], timestamp: int | None) -> None:
         if not results:
             return
+        seen = self._seen
+        if seen is not None and not seen.is_over:
+            seen.look_at(results)
         stamps = None if timestamp is None else [timestamp] * len(results)
         pending = self.output.emit_run(ListRun(results, stamps))
         if pending is not None:

@@ -20,6 +20,7 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.lines import users_line_of
+from aiomailbox.operators.core.mutations import RepeatedObjects
 from aiomailbox.operators.core.operator import (
     BlockCause,
     Blocked,
@@ -38,7 +39,7 @@ from aiomailbox.operators.core.user_code import (
     refuse_unmade,
     shortened,
 )
-from aiomailbox.operators.core.watched import watched_function
+from aiomailbox.operators.core.watched import repeated_objects, watched_function
 from aiomailbox.operators.stateless.fused import StageKind, stage_function
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 from aiomailbox.threads import ThreadTurns, frames_stay
@@ -90,12 +91,20 @@ class ThreadOperator(Operator):
         self.on_error: OnError = check_on_error(on_error)
         self._turns = ThreadTurns()
         self._piece: _Piece | None = None
+        self._seen: RepeatedObjects | None = None
 
     def open(self) -> Pending:
         self._failures = RecordFailures(self, self.function)
         check = self.context.mutations
         if check is not None and self.kind is StageKind.FLAT_MAP:
             self.function = watched_function(self.function, check)
+        if self.kind is not StageKind.FILTER:
+            self._seen = repeated_objects(self.context, self.function)
+        return None
+
+    def close(self) -> Pending:
+        if self._seen is not None:
+            self._seen.end()
         return None
 
     def may_leave_rest(self, index: int) -> bool:
@@ -134,6 +143,8 @@ class ThreadOperator(Operator):
             finally:
                 self._piece = None
             if piece.results:
+                if self._seen is not None and not self._seen.is_over:
+                    self._seen.look_at(piece.results)
                 await finished(
                     self.output.emit_run(ListRun(piece.results, piece.stamps))
                 )

@@ -35,6 +35,7 @@ from aiomailbox.runtime.peers.placement import PARENT, PeerPlace
 from aiomailbox.runtime.peers.shipping import import_path
 from aiomailbox.runtime.services import PullHandover
 from aiomailbox.scratch import ScratchDirectories
+from aiomailbox.signatures import explained
 
 # What a worker process gets before it learns of its job, and what it makes of it.
 
@@ -328,6 +329,7 @@ class ProcessStarter:
 # Several processes of one machine as the place where a job runs.
 
 
+@explained("Write am.Processes(4), with the number of worker processes.")
 class Processes:
     """Runs a job in worker processes of this machine, to use more than one core.
 

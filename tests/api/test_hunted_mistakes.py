@@ -1,0 +1,152 @@
+"""Mistakes of one program each, which a hunt for them found to be silent or misleading."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import aiomailbox as am
+from aiomailbox.operators.functions.process import ProcessOperator
+from aiomailbox.testing import OneInputHarness
+
+
+def stream_of(*values: Any) -> Any:
+    return am.StreamExecutionEnvironment().from_collection(list(values))
+
+
+class Word(NamedTuple):
+    text: str
+    length: int
+
+
+async def test_a_named_tuple_that_a_flat_map_or_a_window_would_take_apart_is_refused() -> (
+    None
+):
+    def one(text: str) -> Word:
+        return Word(text, len(text))
+
+    def of_window(key: Any, window: Any, records: list[str]) -> Word:
+        return one(records[0])
+
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream_of("tea").flat_map(one).collect()
+    assert "a Word, which flat_map takes apart" in str(failed.value.__cause__)
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream_of("tea").count_window_all(1).apply(of_window).collect()
+    assert "a Word, which apply takes apart" in str(failed.value.__cause__)
+
+
+async def test_a_tuple_of_results_of_one_kind_is_no_mistake(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    texts = await stream_of("tea").flat_map(lambda text: (text, text.upper())).collect()
+    numbers = await stream_of(1).flat_map(lambda number: (number, 0.5)).collect()
+    assert (texts, numbers) == (["tea", "TEA"], [1, 0.5])
+    assert not caplog.records
+
+
+async def test_a_function_that_changes_a_result_of_a_cache_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def look_up(number: int) -> dict[str, int]:
+        return {"n": 0}
+
+    def count(row: dict[str, int]) -> dict[str, int]:
+        row["n"] += 1
+        return row
+
+    cached = stream_of(1, 2, 3).map_async(look_up, cache=am.Cache(lambda _: "all"))
+    await cached.map(count).collect()
+    told = [one.getMessage() for one in caplog.records]
+    assert any("returns an object again that has changed" in one for one in told)
+    assert any("look_up" in one for one in told)
+
+
+async def test_new_objects_for_each_record_are_no_mistake_whatever_changes_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def grow(row: list[int]) -> list[int]:
+        row.append(0)
+        return row
+
+    await stream_of(*range(40)).map(lambda n: [n]).map(grow).map(grow).collect()
+    assert not caplog.records
+
+
+async def test_a_counter_that_is_added_to_says_how() -> None:
+    def process(value: int, context: Any, out: Any) -> None:
+        counter = context.metrics.counter("seen")
+        counter += 1
+
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream_of(1).process(process).collect()
+    assert "write counter.add(1)" in str(failed.value.__cause__)
+
+
+async def test_a_function_logs_with_arguments_as_logging_does(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Logs(am.ProcessFunction[int, int]):
+        def open(self, context: Any) -> None:
+            self.log = context.log
+
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            self.log.warning("seen %s of %s", value, 2)
+
+    await stream_of(1).process(Logs()).collect()
+    [record] = caplog.records
+    assert record.getMessage().startswith("seen 1 of 2 job=")
+
+
+def test_worker_processes_without_a_number_are_told_how_to_give_it() -> None:
+    with pytest.raises(am.WrongTypeError, match=r"Write am\.Processes\(4\)"):
+        am.Processes()  # type: ignore[call-arg]
+
+
+def test_a_timeout_of_a_job_is_told_to_be_pythons() -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([1]).sink_to(print)
+    with pytest.raises(am.InvalidArgumentError, match=r"asyncio\.timeout\(seconds\)"):
+        am.run(env.execute("job", timeout=5))  # type: ignore[call-arg]
+
+
+def test_a_harness_without_keys_is_told_how_to_have_them() -> None:
+    class Keeps(am.ProcessFunction[int, int]):
+        def open(self, context: Any) -> None:
+            context.keyed_state.get_value(am.ValueStateDescriptor("n", int))
+
+        def process_element(self, value: int, context: Any, out: Any) -> None: ...
+
+    harness = OneInputHarness(ProcessOperator(Keeps()))
+    with pytest.raises(am.AioMailboxError, match="keyed=True"):
+        harness.open()
+
+
+@pytest.mark.parametrize(
+    ("value", "written"), [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf")]
+)
+async def test_a_csv_file_has_numbers_that_are_not_finite_and_gives_them_back(
+    tmp_path: Path, value: float, written: str
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    env.from_collection([{"price": value}]).sink_to(am.FileSink(tmp_path / "o", "csv"))
+    await env.execute()
+    [file] = (tmp_path / "o").glob("part*")
+    assert file.read_text("utf-8") == f"price\n{written}\n"
+    read = am.FileSource(tmp_path / "o", "csv", records={"price": float})
+    [row] = await am.StreamExecutionEnvironment().from_source(read).collect()
+    assert repr(row["price"]) == written
+
+
+async def test_a_process_function_that_asks_its_context_for_a_log_is_told_where_it_is() -> (
+    None
+):
+    def process(value: int, context: Any, out: Any) -> None:
+        context.log.info("seen")
+
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream_of(1).process(process).collect()
+    assert "self.log = context.log" in str(failed.value.__cause__)
