@@ -123,10 +123,7 @@ class AioMailboxError(Exception):
         """
         shell: Any = sys.modules["IPython"].get_ipython()
         shown = _without_own(self.__traceback__) or self.__traceback__
-        lines: list[str] = shell.InteractiveTB.structured_traceback(
-            type(self), self, shown
-        )
-        return lines
+        return shell.InteractiveTB.structured_traceback(type(self), self, shown)
 
 
 ErrorT = TypeVar("ErrorT", bound=AioMailboxError)

@@ -468,8 +468,7 @@ def key_selector(
     fields = known_fields(origins)
     if fields is not None:
         fields.check(selector, parameter)
-    reader: Callable[[Any], Any] = selector
-    return reader
+    return selector
 
 
 class _Extreme:

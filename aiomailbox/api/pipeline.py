@@ -45,12 +45,11 @@ class Pipeline(Generic[InT, OutT]):
         Raises:
             WrongTypeError: If the function does not return a stream.
         """
-        result: DataStream[OutT] = checked_result(
+        return checked_result(
             self._build(*streams, **named),
             repr(self.name),
             [*streams, *named.values()],
         )
-        return result
 
     def apply_to(
         self,

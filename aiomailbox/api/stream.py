@@ -653,10 +653,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
     ) -> DataStream[U]:
         """Attach a pipeline (see `aiomailbox.pipeline`) and return the resulting stream."""
         check_function(pipeline, "pipeline", arity=1)
-        result: DataStream[U] = checked_result(
-            pipeline(self), describe(pipeline), [self]
-        )
-        return result
+        return checked_result(pipeline(self), describe(pipeline), [self])
 
     def get_side_output(self, tag: OutputTag[U]) -> DataStream[U]:
         """Return the side output ``tag`` of the operator that made this stream.

@@ -407,8 +407,7 @@ class _Folded(Piece):
     def _values(self, numbers: np.ndarray, counts: np.ndarray) -> list[Any]:
         """Return numbers as rows have them; anything where nothing was counted."""
         if self._kind is None or numbers.dtype == np.object_:
-            values: list[Any] = numbers.tolist()
-            return values
+            return numbers.tolist()
         column = self._column(numbers, counts)
         return column_decoder(self._kind, NamedTupleForm(), ("value",))(column)
 

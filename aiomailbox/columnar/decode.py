@@ -125,8 +125,7 @@ def _int64(array: pa.Array) -> np.ndarray:
 
 
 def _plain(array: pa.Array) -> list[Any]:
-    values: list[Any] = array.to_pylist()
-    return values
+    return array.to_pylist()
 
 
 def _special(convert: Callable[[list[Any]], list[Any]]) -> Decoder:
@@ -180,8 +179,7 @@ def _naive(path: tuple[str, ...]) -> Decoder:
             raise out_of_range(*path) from error
         # numpy would say an int where Python has no such moment, and no error.
         _check_range(micros, array, _MICROS_MIN, _MICROS_MAX, path)
-        moments: list[Any] = micros.view("M8[us]").tolist()
-        return moments
+        return micros.view("M8[us]").tolist()
 
     return decode
 
@@ -194,8 +192,7 @@ def _dates(path: tuple[str, ...]) -> Decoder:
         else:
             days = _int64(array.cast(pa.int32()))
         _check_range(days, array, _DAYS_MIN, _DAYS_MAX, path)
-        dates: list[Any] = days.view("M8[D]").tolist()
-        return dates
+        return days.view("M8[D]").tolist()
 
     return decode
 
@@ -254,8 +251,7 @@ def _long_durations(array: pa.Array, path: tuple[str, ...]) -> list[Any]:
 
 
 def _decimals(array: pa.Array) -> list[Any]:
-    values: list[Any] = array.to_numpy(zero_copy_only=False).tolist()
-    return values
+    return array.to_numpy(zero_copy_only=False).tolist()
 
 
 def _structs(

@@ -146,8 +146,7 @@ class _Table:
 def _at(form: struct.Struct, content: bytes, place: int) -> int:
     if place < 0:
         raise CorruptStreamError("an Arrow message refers to bytes that are not in it")
-    number: int = form.unpack_from(content, place)[0]
-    return number
+    return form.unpack_from(content, place)[0]
 
 
 _DEPTH_MAX: Final = 50

@@ -154,8 +154,7 @@ class PairRun:
     @property
     def timestamps(self) -> list[int]:
         """The event times, milliseconds."""
-        times: list[int] = self.times.tolist()
-        return times
+        return self.times.tolist()
 
     def slice(self, start: int, stop: int) -> PairRun:
         """Return pairs ``start`` to ``stop - 1``."""

@@ -163,8 +163,7 @@ class AsyncIterableSource:
                 f"the function returned {type(made).__name__}, not an async iterable",
                 "Write an async def function with yield.",
             )
-        iterator: AsyncIterator[Any] = made.__aiter__()
-        return iterator
+        return made.__aiter__()
 
 
 class _FirstValues:

@@ -90,8 +90,7 @@ class Pump(Generic[ItemT]):
                 raise self._error
             return None
         self._room.release()
-        taken: ItemT = item
-        return taken
+        return item
 
     @property
     def is_running(self) -> bool:

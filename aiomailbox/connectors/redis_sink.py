@@ -212,8 +212,7 @@ class _RedisWriter(ImmediateWriter):
         client, self._client = self._client, None
         if client is None:
             return None
-        closing: Pending = client.aclose()
-        return closing
+        return client.aclose()
 
     async def _write(self, run: Run) -> None:
         refused: dict[int, BaseException] = {}

@@ -86,18 +86,15 @@ class ByteReader:
 
     def read_short(self) -> int:
         """Read a signed 16-bit integer."""
-        value: int = self.unpack(_SHORT)[0]
-        return value
+        return self.unpack(_SHORT)[0]
 
     def read_int(self) -> int:
         """Read a signed 32-bit integer."""
-        value: int = self.unpack(_INT)[0]
-        return value
+        return self.unpack(_INT)[0]
 
     def read_long(self) -> int:
         """Read a signed 64-bit integer."""
-        value: int = self.unpack(_LONG)[0]
-        return value
+        return self.unpack(_LONG)[0]
 
     def read_bool(self) -> bool:
         """Read a byte that is 0 or 1.

@@ -191,8 +191,7 @@ class _NumberSerializer(Generic[NumberT]):
 
     def read(self, source: ByteReader) -> NumberT:
         """Read a number."""
-        value: NumberT = source.unpack(self._form)[0]
-        return value
+        return source.unpack(self._form)[0]
 
 
 class _BooleanSerializer:

@@ -528,8 +528,7 @@ class AccumulatorDescriptor(StateDescriptor):
 
     @property
     def accumulates(self) -> AggregateFunction:
-        found: AggregateFunction = self.aggregate
-        return found
+        return self.aggregate
 
     def converted(self, content: Any, convert: Convert) -> Any:
         if self.convert_content is None:

@@ -378,14 +378,12 @@ class KeyedStateSnapshot:
         They are made when they are asked for; that may be in any thread.
         """
         files: Any = getattr(self.key_groups, "files", tuple)
-        found: tuple[StateFile, ...] = files()
-        return found
+        return files()
 
     def classes_in_files(self) -> dict[str, ClassSchema]:
         """Return all classes that occur in the files, by their references."""
         classes: Any = getattr(self.key_groups, "classes", dict)
-        found: dict[str, ClassSchema] = classes()
-        return found
+        return classes()
 
     def entries_of(self, key_groups: KeyGroupRange) -> Iterator[tuple[int, Entries]]:
         """Yield positions and entries in some key groups, about a thousand at a time.

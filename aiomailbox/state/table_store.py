@@ -285,8 +285,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         """
         refuse_ttl(descriptor)
         table: Any = self._table(descriptor, namespaced=False)
-        shaped: StateTable = table
-        return shaped
+        return table
 
     def namespaced(self, descriptor: StateDescriptor) -> NamespacedTable:
         """Return the state of all keys and namespaces; raises as `table` does."""
@@ -427,8 +426,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
 
     def _namespaced(self, descriptor: StateDescriptor) -> NamespacedTable:
         table: Any = self._table(descriptor, namespaced=True)
-        shaped: NamespacedTable = table
-        return shaped
+        return table
 
     def _table(self, descriptor: StateDescriptor, *, namespaced: bool) -> TableT:
         return self._registry.table(descriptor, namespaced=namespaced)

@@ -85,10 +85,7 @@ class ContentsByStart(Layered):
     def peek(self, start: int) -> Contents | None:
         """Return what begins there, to be read and not changed."""
         contents = self.contents
-        found: Contents | None = (
-            contents.peek(start) if self.has_snapshot else contents.get(start)
-        )
-        return found
+        return contents.peek(start) if self.has_snapshot else contents.get(start)
 
     def of(self, start: int) -> Contents:
         """Return what begins there, to be changed; it may be new and empty."""
@@ -108,8 +105,7 @@ class ContentsByStart(Layered):
         """Take out what begins there, which must be the earliest."""
         first = heapq.heappop(self._heap)
         assert first == start, "contents are taken out earliest first"
-        found: Contents = self.contents.pop(start)
-        return found
+        return self.contents.pop(start)
 
     def forget_until(self, limit: int, count: int) -> bool:
         """Forget at most so many contents of what begins at or before ``limit``.

@@ -73,13 +73,11 @@ class UndoableTimers:
     @property
     def current_watermark(self) -> int:
         """The watermark."""
-        watermark: int = self._timers.current_watermark
-        return watermark
+        return self._timers.current_watermark
 
     def current_processing_time(self) -> int:
         """Return wall-clock time."""
-        now: int = self._timers.current_processing_time()
-        return now
+        return self._timers.current_processing_time()
 
     def register_event_time_timer(self, *timer: Any) -> None:
         """Register a timer; key, namespace, timestamp."""

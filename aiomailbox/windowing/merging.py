@@ -94,5 +94,4 @@ class MergingWindowSet:
 
 def mapping_of(table: Any, key: Any) -> dict[TimeWindow, TimeWindow]:
     """Return the mapping that is kept for a key, or an empty one."""
-    mapping: dict[TimeWindow, TimeWindow] = table.get(key) or {}
-    return mapping
+    return table.get(key) or {}

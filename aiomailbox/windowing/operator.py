@@ -119,12 +119,9 @@ class WindowEmitter:
         """The user's function, to be named when it raises."""
         aggregate = self.aggregate
         if aggregate is None:
-            function: Callable[..., Any] = getattr(
-                self._function, "function", self._function.process
-            )
-            return function
+            return getattr(self._function, "function", self._function.process)
         reduce = getattr(aggregate, "reduce_function", None)
-        return reduce or aggregate.add  # type: ignore[no-any-return]
+        return reduce or aggregate.add
 
     def bind(
         self,
@@ -167,8 +164,7 @@ class WindowEmitter:
             return None
         self._collector.timestamp = window.max_timestamp
         self._context.window = window
-        pending: Pending = self._function.clear(self._context)
-        return pending
+        return self._function.clear(self._context)
 
     async def failing(self, records: list[StreamRecord]) -> Failing:
         """Return the records that the aggregate cannot add."""

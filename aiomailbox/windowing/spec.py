@@ -129,8 +129,7 @@ class WindowSpec:
     @property
     def actual_trigger(self) -> Trigger:
         """The trigger that was given, or the assigner's default."""
-        trigger: Trigger = self.trigger or self.assigner.default_trigger
-        return trigger
+        return self.trigger or self.assigner.default_trigger
 
     @property
     def peculiarity(self) -> str:

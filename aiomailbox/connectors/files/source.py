@@ -648,8 +648,7 @@ def _format(chosen: Any, paths: tuple[str, ...]) -> Format:
             )
         for path in paths if chosen != "text" else ():
             check_suffix(path, chosen)
-        known: Format = chosen
-        return known
+        return chosen
     # The ending below `.gz`: compression says nothing about the format.
     endings = {os.path.splitext(path.removesuffix(".gz"))[1].lower() for path in paths}
     found = {_BY_ENDING.get(ending) for ending in endings}

@@ -286,8 +286,7 @@ async def _done(connection: Any, steps: Steps[T]) -> T:
             else:
                 statement, values = steps.send(rows)
     except StopIteration as end:
-        found: T = end.value
-        return found
+        return end.value
 
 
 def _selected(names: str, keys: Sequence[str]) -> str:

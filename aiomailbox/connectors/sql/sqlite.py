@@ -347,8 +347,7 @@ def _done(connection: sqlite3.Connection, steps: Steps[T]) -> T:
             else:
                 statement = steps.send(rows)
     except StopIteration as end:
-        found: T = end.value
-        return found
+        return end.value
 
 
 def _executed(connection: sqlite3.Connection, statement: Statement) -> sqlite3.Cursor:

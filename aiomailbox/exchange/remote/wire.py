@@ -466,8 +466,7 @@ def _number_and_receiver(kind: Any) -> FrameLayout:
 
     def read(source: ByteReader) -> Message:
         value, receiver = source.unpack(form)
-        message: Message = kind(_positive(kind.__name__, value), receiver)
-        return message
+        return kind(_positive(kind.__name__, value), receiver)
 
     def write(message: Any, body: bytearray) -> None:
         value, receiver = message

@@ -292,8 +292,7 @@ def compile_function(
 ) -> Callable[..., Any]:
     """Return the function that ``source`` defines; tracebacks show its lines."""
     exec(compiled("aggregate", source), names)
-    made: Callable[..., Any] = names[name]
-    return made
+    return names[name]
 
 
 # Record types whose fields are known only when the job is built.
@@ -316,8 +315,7 @@ def result_type(fields: tuple[str, ...]) -> type[Any]:
     made: Any = _namedtuple("Result", fields)
     made.__module__ = __name__
     made.__reduce__ = _reduce
-    result: type[Any] = made
-    return result
+    return made
 
 
 def check_result_fields(names: tuple[str, ...], reserved: frozenset[str]) -> None:

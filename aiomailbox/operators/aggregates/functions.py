@@ -114,7 +114,7 @@ def commutative(function: _T) -> _T:
     except (AttributeError, TypeError):
         wrapped: Any = functools.partial(function)
         wrapped.is_commutative = True
-        return wrapped  # type: ignore[no-any-return]
+        return wrapped
     return function
 
 

@@ -86,8 +86,7 @@ class FirstLast(Ranking, Generic[InT, OutT]):
 
     def get_result(self, accumulator: Accumulator) -> OutT:
         """Return what was kept, or None if no record counts."""
-        result: OutT = accumulator[2]
-        return result
+        return accumulator[2]
 
     def merge(self, first: Accumulator, second: Accumulator) -> Accumulator:
         """Return the one that comes before, or after; of equals as if added so."""
@@ -99,8 +98,7 @@ class FirstLast(Ranking, Generic[InT, OutT]):
         if not accumulator[0]:
             return True
         held = accumulator[1]
-        won: bool = rank >= held if self.is_last else rank < held
-        return won
+        return rank >= held if self.is_last else rank < held
 
 
 @overload

@@ -393,8 +393,7 @@ class RestingCollector(Collector[OutT]):
     @property
     def timestamp(self) -> int:
         """The event time that results got last; setting it wakes the collector."""
-        stamp: int = _TIMESTAMP.__get__(self)
-        return stamp
+        return _TIMESTAMP.__get__(self)
 
     @timestamp.setter
     def timestamp(self, value: int) -> None:

@@ -130,8 +130,7 @@ def checkpointed(function: Any) -> CheckpointedFunction | None:
                 f"{describe(method)} is async, and snapshots are taken without awaiting",
                 "Write def instead of async def.",
             )
-    keeps: CheckpointedFunction = function
-    return keeps
+    return function
 
 
 class FunctionLife:

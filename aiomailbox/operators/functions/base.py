@@ -94,8 +94,7 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
             "Write out.collect(value) where it says yield value.",
         )
     check_methods(owner, "function", {method: _OTHERS.get(method, _RECORD)})
-    checked: ProcessCall = call
-    return checked
+    return call
 
 
 def check_function_object(function: object, parameter: str = "function") -> None:

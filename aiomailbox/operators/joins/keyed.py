@@ -245,8 +245,7 @@ def _watched(
     check: MutationCheck, process: Callable[..., Pending]
 ) -> Callable[..., Pending]:
     def call(left: Any, right: Any, *rest: Any) -> Pending:
-        pending: Pending = check.calling((left, right), process, left, right, *rest)
-        return pending
+        return check.calling((left, right), process, left, right, *rest)
 
     return call
 
@@ -320,10 +319,7 @@ class KeyedJoinOperator(FunctionOperator, StatefulOperator, TwoInputOperator):
     @property
     def named_function(self) -> Callable[..., Any]:
         """The function of two records, or the method of pairs."""
-        function: Callable[..., Any] = getattr(
-            self.function, "function", self.function.process_element
-        )
-        return function
+        return getattr(self.function, "function", self.function.process_element)
 
     def key_of_input(self, index: int) -> Callable[[Any], Any] | None:
         return self._key2 if index else self._key1

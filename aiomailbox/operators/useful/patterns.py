@@ -441,8 +441,7 @@ class MatchOperator(StatefulOperator):
         return partials
 
     def _kept(self) -> tuple[Partial, ...]:
-        kept: tuple[Partial, ...] = self._partials.value()
-        return kept
+        return self._partials.value()
 
     def _match(self, key: Any, match: Partial, end: int) -> Match:
         steps = self._pattern.steps

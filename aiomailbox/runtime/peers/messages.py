@@ -373,8 +373,7 @@ def decode_from_parent(body: bytes | memoryview) -> tuple[int, FromParent]:
     Raises:
         CorruptStreamError: If it is none.
     """
-    said: tuple[int, FromParent] = _decode(_FROM_PARENT, body)
-    return said
+    return _decode(_FROM_PARENT, body)
 
 
 def decode_from_worker(
@@ -385,8 +384,7 @@ def decode_from_worker(
     Raises:
         CorruptStreamError: If it is none.
     """
-    said: tuple[int, FromWorker] = _decode(_from_worker(worker), body)
-    return said
+    return _decode(_from_worker(worker), body)
 
 
 @lru_cache(maxsize=256)

@@ -446,8 +446,7 @@ class _Unpickler(pickle.Unpickler):
         self._limits = limits
 
     def persistent_load(self, pid: Any) -> RateLimit:
-        limit: RateLimit = self._limits[pid]
-        return limit
+        return self._limits[pid]
 
 
 def _flattened(

@@ -147,13 +147,11 @@ class RocksDatabase:
 
     def get(self, place: bytes) -> bytes | None:
         """Return what is at a place, or None."""
-        data: bytes | None = self._db.get(place)
-        return data
+        return self._db.get(place)
 
     def get_all(self, places: list[bytes]) -> list[bytes | None]:
         """Return what is at each place, in one call."""
-        data: list[bytes | None] = self._db.get(places)
-        return data
+        return self._db.get(places)
 
     def write(self, fill: Callable[[Any], None]) -> None:
         """Write a batch, once the buffers have room for it.
