@@ -117,9 +117,6 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
         Raises:
             UsageError: If a keyed function is used on a stream without a key.
         """
-        on_error = check_on_error(on_error)
-        if isinstance(function, KeyedCoProcessFunction):
-            return self._keyed_process(function, on_error)
         if isinstance(
             function, BroadcastProcessFunction | KeyedBroadcastProcessFunction
         ):
@@ -129,38 +126,31 @@ class ConnectedStreams(Unfinished, Generic[A, B]):
                 "no broadcast state",
                 "Write stream.connect(rules.broadcast(descriptor)).",
             )
-        if not isinstance(function, CoProcessFunction):
+        keyed = isinstance(function, KeyedCoProcessFunction)
+        if not keyed and not isinstance(function, CoProcessFunction):
             raise WrongTypeError(
                 "function",
                 f"{function!r} is not a CoProcessFunction",
                 "Derive a class from am.CoProcessFunction or am.KeyedCoProcessFunction.",
             )
-        return self._connected(
-            "co-process",
-            partial(own_copy, CoProcessOperator, function, on_error=on_error),
-            (function.process_element1, function.process_element2),
-        )
-
-    def _keyed_process(
-        self, function: KeyedCoProcessFunction, on_error: OnError
-    ) -> DataStream[Any]:
-        if self._keys is None:
+        if keyed and self._keys is None:
             message = (
                 "a KeyedCoProcessFunction needs keys on both streams: "
                 "a.key_by(...).connect(b.key_by(...))"
             )
             raise UsageError(message)
+        kind = KeyedCoProcessOperator if keyed else CoProcessOperator
         return self._connected(
-            "keyed co-process",
+            "keyed co-process" if keyed else "co-process",
             partial(
                 own_copy,
-                KeyedCoProcessOperator,
-                *self._keys,
+                kind,
+                *((self._keys or ()) if keyed else ()),
                 function,
-                on_error=on_error,
+                on_error=check_on_error(on_error),
             ),
             (function.process_element1, function.process_element2),
-            is_keyed=True,
+            is_keyed=keyed,
         )
 
     def _connected(
@@ -272,7 +262,20 @@ class BroadcastConnectedStream(Unfinished, Generic[A, B]):
                 "Derive a class from am.BroadcastProcessFunction or "
                 "am.KeyedBroadcastProcessFunction.",
             )
-        factory = (self._keyed_factory if keyed else self._factory)(function, on_error)
+        if keyed and self._key is None:
+            message = (
+                "a KeyedBroadcastProcessFunction needs a key: "
+                "stream.key_by(...).connect(rules)"
+            )
+            raise UsageError(message)
+        factory = partial(
+            own_copy,
+            KeyedBroadcastProcessOperator if keyed else BroadcastProcessOperator,
+            *((self._key,) if keyed else ()),
+            function,
+            self._other._descriptors,
+            on_error=on_error,
+        )
         factory()
         return self._derive(
             self._other._stream._origins,
@@ -283,29 +286,4 @@ class BroadcastConnectedStream(Unfinished, Generic[A, B]):
                 function_info(function.process_broadcast_element),
             ),
             is_keyed=keyed,
-        )
-
-    def _factory(self, function: Any, on_error: OnError) -> OperatorFactory:
-        return partial(
-            own_copy,
-            BroadcastProcessOperator,
-            function,
-            self._other._descriptors,
-            on_error=on_error,
-        )
-
-    def _keyed_factory(self, function: Any, on_error: OnError) -> OperatorFactory:
-        if self._key is None:
-            message = (
-                "a KeyedBroadcastProcessFunction needs a key: "
-                "stream.key_by(...).connect(rules)"
-            )
-            raise UsageError(message)
-        return partial(
-            own_copy,
-            KeyedBroadcastProcessOperator,
-            self._key,
-            function,
-            self._other._descriptors,
-            on_error=on_error,
         )
