@@ -40,6 +40,7 @@ from aiomailbox.graph.transformation import Origin, Transformation, reachable
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.lines import caller_location, is_called_by_import
 from aiomailbox.operators.sources.source import Boundedness
+from aiomailbox.policies.arguments import check_choice
 from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import Deployment, Embedded
@@ -227,12 +228,7 @@ class JobDefinition:
             InvalidArgumentError: If the form is not known.
             UsageError: If there is no sink.
         """
-        if form not in {"text", *_FORMS}:
-            raise InvalidArgumentError(
-                "format",
-                f"{form!r} is not known",
-                'Use "text", "mermaid", "svg" or "json".',
-            )
+        check_choice(form, "format", "text", *_FORMS)
         graph, config = self.job_graph(name, sinks), self.config
         if form != "text":
             return _FORMS[form](graph)

@@ -40,7 +40,6 @@ from aiomailbox.durations import duration_s
 from aiomailbox.errors import (
     AsyncTimeoutError,
     IllegalStateError,
-    InvalidArgumentError,
     JobCancelledError,
     JobFailedError,
     UsageError,
@@ -49,7 +48,7 @@ from aiomailbox.errors import (
 from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.operators.core.lines import is_own_line
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_choice, check_count
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.bottleneck import BackpressureReport, Bottleneck
 from aiomailbox.runtime.config import JobState
@@ -487,10 +486,7 @@ class JobClient(Misnamed):
                 "stream", f"{given!r} is not a stream", "Give a published stream."
             )
         check_count(size, "size")
-        if on_full not in {"drop", "wait"}:
-            raise InvalidArgumentError(
-                "on_full", f"{on_full!r} is not known", 'Use "drop" or "wait".'
-            )
+        check_choice(on_full, "on_full", "drop", "wait")
         for item, publication in self._publications:
             if item.inputs and stream._is_of(item.inputs[0]):
                 return publication.subscribe(size, waits=on_full == "wait")

@@ -42,7 +42,6 @@ from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
-    WrongTypeError,
     add_note,
     named_operator,
 )
@@ -54,6 +53,7 @@ from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.fields import FieldSelector, FieldsSelector, RecordFields
 from aiomailbox.operators.core.operator import Pending, in_turn
 from aiomailbox.operators.core.user_code import describe
+from aiomailbox.policies.arguments import check_names
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import ListRun, Run, take_records
 from aiomailbox.state.operator_state import OperatorStateSnapshot, RedistributionMode
@@ -168,17 +168,14 @@ def called_with(
     record_type = declared.record_type
     if columns is None:
         return None if record_type is None else tuple(class_fields(record_type))
-    if isinstance(columns, str) or not all(isinstance(one, str) for one in columns):
-        raise WrongTypeError(
-            "columns", f"{columns!r} is not a list of names", 'Write columns=["city"].'
-        )
+    names = check_names(columns, "columns")
     if record_type is not None:
-        _check_class(function, record_type, columns)
-    if not columns or len(set(columns)) < len(columns):
+        _check_class(function, record_type, names)
+    if not names:
         raise InvalidArgumentError(
-            "columns", f"{list(columns)} is empty or has duplicates", "Name each once."
+            "columns", "it is empty", "Name one, or leave it out."
         )
-    return tuple(columns)
+    return names
 
 
 def _check_class(function: Any, record_type: type, columns: Sequence[str]) -> None:

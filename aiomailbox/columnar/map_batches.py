@@ -41,6 +41,7 @@ from aiomailbox.operators.core.user_code import (
     is_async_callable,
     refuse_generator,
 )
+from aiomailbox.policies.arguments import check_choice
 from aiomailbox.records.run import Run
 from aiomailbox.threads import run_in_thread
 
@@ -109,10 +110,7 @@ class MapBatchesOperator(Operator):
                 f"{timestamps!r} is not the name of a column",
                 'Write timestamps="ms".',
             )
-        if form not in _FORMS:
-            raise InvalidArgumentError(
-                "form", f"{form!r} is unknown", f"Use one of {', '.join(_FORMS)}."
-            )
+        check_choice(form, "form", *_FORMS)
         library = _LIBRARIES.get(form)
         if library and importlib.util.find_spec(library) is None:
             raise MissingExtraError(f'form="{form}"', library)

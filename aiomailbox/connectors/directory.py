@@ -21,7 +21,7 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext
-from aiomailbox.policies.arguments import local_path
+from aiomailbox.policies.arguments import check_choice, local_path
 from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
 from aiomailbox.storage.local import make_directories, sync_directory
 from aiomailbox.storage.spark_log import SparkLog
@@ -193,12 +193,7 @@ class DirectoryTarget:
             InvalidArgumentError: If one has a value that cannot work.
             WrongTypeError: If ``path`` is no path.
         """
-        if mode not in {"error", "overwrite", "append"}:
-            raise InvalidArgumentError(
-                "mode",
-                f"{mode!r} is unknown",
-                'Use "error", "overwrite" or "append".',
-            )
+        check_choice(mode, "mode", "error", "overwrite", "append")
         if not isinstance(path, str | os.PathLike):
             raise WrongTypeError("path", f"{path!r} is not a path", "Give a directory.")
         if not str(path):

@@ -25,14 +25,13 @@ from aiomailbox.connectors.sinks import RowReader, field_names, refuse
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
-    WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.core.user_code import shortened
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import check_suffix
+from aiomailbox.policies.arguments import check_choice, check_names, check_suffix
 from aiomailbox.records.run import Run
 from aiomailbox.signatures import explained
 
@@ -83,10 +82,7 @@ class FileSink:
         mode: WriteMode = "error",
     ) -> None:
         self._target = DirectoryTarget.of(path, mode)
-        if format not in _ENDINGS:
-            raise InvalidArgumentError(
-                "format", f"{format!r} is unknown", 'Use "jsonl", "csv" or "text".'
-            )
+        check_choice(format, "format", *_ENDINGS)
         check_suffix(self._target.path, format)
         self._format: Format = format
         self._columns = None if columns is None else _checked(columns, format)
@@ -375,18 +371,13 @@ def _text(value: Any) -> str:
 
 
 def _checked(columns: Any, format_: str) -> tuple[str, ...]:
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise WrongTypeError(
-            "columns",
-            f"{columns!r} are not names",
-            'Give a list, as ["user", "price"].',
-        )
     if format_ != "csv":
         raise InvalidArgumentError(
             "columns", f"{format_} files have no columns", "Leave it out."
         )
-    if not columns or len(set(columns)) < len(columns):
+    names = check_names(columns, "columns")
+    if not names:
         raise InvalidArgumentError(
-            "columns", "it is empty, or has duplicates", "Name each once."
+            "columns", "it is empty", "Name one, or leave it out."
         )
-    return tuple(columns)
+    return names

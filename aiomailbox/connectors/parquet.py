@@ -37,7 +37,12 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import check_count, check_suffix
+from aiomailbox.policies.arguments import (
+    check_choice,
+    check_count,
+    check_names,
+    check_suffix,
+)
 from aiomailbox.records.run import Run
 from aiomailbox.storage.commit_log import Following
 
@@ -623,10 +628,7 @@ class ParquetSink:
         follow: Following | None = None,
         spark_log: bool = False,
     ) -> None:
-        if follow not in {None, "keep", "delete"}:
-            raise InvalidArgumentError(
-                "follow", f"{follow!r} is unknown", 'Use "keep", "delete" or None.'
-            )
+        check_choice(follow, "follow", "keep", "delete", None)
         if follow == "delete" and spark_log:
             raise InvalidArgumentError(
                 "spark_log",
@@ -647,7 +649,10 @@ class ParquetSink:
         self._fields: RecordFields | None = None
         self._rows_per_file = rows_per_file
         self._row_group_rows = row_group_rows
-        self._partition_by = _names(partition_by)
+        self._partition_by = check_names(
+            (partition_by,) if isinstance(partition_by, str) else partition_by,
+            "partition_by",
+        )
         if schema is not None:
             check_columns(schema, self._partition_by)
 
@@ -682,16 +687,3 @@ class ParquetSink:
 
     def __repr__(self) -> str:
         return f"<ParquetSink {str(self._target.path)!r}>"
-
-
-def _names(partition_by: Any) -> tuple[str, ...]:
-    names = (partition_by,) if isinstance(partition_by, str) else tuple(partition_by)
-    if not all(isinstance(name, str) and name for name in names):
-        raise WrongTypeError(
-            "partition_by", f"{partition_by!r} are not names", 'Give one, as "day".'
-        )
-    if len(set(names)) < len(names):
-        raise InvalidArgumentError(
-            "partition_by", "it has duplicates", "Name each once."
-        )
-    return names

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,6 +48,49 @@ def check_number(
             parameter, f"{value!r} is out of range", f"Use at least {minimum}{upper}."
         )
     return value
+
+
+def check_choice(value: Any, parameter: str, *choices: str | None) -> None:
+    """Raise unless ``value`` is one of the choices there are.
+
+    Raises:
+        InvalidArgumentError: If it is not; the error names them.
+
+    Example:
+        >>> check_choice("ask", "mode", "read", "write")
+        Traceback (most recent call last):
+        aiomailbox.errors.InvalidArgumentError: mode: 'ask' is unknown. Use "read" or "write".
+    """
+    if value not in choices:
+        *others, last = ("None" if one is None else f'"{one}"' for one in choices)
+        raise InvalidArgumentError(
+            parameter, f"{value!r} is unknown", f"Use {', '.join(others)} or {last}."
+        )
+
+
+# Text would be taken apart, a set has no order, and a mapping says more than names.
+_NO_LISTS: Final = (str, set, frozenset, Mapping)
+
+
+def check_names(names: Any, parameter: str) -> tuple[str, ...]:
+    """Return ``names`` if they are names, each once.
+
+    Raises:
+        InvalidArgumentError: If one is there twice.
+        WrongTypeError: If it is no list of names.
+    """
+    if isinstance(names, _NO_LISTS) or not isinstance(names, Iterable):
+        raise WrongTypeError(
+            parameter, f"{names!r} is not a list of names", 'Give a list, as ["user"].'
+        )
+    found = tuple(names)
+    if not all(isinstance(name, str) and name for name in found):
+        raise WrongTypeError(
+            parameter, f"{names!r} has an item that is not a name", "Use strings."
+        )
+    if len(set(found)) < len(found):
+        raise InvalidArgumentError(parameter, "it has duplicates", "Name each once.")
+    return found
 
 
 def refuse_home(path: str | os.PathLike[str], parameter: str) -> str:

@@ -19,7 +19,7 @@ import msgspec
 
 from aiomailbox.durations import duration_s, duration_text
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.policies.arguments import check_number
+from aiomailbox.policies.arguments import check_choice, check_number
 
 # More than a clock's rounding: windows are closed at both ends.
 _MARGIN_S: Final = 1e-6
@@ -84,10 +84,7 @@ class RateLimit:
             raise WrongTypeError("unit", f"{self.unit!r} is not a name", "Use a str.")
         if not self.unit:
             raise InvalidArgumentError("unit", "it is empty", 'Use e.g. "tokens".')
-        if self.on_refusal not in ("all", "call"):
-            raise InvalidArgumentError(
-                "on_refusal", f"it is {self.on_refusal!r}", 'Use "all" or "call".'
-            )
+        check_choice(self.on_refusal, "on_refusal", "all", "call")
         if self.budget is not None:
             _check_positive(self.budget, "budget")
         if self.burst is not None:

@@ -21,6 +21,7 @@ from aiomailbox.checkpoint.settings import CheckpointConfig
 from aiomailbox.durations import pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.exchange.core.contract import BUFFER_SIZE_BYTES
+from aiomailbox.policies.arguments import check_choice
 from aiomailbox.policies.restart import (
     ExponentialDelayRestart,
     NoRestart,
@@ -192,12 +193,7 @@ class JobConfig:
                     name, f"{count} is too few", f"Use {least} or more."
                 )
         _check_restore_from(self.restore_from)
-        if self.if_finished not in get_args(IfFinished):
-            raise InvalidArgumentError(
-                "if_finished",
-                f"{self.if_finished!r} is not known",
-                'Use "run", "return" or "refuse".',
-            )
+        check_choice(self.if_finished, "if_finished", *get_args(IfFinished))
         self._check_kinds()
         self._check_times()
 

@@ -211,7 +211,7 @@ async def test_columns_that_cannot_be_are_named(
 def test_what_is_no_column_is_said_where_it_is_written() -> None:
     with pytest.raises(InvalidArgumentError, match="duplicates"):
         am.ParquetSink("out", partition_by=["a", "a"])
-    with pytest.raises(WrongTypeError, match="not names"):
+    with pytest.raises(WrongTypeError, match="not a name"):
         am.ParquetSink("out", partition_by=[1])  # type: ignore[list-item]
     with pytest.raises(RecordTypeError, match="no column 'b'"):
         am.ParquetSink("out", schema=pa.schema([("a", pa.int64())]), partition_by="b")

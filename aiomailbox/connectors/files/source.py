@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Literal, overload
+from typing import Any, ClassVar, Final, Generic, Literal, get_args, overload
 
 from aiomailbox.connectors.files.formats import (
     CsvFormat,
@@ -51,7 +51,13 @@ from aiomailbox.operators.sources.source import (
     ReaderOutput,
     SplitReader,
 )
-from aiomailbox.policies.arguments import check_count, check_suffix, refuse_home
+from aiomailbox.policies.arguments import (
+    check_choice,
+    check_count,
+    check_names,
+    check_suffix,
+    refuse_home,
+)
 from aiomailbox.state.serializers import kept_in_state
 from aiomailbox.threads import begin_in_thread
 from aiomailbox.typevars import OutT
@@ -640,12 +646,7 @@ def _paths(path: Any) -> tuple[str, ...]:
 
 def _format(chosen: Any, paths: tuple[str, ...]) -> Format:
     if chosen is not None:
-        if chosen not in _BY_ENDING.values():
-            raise InvalidArgumentError(
-                "format",
-                f"{chosen!r} is unknown",
-                'Use "jsonl", "csv", "text" or "parquet".',
-            )
+        check_choice(chosen, "format", *get_args(Format))
         for path in paths if chosen != "text" else ():
             check_suffix(path, chosen)
         return chosen
@@ -663,19 +664,12 @@ def _format(chosen: Any, paths: tuple[str, ...]) -> Format:
 
 
 def _columns(columns: Sequence[str], format_: Format) -> tuple[str, ...]:
-    if isinstance(columns, str) or not all(isinstance(name, str) for name in columns):
-        raise WrongTypeError(
-            "columns",
-            f"{columns!r} are not names",
-            'Give a list, as ["user", "price"].',
-        )
+    names = check_names(columns, "columns")
     if format_ not in {"csv", "parquet"}:
         raise InvalidArgumentError(
             "columns", f"{format_} files have no columns", "Leave it out."
         )
-    if len(set(columns)) < len(columns):
-        raise InvalidArgumentError("columns", "it has duplicates", "Rename one.")
-    return tuple(columns)
+    return names
 
 
 def _reading(

@@ -37,7 +37,7 @@ from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import refuse_home
+from aiomailbox.policies.arguments import check_names, refuse_home
 from aiomailbox.records.run import Run
 from aiomailbox.storage.local import holder
 
@@ -407,8 +407,8 @@ class SqlSink:
         self._target = TableTarget(
             _without_secret(self._url),
             table,
-            None if columns is None else _names(columns, "columns"),
-            _names(upsert_by, "upsert_by"),
+            None if columns is None else check_names(columns, "columns"),
+            check_names(upsert_by, "upsert_by"),
             caller_location(),
         )
         if columns is not None:
@@ -477,20 +477,6 @@ def _lease(context: RuntimeContext | CommitterContext) -> StagingLease:
         # Only the committer takes the lease, and it knows whose it is for.
         f"{holder(f'job {context.job_name!r}')} on {socket.gethostname()}",
     )
-
-
-def _names(names: Any, argument: str) -> tuple[str, ...]:
-    if isinstance(names, str) or not isinstance(names, Sequence):
-        raise WrongTypeError(
-            argument, f"{names!r} is not a list of columns", 'Give a list, as ["user"].'
-        )
-    if not all(isinstance(name, str) and name for name in names):
-        raise WrongTypeError(
-            argument, f"{names!r} has an item that is not a name", "Use strings."
-        )
-    if len(set(names)) < len(names):
-        raise InvalidArgumentError(argument, "it has duplicates", "Name each once.")
-    return tuple(names)
 
 
 def _sqlite_path(url: str) -> str:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from datetime import timedelta
 from random import Random
-from typing import Any, Final, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from aiomailbox.durations import duration_ms
 from aiomailbox.errors import BufferFullError, InvalidArgumentError, RejectedMailError
@@ -27,7 +27,7 @@ from aiomailbox.operators.keyed.operators import (
     StatefulOperator,
 )
 from aiomailbox.operators.snapshots.codec import held_elements, with_held_elements
-from aiomailbox.policies.arguments import check_count, check_number
+from aiomailbox.policies.arguments import check_choice, check_count, check_number
 from aiomailbox.records.events import (
     MAX_TIMESTAMP,
     MIN_TIMESTAMP,
@@ -204,9 +204,6 @@ class BatchOperator(Operator):
 BufferPolicy = Literal["drop_oldest", "latest", "error"]
 
 
-_POLICIES: Final = ("drop_oldest", "latest", "error")
-
-
 class BufferOperator(Operator):
     """Keeps records while the output takes none, up to a bound.
 
@@ -242,10 +239,7 @@ class BufferOperator(Operator):
 
     def __init__(self, size: int, policy: BufferPolicy = "drop_oldest") -> None:
         self.size: int = check_count(size, "size")
-        if policy not in _POLICIES:
-            raise InvalidArgumentError(
-                "policy", f"{policy!r} is unknown", f"Use one of {_POLICIES}."
-            )
+        check_choice(policy, "policy", *get_args(BufferPolicy))
         self.policy = policy
         self._records: deque[tuple[Any, int]] = deque()
         # With the number of the record that follows each.

@@ -28,7 +28,7 @@ from aiomailbox.operators.keyed.operators import (
     KeySelector,
     StatefulOperator,
 )
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_choice, check_count
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import MapStateDescriptor, ValueStateDescriptor
@@ -195,10 +195,7 @@ class Pattern:
         Raises:
             InvalidArgumentError: If it is another word.
         """
-        if skip not in {"past_last_event", "none"}:
-            raise InvalidArgumentError(
-                "skip", f"{skip!r} is unknown", "Use 'past_last_event' or 'none'."
-            )
+        check_choice(skip, "skip", "past_last_event", "none")
         return replace(self, skip=skip)
 
     def _with_step(

@@ -26,7 +26,7 @@ from aiomailbox.exchange.remote.connection import ConnectionOptions
 from aiomailbox.exchange.remote.handshake import PeerAddress, Security
 from aiomailbox.forks import keep_from_forks
 from aiomailbox.graph.job_graph import JobGraph
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_choice, check_count
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.peers.control import LivenessWatch, Worker, WorkerEvents
@@ -367,10 +367,7 @@ class Processes:
         self, count: int, *, transport: Literal["unix", "tcp"] = "unix"
     ) -> None:
         self.count: int = check_count(count, "count")
-        if transport not in {"unix", "tcp"}:
-            raise InvalidArgumentError(
-                "transport", f"{transport!r} is unknown", 'Use "unix" or "tcp".'
-            )
+        check_choice(transport, "transport", "unix", "tcp")
         self.transport: Literal["unix", "tcp"] = transport
         if importlib.util.find_spec("cloudpickle") is None:
             raise MissingExtraError("Processes", "processes")

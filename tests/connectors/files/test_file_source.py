@@ -788,7 +788,7 @@ def test_arguments_that_cannot_work_are_refused(
 def test_arguments_of_another_type_are_refused() -> None:
     with pytest.raises(WrongTypeError, match="path: 3 is not a path"):
         FileSource(3)  # type: ignore[arg-type]
-    with pytest.raises(WrongTypeError, match="columns: 'user' are not names"):
+    with pytest.raises(WrongTypeError, match="columns: 'user' is not a list of names"):
         FileSource("a.csv", columns="user")
 
 
