@@ -62,7 +62,7 @@ from aiomailbox.operators.keyed.operators import KeyCheck
 from aiomailbox.operators.sinks.sink import Sink, SinkOperator
 from aiomailbox.operators.stateless.fused import StageKind
 from aiomailbox.operators.stateless.operators import stateless
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.policies.cache import Cache
 from aiomailbox.signatures import accepts, snake_case
 from aiomailbox.state.descriptors import (
@@ -238,27 +238,9 @@ def check_max_parallelism(value: object) -> int:
     return count
 
 
-def check_kind(value: Any, kind: type[Any], parameter: str, remedy: str = "") -> Any:
-    """Return ``value`` if it is an instance of ``kind``, else raise."""
-    if isinstance(value, kind):
-        return value
-    if isinstance(value, type) and issubclass(value, kind):
-        name = value.__qualname__
-        maker = f"{name}.of" if hasattr(value, "of") else name
-        raise WrongTypeError(
-            parameter, f"{name} is a class", f"Give an instance of it: {maker}(...)."
-        )
-    raise WrongTypeError(
-        parameter, f"{value!r} is not an instance of {kind.__name__}", remedy
-    )
-
-
-def check_name(value: object, parameter: str) -> str:
+def check_name(value: Any, parameter: str) -> str:
     """Return ``value`` if it is a non-empty string, else raise naming the parameter."""
-    if not isinstance(value, str):
-        raise WrongTypeError(
-            parameter, f"{value!r} is not a string", "Use a non-empty string."
-        )
+    check_type(value, str, parameter, "Use a non-empty string.", "a string")
     if not value:
         raise InvalidArgumentError(parameter, "it is empty", "Use a non-empty string.")
     return value
@@ -405,10 +387,7 @@ def check_renames(names: Any) -> dict[str, str]:
         InvalidArgumentError: If two would, or there are none.
         WrongTypeError: If it is no mapping of strings.
     """
-    if not isinstance(names, Mapping):
-        raise WrongTypeError(
-            "names", f"{names!r} is not a mapping", 'Write {"old": "new"}.'
-        )
+    check_type(names, Mapping, "names", 'Write {"old": "new"}.', "a mapping")
     field_names(tuple(names))
     field_names(tuple(names.values()))
     return dict(names)
@@ -517,8 +496,7 @@ def extreme(
         ('ab', 'cde')
     """
     read: Any = field_or_function(field, "field")
-    if not isinstance(first, bool):
-        raise WrongTypeError("first", f"{first!r} is not a bool", "Write first=False.")
+    check_type(first, bool, "first", "Write first=False.")
     if isinstance(read, FieldSelector):
         if (fields := known_fields(origins)) is not None:
             fields.check(read, "field")

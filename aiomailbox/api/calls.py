@@ -15,12 +15,12 @@ from aiomailbox.api.build import (
     own_copy,
     warn_if_resultless,
 )
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.async_io.operator import AsyncMapOperator
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.joins.lookup import LookupJoinOperator
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.policies.batch import Batch
 from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
@@ -424,10 +424,7 @@ class Calls(Generic[T]):
             >>> am.run(slow.collect())
             [1, 2, 3]
         """
-        if not isinstance(limit, RateLimit):
-            raise WrongTypeError(
-                "limit", f"{limit!r} is not a RateLimit", "Write am.RateLimit(100)."
-            )
+        check_type(limit, RateLimit, "limit", "Write am.RateLimit(100).")
         limited: DataStream[T] = self.map_async(itself, limit=limit, weight=weight)
         limited._operator.asks_for_rows = "rate_limit"
         return limited.name("rate_limit")

@@ -61,7 +61,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
 from aiomailbox.connectors.inbox import Inbox, Questions
-from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
+from aiomailbox.errors import InvalidArgumentError, UsageError, add_note
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.logs import library_log
@@ -69,7 +69,7 @@ from aiomailbox.operators.core.event_progress import rows_for_times
 from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import Question
 from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
@@ -716,10 +716,7 @@ def _checked(config: JobConfig, **settings: Unpack[JobSettings]) -> JobConfig:
     Raises:
         InvalidArgumentError: If there is no such setting.
     """
-    if not isinstance(config, JobConfig):
-        raise WrongTypeError(
-            "config", f"{config!r} is not a JobConfig", "Write am.JobConfig(...)."
-        )
+    check_type(config, JobConfig, "config", "Write am.JobConfig(...).")
     earlier, given = config.checkpoints, settings.get("checkpoints")
     if earlier is not None and isinstance(given, CheckpointConfig):
         _warn_of_lost_checkpoint_settings(earlier, given)

@@ -43,12 +43,11 @@ from aiomailbox.errors import (
     JobCancelledError,
     JobFailedError,
     UsageError,
-    WrongTypeError,
 )
 from aiomailbox.graph.describe import describe_svg
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.operators.core.lines import is_own_line
-from aiomailbox.policies.arguments import check_choice, check_count
+from aiomailbox.policies.arguments import check_choice, check_count, check_type
 from aiomailbox.records.events import SnapshotType, StopMode
 from aiomailbox.runtime.bottleneck import BackpressureReport, Bottleneck
 from aiomailbox.runtime.config import JobState
@@ -480,11 +479,7 @@ class JobClient(Misnamed):
             InvalidArgumentError: If an argument is out of its range.
         """
         self._check_loop()
-        given: object = stream
-        if not isinstance(given, DataStream):
-            raise WrongTypeError(
-                "stream", f"{given!r} is not a stream", "Give a published stream."
-            )
+        check_type(stream, DataStream, "stream", "Give a published stream.", "a stream")
         check_count(size, "size")
         check_choice(on_full, "on_full", "drop", "wait")
         for item, publication in self._publications:

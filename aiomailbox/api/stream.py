@@ -26,7 +26,6 @@ from aiomailbox import connectors
 from aiomailbox.api.adapted import OnlyProcess, as_object, of_pair
 from aiomailbox.api.build import (
     RunIn,
-    check_kind,
     check_strategy,
     derived,
     described_key,
@@ -113,6 +112,7 @@ from aiomailbox.operators.useful.operators import (
     SampleOperator,
     WithLatestOperator,
 )
+from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.events import OutputTag
 from aiomailbox.signatures import explained
 from aiomailbox.state.descriptors import MapStateDescriptor
@@ -662,7 +662,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
             InvalidArgumentError: If that operator emits nothing to ``tag``.
             WrongTypeError: If ``tag`` is no `OutputTag`.
         """
-        check_kind(tag, OutputTag, "tag", "Write am.OutputTag('late').")
+        check_type(tag, OutputTag, "tag", "Write am.OutputTag('late').")
         problem = problem_of_side_output(self._operator, tag)
         if problem:
             raise InvalidArgumentError(
@@ -906,12 +906,9 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         key = "" if self._key is None else f" by {described_key(self._key)}"
         return f"<{type(self).__name__} of {names}{key}>"
 
-    def _check_joinable(self, other: object, parameter: str) -> None:
+    def _check_joinable(self, other: Any, parameter: str) -> None:
         """Raise if ``other`` is not a stream, or one of another environment."""
-        if not isinstance(other, DataStream):
-            raise WrongTypeError(
-                parameter, f"{other!r} is not a stream", "Give a DataStream."
-            )
+        check_type(other, DataStream, parameter, "Give a DataStream.", "a stream")
         if other._definition is not self._definition:
             raise InvalidArgumentError(
                 parameter,

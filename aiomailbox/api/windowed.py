@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, Self, TypeVar, o
 
 from aiomailbox.api.adapted import OnlyProcessWindow, as_object
 from aiomailbox.api.build import (
-    check_kind,
     described_key,
     formed,
     function_info,
@@ -33,7 +32,7 @@ from aiomailbox.operators.core.user_code import (
     describe,
     is_async_callable,
 )
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import WindowT
@@ -112,7 +111,7 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
         self._key = key
         self._origins = origins
         self._derive = derive
-        self._assigner = check_kind(
+        self._assigner = check_type(
             assigner,
             WindowAssigner,
             "assigner",
@@ -176,7 +175,7 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
 
     def side_output_late_data(self, tag: OutputTag[T]) -> Self:
         """Return windows that send records to a side output if they arrive too late."""
-        check_kind(tag, OutputTag, "tag", "Write am.OutputTag('late').")
+        check_type(tag, OutputTag, "tag", "Write am.OutputTag('late').")
         self._warn_if_never_late("side_output_late_data")
         return self._with(late_tag=tag)
 
@@ -472,7 +471,7 @@ def _check_fires(assigner: WindowAssigner[Any]) -> None:
 
 def _check_sync(value: object, kind: type[Any], parameter: str) -> Any:
     """Return ``value`` if it is of a kind, and its methods are as the kind has them."""
-    check_kind(value, kind, parameter)
+    check_type(value, kind, parameter)
     for name in vars(kind):
         method = getattr(value, name)
         if inspect.isfunction(vars(kind)[name]) and name[0] != "_":

@@ -7,11 +7,11 @@ from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from enum import Enum
 from os import PathLike
-from typing import Final
+from typing import Any, Final
 
 from aiomailbox.durations import duration_text, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.policies.arguments import check_count, refuse_home
+from aiomailbox.policies.arguments import check_count, check_type, refuse_home
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
 from aiomailbox.storage.local import PRIVATE
 
@@ -135,18 +135,12 @@ class CheckpointConfig:
         check_count(self.tolerable_failures, "tolerable_failures", minimum=0)
         check_count(self.memory_threshold, "memory_threshold", minimum=0)
         _check_file_mode(self.file_mode)
-        if not isinstance(self.retention, Retention):
-            raise WrongTypeError(
-                "retention",
-                f"{self.retention!r} is not a Retention",
-                "Use a Retention.",
-            )
+        check_type(self.retention, Retention, "retention", "Use a Retention.")
         for name in ("directory", "journal_directory"):
-            place: object = getattr(self, name)
-            if not isinstance(place, str | PathLike | None):
-                raise WrongTypeError(
-                    name, f"{place!r} is not a path", "Give a str or a Path."
-                )
+            place: Any = getattr(self, name)
+            check_type(
+                place, str | PathLike | None, name, "Give a str or a Path.", "a path"
+            )
             if place is not None and not refuse_home(place, name):
                 raise InvalidArgumentError(
                     name, "it is empty", 'Write "." for the directory of the program.'

@@ -16,12 +16,11 @@ from aiomailbox.errors import (
     AioMailboxError,
     InvalidArgumentError,
     SinkError,
-    WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext
-from aiomailbox.policies.arguments import check_choice, local_path
+from aiomailbox.policies.arguments import check_choice, check_type, local_path
 from aiomailbox.storage.commit_log import CommitLog, DirectoryLog, Following
 from aiomailbox.storage.local import make_directories, sync_directory
 from aiomailbox.storage.spark_log import SparkLog
@@ -194,8 +193,7 @@ class DirectoryTarget:
             WrongTypeError: If ``path`` is no path.
         """
         check_choice(mode, "mode", "error", "overwrite", "append")
-        if not isinstance(path, str | os.PathLike):
-            raise WrongTypeError("path", f"{path!r} is not a path", "Give a directory.")
+        check_type(path, str | os.PathLike, "path", "Give a directory.", "a path")
         if not str(path):
             raise InvalidArgumentError("path", "it is empty", "Give a directory.")
         return cls(local_path(path, "path"), mode)

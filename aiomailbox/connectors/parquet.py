@@ -31,7 +31,6 @@ from aiomailbox.connectors.sinks import refuse
 from aiomailbox.errors import (
     InvalidArgumentError,
     RecordTypeError,
-    WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
@@ -42,6 +41,7 @@ from aiomailbox.policies.arguments import (
     check_count,
     check_names,
     check_suffix,
+    check_type,
 )
 from aiomailbox.records.run import Run
 from aiomailbox.storage.commit_log import Following
@@ -638,10 +638,9 @@ class ParquetSink:
         target = DirectoryTarget.of(path, mode)
         check_suffix(target.path, "parquet")
         self._target = replace(target, follow=follow, has_spark_log=spark_log)
-        if schema is not None and not isinstance(schema, pa.Schema):
-            raise WrongTypeError(
-                "schema", f"{schema!r} is not a schema", "Use pyarrow.schema([...])."
-            )
+        check_type(
+            schema, pa.Schema | None, "schema", "Use pyarrow.schema([...]).", "a schema"
+        )
         if rows_per_file is not None:
             check_count(rows_per_file, "rows_per_file")
         check_count(row_group_rows, "row_group_rows")

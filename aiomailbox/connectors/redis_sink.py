@@ -19,7 +19,6 @@ from aiomailbox.errors import (
     RecordsRefusedError,
     RecordTypeError,
     SinkError,
-    WrongTypeError,
 )
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.failures import USER_ERRORS
@@ -27,6 +26,7 @@ from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
+from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.run import Run
 
 _PLAIN = (bytes, int, float)
@@ -78,10 +78,7 @@ class RedisSink:
         as_hash: bool = False,
         expire: timedelta | float | None = None,
     ) -> None:
-        if not isinstance(url, str):
-            raise WrongTypeError(
-                "url", f"{url!r} is not a URL", "Use redis://localhost."
-            )
+        check_type(url, str, "url", "Use redis://localhost.", "a URL")
         parts = urlsplit(url)
         if parts.scheme not in {"redis", "rediss", "unix"}:
             raise InvalidArgumentError(
@@ -89,8 +86,7 @@ class RedisSink:
             )
         if importlib.util.find_spec("redis") is None:
             raise MissingExtraError("RedisSink", "redis")
-        if not isinstance(prefix, str):
-            raise WrongTypeError("prefix", f"{prefix!r} is not a str", 'Use "spent:".')
+        check_type(prefix, str, "prefix", 'Use "spent:".')
         self._url = url
         self._line = caller_location()
         # Without the password, for errors and `repr`.

@@ -50,6 +50,38 @@ def check_number(
     return value
 
 
+def check_type(
+    value: Any,
+    kind: Any,
+    parameter: str,
+    remedy: str = "Give an instance of one.",
+    what: str = "",
+) -> Any:
+    """Return ``value`` if it is an instance of a type or a union.
+
+    Args:
+        value: The argument.
+        kind: The type.
+        parameter: The argument's name as the caller wrote it.
+        remedy: A correct value or call.
+        what: What it should be; by default, the name of the type with an article.
+
+    Raises:
+        WrongTypeError: If it is of another type.
+    """
+    if isinstance(value, kind):
+        return value
+    if isinstance(value, type) and issubclass(value, kind):
+        maker = f"{value.__qualname__}{'.of' if hasattr(value, 'of') else ''}"
+        raise WrongTypeError(
+            parameter,
+            f"{value.__qualname__} is a class",
+            f"Give an instance of it: {maker}(...).",
+        )
+    problem = f"{value!r} is not {what or f'a {kind.__name__}'}"
+    raise WrongTypeError(parameter, problem, remedy)
+
+
 def check_choice(value: Any, parameter: str, *choices: str | None) -> None:
     """Raise unless ``value`` is one of the choices there are.
 
@@ -104,12 +136,7 @@ def refuse_home(path: str | os.PathLike[str], parameter: str) -> str:
         >>> refuse_home("rows", "path")
         'rows'
     """
-    # Also what is not typed.
-    given: Any = path
-    if not isinstance(given, str | os.PathLike):
-        raise WrongTypeError(
-            parameter, f"{given!r} is not a path", "Give a str or a Path."
-        )
+    check_type(path, str | os.PathLike, parameter, "Give a str or a Path.", "a path")
     text = os.fspath(path)
     if text == "~" or text.startswith("~/"):
         raise InvalidArgumentError(

@@ -18,8 +18,8 @@ from typing import Final, Literal
 import msgspec
 
 from aiomailbox.durations import duration_s, duration_text
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
-from aiomailbox.policies.arguments import check_choice, check_number
+from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.policies.arguments import check_choice, check_number, check_type
 
 # More than a clock's rounding: windows are closed at both ends.
 _MARGIN_S: Final = 1e-6
@@ -76,12 +76,10 @@ class RateLimit:
         _check_positive(self.count, "count")
         if duration_s(self.per, "per") == 0:
             raise InvalidArgumentError("per", "it is 0", "Use e.g. per=1.0.")
-        if self.name is not None and not isinstance(self.name, str):
-            raise WrongTypeError("name", f"{self.name!r} is not a name", "Use a str.")
+        check_type(self.name, str | None, "name", "Use a str.", "a name")
         if self.name == "":
             raise InvalidArgumentError("name", "it is empty", "Use a name, or None.")
-        if not isinstance(self.unit, str):
-            raise WrongTypeError("unit", f"{self.unit!r} is not a name", "Use a str.")
+        check_type(self.unit, str, "unit", "Use a str.", "a name")
         if not self.unit:
             raise InvalidArgumentError("unit", "it is empty", 'Use e.g. "tokens".')
         check_choice(self.on_refusal, "on_refusal", "all", "call")

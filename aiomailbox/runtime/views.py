@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.exchange.gate import InputGate
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.ids import SubtaskId
@@ -19,6 +19,7 @@ from aiomailbox.metrics.catalogue import Metric, MetricValue
 from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.operators.sources.operator import SourceOperator
+from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.events import SnapshotType
 from aiomailbox.runtime.held_loop import Stall
 from aiomailbox.runtime.loop_watch import BlockShare, shares_of, stalls_of
@@ -263,8 +264,7 @@ def place_of_savepoint(
         >>> place_of_savepoint("s3://bucket/savepoint-1", ["s3://bucket/jobs/orders"])
         's3://bucket/savepoint-1'
     """
-    if not isinstance(path, str | os.PathLike):
-        raise WrongTypeError("path", f"{path!r} is not a path", "Give a directory.")
+    check_type(path, str | os.PathLike, "path", "Give a directory.", "a path")
     text = os.fspath(path)
     if not text:
         raise InvalidArgumentError("path", "it is empty", "Give a new directory.")

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 from aiomailbox.clock import Clock
 from aiomailbox.errors import InvalidArgumentError, MissingExtraError, WrongTypeError
 from aiomailbox.keygroups.assignment import KeyGroupRange
-from aiomailbox.policies.arguments import local_path
+from aiomailbox.policies.arguments import check_type, local_path
 from aiomailbox.state.layers import (
     DictSnapshot,
     Layer,
@@ -415,10 +415,9 @@ class RocksDBStateBackend:
                 "memory_bytes", f"{size} is too small", "Use 1 MiB or more."
             )
         path: Any = self.path
-        if path is not None and not isinstance(path, str | PathLike):
-            raise WrongTypeError(
-                "path", f"{path!r} is not a path", "Give a str or a Path."
-            )
+        check_type(
+            path, str | PathLike | None, "path", "Give a str or a Path.", "a path"
+        )
         if path is not None:
             local_path(path, "path")
         _load()

@@ -19,6 +19,7 @@ from aiomailbox.errors import (
     StateError,
     WrongTypeError,
 )
+from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.python_types import PythonTypes
 from aiomailbox.records.record_classes import (
     Family,
@@ -138,11 +139,9 @@ def check_state_names(names: Any, parameter: str = "state_names") -> None:
         InvalidArgumentError: If a name is none that a class of the user's can have.
     """
     usage = 'Give classes by their old names, as {"__main__:Acc": Acc}.'
-    if not isinstance(names, Mapping):
-        raise WrongTypeError(parameter, f"{names!r} is not a mapping", usage)
+    check_type(names, Mapping, parameter, usage, "a mapping")
     for name, kind in names.items():
-        if not isinstance(name, str):
-            raise WrongTypeError(parameter, f"{name!r} is not a name", usage)
+        check_type(name, str, parameter, usage, "a name")
         if is_ours(name):
             raise InvalidArgumentError(
                 parameter,

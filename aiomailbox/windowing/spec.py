@@ -9,10 +9,11 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from aiomailbox.durations import event_time_ms, pipeline_ms
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.fields import field_or_function
 from aiomailbox.operators.keyed.operators import KeySelector
+from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.events import MAX_TIMESTAMP, OutputTag
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
@@ -67,12 +68,12 @@ class WindowSpec:
     def __post_init__(self) -> None:
         key_function(self.key)
         check_on_error(self.on_error)
-        _check_type(self.assigner, WindowAssigner, "assigner")
-        _check_type(self.trigger or EventTimeTrigger(), Trigger, "trigger")
+        check_type(self.assigner, WindowAssigner, "assigner")
+        check_type(self.trigger or EventTimeTrigger(), Trigger, "trigger")
         if self.evictor is not None:
-            _check_type(self.evictor, Evictor, "evictor")
+            check_type(self.evictor, Evictor, "evictor")
         if self.late_tag is not None:
-            _check_type(self.late_tag, OutputTag, "late_tag")
+            check_type(self.late_tag, OutputTag, "late_tag")
         if self.allowed_lateness_ms < 0:
             raise InvalidArgumentError(
                 "allowed_lateness",
@@ -172,13 +173,6 @@ def _zero(record: Any) -> int:
     return 0
 
 
-def _check_type(value: Any, kind: type, parameter: str) -> None:
-    if not isinstance(value, kind):
-        raise WrongTypeError(
-            parameter, f"{value!r} is not a {kind.__name__}", "Give an instance of one."
-        )
-
-
 # Says what would happen to a record, without a job.
 
 
@@ -233,13 +227,8 @@ def explain_window(
         >>> found.start.time().isoformat(), found.takes_late_until.time().isoformat()
         ('00:01:00', '00:02:04.999000')
     """
-    given: object = assigner
-    if not isinstance(given, WindowAssigner):
-        raise WrongTypeError(
-            "assigner",
-            f"{given!r} is not an instance of WindowAssigner",
-            "Use am.TumblingEventTimeWindows.of(am.minutes(5)).",
-        )
+    remedy = "Use am.TumblingEventTimeWindows.of(am.minutes(5))."
+    check_type(assigner, WindowAssigner, "assigner", remedy)
     now = event_time_ms(timestamp)
     lateness = pipeline_ms(allowed_lateness, "allowed_lateness")
     if not assigner.is_event_time:

@@ -11,10 +11,10 @@ from operator import add
 from typing import Any, ClassVar, Final, Self
 
 from aiomailbox.durations import duration_text, pipeline_ms
-from aiomailbox.errors import BadResultError, WrongTypeError
+from aiomailbox.errors import BadResultError
 from aiomailbox.eventtime.timers import InternalTimerService
 from aiomailbox.operators.core.user_code import check_sync_function, describe, shortened
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import MAX_TIMESTAMP, MIN_TIMESTAMP
 from aiomailbox.state.descriptors import ReducingStateDescriptor, ValueStateDescriptor
 from aiomailbox.state.store import ReducingState, ValueState
@@ -628,10 +628,7 @@ def needs_live_clock(trigger: Trigger) -> bool:
 
 
 def _check_inner(inner: Trigger) -> Trigger:
-    if not isinstance(inner, Trigger):
-        raise WrongTypeError(
-            "inner", f"{inner!r} is not a trigger", "Give e.g. CountTrigger(10)."
-        )
+    check_type(inner, Trigger, "inner", "Give e.g. CountTrigger(10).", "a trigger")
     return inner
 
 

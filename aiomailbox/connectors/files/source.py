@@ -56,6 +56,7 @@ from aiomailbox.policies.arguments import (
     check_count,
     check_names,
     check_suffix,
+    check_type,
     refuse_home,
 )
 from aiomailbox.state.serializers import kept_in_state
@@ -634,10 +635,7 @@ def _paths(path: Any) -> tuple[str, ...]:
         raise WrongTypeError("path", f"{path!r} is not a path", "Give a str or a Path.")
     paths = []
     for one in path:
-        if not isinstance(one, str | os.PathLike):
-            raise WrongTypeError(
-                "path", f"{one!r} is not a path", "Give a str or a Path."
-            )
+        check_type(one, str | os.PathLike, "path", "Give a str or a Path.", "a path")
         paths.append(refuse_home(one, "path"))
     if not paths or not all(paths):
         raise InvalidArgumentError("path", "it is empty", "Give at least one path.")

@@ -30,14 +30,13 @@ from aiomailbox.errors import (
     MissingExtraError,
     RecordsRefusedError,
     SinkError,
-    WrongTypeError,
 )
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.core.operator import Pending
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
-from aiomailbox.policies.arguments import check_names, refuse_home
+from aiomailbox.policies.arguments import check_names, check_type, refuse_home
 from aiomailbox.records.run import Run
 from aiomailbox.storage.local import holder
 
@@ -367,10 +366,9 @@ class SqlSink:
         columns: Sequence[str] | None = None,
         upsert_by: Sequence[str] = (),
     ) -> None:
-        if not isinstance(database, str | os.PathLike):
-            raise WrongTypeError(
-                "database", f"{database!r} is not a URL or path", "Give a str."
-            )
+        check_type(
+            database, str | os.PathLike, "database", "Give a str.", "a URL or path"
+        )
         self._url = refuse_home(database, "database")
         scheme, separator, _ = self._url.partition("://")
         self._is_postgres = bool(separator) and scheme in {"postgres", "postgresql"}
@@ -390,8 +388,7 @@ class SqlSink:
             )
         if self._is_postgres and importlib.util.find_spec("asyncpg") is None:
             raise MissingExtraError("SqlSink for PostgreSQL", "sql")
-        if not isinstance(table, str):
-            raise WrongTypeError("table", f"{table!r} is not a name", "Give a str.")
+        check_type(table, str, "table", "Give a str.", "a name")
         if "/" in table:
             raise InvalidArgumentError(
                 "table",

@@ -28,7 +28,7 @@ from aiomailbox.operators.keyed.operators import (
     StatefulOperator,
 )
 from aiomailbox.operators.snapshots.snapshot import OperatorSnapshot
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.byte_reader import ByteReader
 from aiomailbox.records.events import MAX_TIMESTAMP
 from aiomailbox.records.record_classes import RecordClasses
@@ -90,10 +90,7 @@ class SortOperator(StatefulOperator):
         self.by: Callable[[Any], Any] = field_or_function(by, "by")
         if callable(by):
             check_sync_function(by, "by", arity=1)
-        if not isinstance(descending, bool):
-            raise WrongTypeError(
-                "descending", f"{descending!r} is not a bool", "Write descending=True."
-            )
+        check_type(descending, bool, "descending", "Write descending=True.")
         self.descending = descending
         self.memory_bytes: int = check_count(memory_bytes, "memory_bytes")
         self.on_error: OnError = check_on_error(on_error)

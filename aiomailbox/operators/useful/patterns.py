@@ -28,7 +28,7 @@ from aiomailbox.operators.keyed.operators import (
     KeySelector,
     StatefulOperator,
 )
-from aiomailbox.policies.arguments import check_choice, check_count
+from aiomailbox.policies.arguments import check_choice, check_count, check_type
 from aiomailbox.records.events import MIN_TIMESTAMP
 from aiomailbox.records.run import Run
 from aiomailbox.state.descriptors import MapStateDescriptor, ValueStateDescriptor
@@ -289,8 +289,7 @@ def unexpired(
 
 
 def _step(name: Any, where: Any, *, is_strict: bool) -> Step:
-    if not isinstance(name, str):
-        raise WrongTypeError("name", f"{name!r} is not a string", "Name the step.")
+    check_type(name, str, "name", "Name the step.", "a string")
     if not name:
         raise InvalidArgumentError("name", "it is empty", "Name the step.")
     if where is not None:

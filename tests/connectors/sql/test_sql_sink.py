@@ -1148,7 +1148,7 @@ async def test_two_jobs_of_one_job_id_with_checkpoints_of_their_own_are_told_apa
         (("x.db", 5), {}, WrongTypeError, "not a name"),
         (("x.db", "a.b.c"), {}, InvalidArgumentError, "not the name of a table"),
         (("x.db", ""), {}, InvalidArgumentError, "not the name of a table"),
-        (("x.db", "t"), {"columns": "n"}, WrongTypeError, "not a list of columns"),
+        (("x.db", "t"), {"columns": "n"}, WrongTypeError, "not a list of names"),
         (("x.db", "t"), {"columns": []}, InvalidArgumentError, "it is empty"),
         (("x.db", "t"), {"columns": ["a", "a"]}, InvalidArgumentError, "duplicates"),
         (("x.db", "t"), {"upsert_by": [1]}, WrongTypeError, "not a name"),
