@@ -110,7 +110,7 @@ class CheckpointStore:
         # By the numbers of complete checkpoints the shared files that each has; None
         # where that is unknown.
         self._shared: dict[int, set[str] | None] = {}
-        self._has_completed = False
+        self.has_completed: bool = False
         # Complete ones that the job does not go on from.
         self._passed_over: set[int] = set()
         # Checkpoints and savepoints that this execution has written.
@@ -141,11 +141,6 @@ class CheckpointStore:
     def place(self) -> str:
         """The path or URL of the job's directory."""
         return f"{self._storage.place}/{self._below}"
-
-    @property
-    def has_completed(self) -> bool:
-        """Whether a checkpoint was completed here, and not only by earlier lives."""
-        return self._has_completed
 
     @property
     def next_checkpoint_id(self) -> int:
@@ -225,7 +220,7 @@ class CheckpointStore:
         self._storage.write(f"{directory}/{METADATA_NAME}", chunks)
         self._complete.add(checkpoint_id)
         self._own.add(checkpoint_id)
-        self._has_completed = True
+        self.has_completed = True
         self._shared[checkpoint_id] = metadata.shared_files
         newest = max(checkpoint_id, self._job.completed)
         last_id = max(checkpoint_id, self._job.last_id)

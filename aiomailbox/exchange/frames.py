@@ -591,7 +591,7 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
             What was taken, or None: nothing is queued, or it is empty, or blocked. A
             priority event overtakes the block too, without lifting it.
         """
-        if self._is_blocked and not self._buffers.priority_count:
+        if self.is_blocked and not self._buffers.priority_count:
             return None
         if not self._buffers:
             self._flush_requested = False
@@ -619,7 +619,7 @@ class BytesSubpartition(ResultSubpartition[QueuedBuffer, PolledBytes]):
         number = self._count_taken(event, built.size_bytes)
         head = self._buffers.peek()
         next_type = DataType.NONE
-        if head is not None and not self._is_blocked and self._has_ready:
+        if head is not None and not self.is_blocked and self._has_ready:
             next_type = head.consumer.data_type
         return PolledBytes(built, self.backlog, next_type, number)
 

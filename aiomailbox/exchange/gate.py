@@ -397,6 +397,7 @@ class InputGate:
         name: Used in messages.
 
     Attributes:
+        is_closed: Whether `close` was called.
         activity: Notified when there is something to read, and when there is nothing.
         availability: True while `poll_next` is worth calling, and for ever once the
             gate is finished or closed.
@@ -425,7 +426,7 @@ class InputGate:
         self._data_ends: dict[int, StopMode] = {}
         self._partition_ended = [False] * len(channels)
         self._unfinished = len(channels)
-        self._is_closed = False
+        self.is_closed: bool = False
         for index, channel in enumerate(self.channels):
             channel.attach(self, index)
 
@@ -444,11 +445,6 @@ class InputGate:
     def is_finished(self) -> bool:
         """Whether every channel has come to the end of its partition."""
         return self._unfinished == 0
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._is_closed
 
     @property
     def end_of_data(self) -> StopMode | None:
@@ -487,7 +483,7 @@ class InputGate:
             taken = self._take(queue.popleft())
             if taken is not None:
                 return taken
-        if self._is_closed and self._unfinished:
+        if self.is_closed and self._unfinished:
             raise GateClosedError(f"{self!r} was closed; stop polling it")
         self._settle()
         return None
@@ -571,9 +567,9 @@ class InputGate:
 
     def close(self) -> None:
         """Release every channel and wake all waiters. Idempotent."""
-        if self._is_closed:
+        if self.is_closed:
             return
-        self._is_closed = True
+        self.is_closed = True
         self._with_data.clear()
         self._is_queued = [False] * len(self.channels)
         for channel in self.channels:
@@ -585,7 +581,7 @@ class InputGate:
         """Be notified that a channel has something to take, an error included."""
         index = channel.index
         # A notice that crosses the end of its partition is stale.
-        if self._is_queued[index] or self._partition_ended[index] or self._is_closed:
+        if self._is_queued[index] or self._partition_ended[index] or self.is_closed:
             return
         self._enqueue(channel, has_priority=False)
 
@@ -598,7 +594,7 @@ class InputGate:
         polled = self._priority_polled[index]
         if polled is not None and not _is_after(sequence_number, polled):
             return
-        if not self._partition_ended[index] and not self._is_closed:
+        if not self._partition_ended[index] and not self.is_closed:
             self._enqueue(channel, has_priority=True)
 
     def _take(self, channel: InputChannel) -> tuple[int, ObjectBuffer] | None:
@@ -666,7 +662,7 @@ class InputGate:
         """Make both latches true to the queue."""
         if not self._with_data and self.availability.available:
             # A finished gate stays available, so that waiters see its end.
-            if self._unfinished and not self._is_closed:
+            if self._unfinished and not self.is_closed:
                 self.availability.reset()
                 if self.activity is not None:
                     self.activity.on_idle()
@@ -675,7 +671,7 @@ class InputGate:
         if (
             not self._with_data.priority_count
             and self.priority_availability.available
-            and not self._is_closed
+            and not self.is_closed
         ):
             self.priority_availability.reset()
 

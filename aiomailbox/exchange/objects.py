@@ -132,7 +132,7 @@ class PipelinedSubpartition(ResultSubpartition[ObjectBuffer, PolledBuffer]):
         Returns:
             The buffer that was taken, or None if there is none now.
         """
-        if self._is_blocked and not self._buffers.priority_count:
+        if self.is_blocked and not self._buffers.priority_count:
             return None
         emptied: list[ObjectBuffer] = []
         buffer = self._take(emptied)

@@ -177,6 +177,7 @@ class SliceBudget:
             seconds.
 
     Attributes:
+        slice_s: How long a slice lasts, in seconds.
         stride: How many turns to spend before asking `is_over` again.
         since: From when on the time is the loop's, if it is the governor's runner.
         is_queued: Whether it waits for its turn.
@@ -191,7 +192,7 @@ class SliceBudget:
         self._clock = clock
         self._ran = ran
         self._governor: LoopGovernor | None = None
-        self._slice_s = slice_ms / 1000
+        self.slice_s: float = slice_ms / 1000
         self._turns = 0
         self._started = 0.0
         self.since: float = 0.0
@@ -260,7 +261,7 @@ class SliceBudget:
         if governor.runner is not self:
             # It has awaited something in the middle of its work.
             governor.run(self, now)
-        left_s = self._slice_s - (now - began)
+        left_s = self.slice_s - (now - began)
         # What was waited for before this slice is no turn.
         spent_s = now - max(began, self._started)
         # Before the first turn nothing is known of them.
@@ -298,19 +299,14 @@ class SliceBudget:
         governor.begun(now)
         return now, governor
 
-    @property
-    def slice_s(self) -> float:
-        """How long a slice lasts, in seconds."""
-        return self._slice_s
-
     def _fit_stride(self, elapsed_s: float) -> None:
         """Let a stride take a sixteenth of a slice; it grows slowly and falls at once."""
         turn_s = elapsed_s / max(1, self._turns)
         longest = min(2 * self.stride, _STRIDE_MAX)
-        if turn_s * longest * _STRIDE_MAX <= self._slice_s:
+        if turn_s * longest * _STRIDE_MAX <= self.slice_s:
             self.stride = longest
         else:
-            self.stride = max(1, int(self._slice_s / (turn_s * _STRIDE_MAX)))
+            self.stride = max(1, int(self.slice_s / (turn_s * _STRIDE_MAX)))
 
 
 class SliceWatch:

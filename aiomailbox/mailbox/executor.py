@@ -56,6 +56,8 @@ class MailYielder:
     """Takes and runs mail on behalf of a mail or an action that is suspended.
 
     Attributes:
+        mailbox: The mailbox that is yielded to.
+        control: The flags and failures of the loop that runs the mail.
         children: The asyncio tasks that run coroutine mail, outermost first.
     """
 
@@ -68,24 +70,14 @@ class MailYielder:
         *,
         depth_max: int = YIELD_DEPTH_MAX,
     ) -> None:
-        self._mailbox = gate.mailbox
+        self.mailbox: TaskMailbox = gate.mailbox
         self._gate = gate
-        self._control = control
+        self.control: LoopControl = control
         self._metrics = metrics
         self._budget = budget
         self.children: list[asyncio.Task[_Exit]] = []
         self._depth = 0
         self._depth_max = depth_max
-
-    @property
-    def mailbox(self) -> TaskMailbox:
-        """The mailbox that is yielded to."""
-        return self._mailbox
-
-    @property
-    def control(self) -> LoopControl:
-        """The flags and failures of the loop that runs the mail."""
-        return self._control
 
     @property
     def is_suspended(self) -> bool:
@@ -110,7 +102,7 @@ class MailYielder:
 
     async def yield_once(self, priority: int) -> None:
         """Run one eligible mail; waits for it."""
-        control, mailbox = self._control, self._mailbox
+        control, mailbox = self.control, self.mailbox
         self._check_depth()
         # On entry and after each wake: a loop around a yield may have run the mail that
         # ends the loop, and nothing would wake it again.
@@ -135,18 +127,18 @@ class MailYielder:
 
         Mail that is sent meanwhile waits for the next pause.
         """
-        self._mailbox.ownership.check("pause")
-        self._control.raise_if_cancelled()
+        self.mailbox.ownership.check("pause")
+        self.control.raise_if_cancelled()
         if self._budget.is_over():
             await self._budget.yield_to_loop()
         await self.run_waiting(self._priority_in_pause(priority))
 
     async def run_waiting(self, priority: int) -> None:
         """Run the eligible mail that waits now."""
-        for _ in range(self._mailbox.size()):
+        for _ in range(self.mailbox.size()):
             if not await self.try_yield(priority, ignore_deferrable=False):
                 break
-        self._control.raise_if_cancelled()
+        self.control.raise_if_cancelled()
 
     async def pause_until(self, availability: Availability, priority: int) -> None:
         """Run the mail of a pause as it comes until something is available."""
@@ -173,7 +165,7 @@ class MailYielder:
         called the head of the chain, or the loop has run the operator's own mail.
         Otherwise an operator before it is in the middle of something.
         """
-        suspended = self._control.suspended_mails
+        suspended = self.control.suspended_mails
         if self._depth or len(suspended) > 1:
             return priority
         # Without mail the default action is at work; it gives records to the head,
@@ -185,9 +177,9 @@ class MailYielder:
         self, future: asyncio.Future[object], priority: int, *, ignore_deferrable: bool
     ) -> None:
         """Run eligible mail as it comes, until ``future`` is done."""
-        self._mailbox.ownership.check("yield_until")
+        self.mailbox.ownership.check("yield_until")
         self._check_depth()
-        self._control.raise_if_cancelled()
+        self.control.raise_if_cancelled()
         while not future.done():
             mail = self._try_take(priority, ignore_deferrable)
             if mail is not None:
@@ -196,12 +188,12 @@ class MailYielder:
                 await self._wait(
                     priority, ignore_deferrable=ignore_deferrable, until=future
                 )
-            self._control.raise_if_cancelled()
+            self.control.raise_if_cancelled()
 
     def _try_take(self, priority: int, ignore_deferrable: bool) -> Mail | None:
         if ignore_deferrable:
-            return self._mailbox.try_take_ignoring_deferrable(priority)
-        return self._mailbox.try_take(priority)
+            return self.mailbox.try_take_ignoring_deferrable(priority)
+        return self.mailbox.try_take(priority)
 
     async def _wait(
         self,
@@ -211,7 +203,7 @@ class MailYielder:
         until: asyncio.Future[object] | None = None,
     ) -> None:
         self._budget.pause()
-        await self._mailbox.wait_for_mail(
+        await self.mailbox.wait_for_mail(
             priority, ignore_deferrable=ignore_deferrable, until=until
         )
         await self._budget.begin()
@@ -236,14 +228,14 @@ class MailYielder:
             if pending is not None:
                 await self._run_in_child(mail, pending)
         except asyncio.CancelledError as error:
-            if self._control.is_cancelling():
+            if self.control.is_cancelling():
                 raise
             failure = MailFailedError(mail.description, error)
-            self._control.record_failure(failure)
+            self.control.record_failure(failure)
             raise failure from error
         except BaseException as error:
             # Recorded before it is raised: the code around the yield may swallow it.
-            self._control.record_failure(error)
+            self.control.record_failure(error)
             raise
         finally:
             self._depth -= 1
@@ -256,7 +248,7 @@ class MailYielder:
         loop = asyncio.get_running_loop()
         child = loop.create_task(self._hold_token(pending), name=f"mail {mail}")
         interrupt: asyncio.CancelledError | None = None
-        self._control.suspended_mails.append(mail)
+        self.control.suspended_mails.append(mail)
         self.children.append(child)
         try:
             while not child.done():
@@ -267,11 +259,11 @@ class MailYielder:
                 except asyncio.CancelledError as error:
                     # A first one may be the timeout of the mail that waits here; a
                     # second one, or one after cancel(), is meant for everything.
-                    if interrupt is not None or self._control.cancelled:
+                    if interrupt is not None or self.control.cancelled:
                         child.cancel()
                     interrupt = error
         finally:
-            self._control.suspended_mails.pop()
+            self.control.suspended_mails.pop()
             self.children.remove(child)
             if not child.done():
                 # This one is closed by force: nothing is left to wait for it.
@@ -291,13 +283,13 @@ class MailYielder:
             return
         failure = child.exception() or child.result()
         if failure is not None:
-            self._control.record_failure(failure)
+            self.control.record_failure(failure)
             attach_later_error(interrupt, failure)
 
     async def _hold_token(self, pending: Awaitable[object]) -> _Exit:
         """Await the work; return what would end the loop if it was raised here."""
         # Taken by the child itself, so that it holds also if it is started eagerly.
-        ownership = self._mailbox.ownership
+        ownership = self.mailbox.ownership
         previous = ownership.lend_to_current()
         try:
             await pending

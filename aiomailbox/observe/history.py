@@ -63,7 +63,7 @@ class JobHistory:
 
     def __init__(self, number: int, job: Shown) -> None:
         self.number = number
-        self._job: Shown | None = job
+        self.job: Shown | None = job
         self._clock = SystemClock()
         self._started_ms: float = self._clock.now_ms()
         self._rows: deque[array[float]] = deque(maxlen=_ROWS_MAX)
@@ -76,11 +76,6 @@ class JobHistory:
         self._facts: dict[str, Any] = {}
 
     @property
-    def job(self) -> Shown | None:
-        """The job; None when it has ended and only its history is left."""
-        return self._job
-
-    @property
     def is_over(self) -> bool:
         """Whether the job has ended."""
         return bool(self._facts) and self._facts["state"] in ENDED
@@ -88,17 +83,17 @@ class JobHistory:
     def json(self, *, fresh: bool = False) -> bytes:
         """Return the last snapshot as JSON, empty before the first."""
         now_s = self._clock.monotonic()
-        if self._job is not None and (fresh or now_s - self._taken_s > _SAME_S):
+        if self.job is not None and (fresh or now_s - self._taken_s > _SAME_S):
             self._look(now_s)
         return self._json
 
     def await_tree(self) -> str:
         """Return what the job waits for, or waited for at its end."""
-        return self._tree if self._job is None else self._job.await_tree()
+        return self._tree if self.job is None else self.job.await_tree()
 
     def facts(self) -> dict[str, Any]:
         """Return what a list of jobs says of it, as of the last look."""
-        if not self._facts and self._job is not None:
+        if not self._facts and self.job is not None:
             self._look(self._clock.monotonic())
         return {"number": self.number, **self._facts}
 
@@ -117,20 +112,20 @@ class JobHistory:
 
     def sample(self) -> None:
         """Add a row, and let go of the job if it has ended."""
-        if self._job is None:
+        if self.job is None:
             return
         snapshot = self._look(self._clock.monotonic())
         if snapshot is None or not snapshot.operators:
             return
         if snapshot.taken_at_ms > self._row_ms:
             self._add(snapshot)
-        if snapshot.state in ENDED and isinstance(self._job, JobClient):
-            self._tree = self._job.await_tree()
-            self._job = None
+        if snapshot.state in ENDED and isinstance(self.job, JobClient):
+            self._tree = self.job.await_tree()
+            self.job = None
 
     def _look(self, now_s: float) -> JobSnapshot | None:
-        assert self._job is not None, "a job that has ended does not change"
-        snapshot = self._job.snapshot()
+        assert self.job is not None, "a job that has ended does not change"
+        snapshot = self.job.snapshot()
         if snapshot is None:
             return None
         self._taken_s, self._json = now_s, snapshot.to_json()

@@ -89,6 +89,7 @@ class Attempt:
         regions: Says which tasks fail together; None if all do.
 
     Attributes:
+        is_over: Whether all tasks have ended.
         plan: What it began with.
         failure: Why it failed, if it did.
     """
@@ -118,7 +119,7 @@ class Attempt:
         self._lost: set[SubtaskId] = set()
         self._changed = Availability()
         self._is_ending = False
-        self._is_over = False
+        self.is_over: bool = False
 
     async def run(self) -> None:
         """Run all tasks to their end, however that comes.
@@ -144,7 +145,7 @@ class Attempt:
                     # ended.
                     self._owner.cancel()
                     self._host.on_interrupt()
-        self._is_over = True
+        self.is_over = True
 
     def cancel(self) -> None:
         """Ask all tasks to end; any number of times, at any time."""
@@ -168,7 +169,7 @@ class Attempt:
         A no-op once all have ended: a worker that dies when there is nothing left to do
         spoils no result.
         """
-        if self._is_over:
+        if self.is_over:
             return
         note = None if task is None else f"in task {task!r} of job {self._job_name!r}"
         is_first = self.failure.error is None
@@ -184,11 +185,6 @@ class Attempt:
         if is_first and region is None:
             self._owner.on_failing(error)
         self.cancel()
-
-    @property
-    def is_over(self) -> bool:
-        """Whether all tasks have ended."""
-        return self._is_over
 
     def on_event(self, event: TaskEvent) -> None:
         """Take what a task reports."""

@@ -259,6 +259,8 @@ class JobCheckpoints:
         job: Runs what takes time.
 
     Attributes:
+        completed_id: The newest complete checkpoint of this attempt, or what it went on
+            from; -1.
         finished_before: When an earlier run of the job has finished, if this one has
             nothing to run for that; None for one that runs.
         lineage: Names the executions that go on from each other in the directory of
@@ -289,7 +291,7 @@ class JobCheckpoints:
         self._committers: JobCommitters | None = None
         self._committed_id = 0
         # The newest complete checkpoint of the present attempt, or what it began with.
-        self._completed_id = -1
+        self.completed_id: int = -1
         self._epoch = -1
         self._renewing: asyncio.Task[None] | None = None
         settings = config.checkpoints
@@ -313,11 +315,6 @@ class JobCheckpoints:
         kind = "savepoint" if metadata.kind.is_savepoint else "checkpoint"
         facts = {"checkpoint_id": metadata.checkpoint_id, "place": self._restored.place}
         return f"the job starts from a {kind}", facts
-
-    @property
-    def completed_id(self) -> int:
-        """The newest complete checkpoint of this attempt, or what it went on from; -1."""
-        return self._completed_id
 
     @property
     def restored_id(self) -> int:
@@ -504,9 +501,9 @@ class JobCheckpoints:
         restored_id = -1 if restored is None else restored.metadata.checkpoint_id
         # The tasks that go on are ahead of it, and records between the two would be
         # lost.
-        if restored_id < self._completed_id:
+        if restored_id < self.completed_id:
             raise CheckpointFailedError(
-                f"checkpoint {self._completed_id} cannot be read any more, and the "
+                f"checkpoint {self.completed_id} cannot be read any more, and the "
                 "tasks that kept running are past it: all tasks restart from "
                 f"checkpoint {restored_id}"
             )
@@ -547,7 +544,7 @@ class JobCheckpoints:
 
     def on_attempt(self, plan: AttemptPlan) -> None:
         """Expect the tasks of an attempt to start."""
-        self._completed_id = plan.restored_id
+        self.completed_id = plan.restored_id
         if self.coordinator is not None:
             self.coordinator.begin_attempt(plan.number, plan.restored_id)
 
@@ -593,7 +590,7 @@ class JobCheckpoints:
 
     def on_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Be notified that tasks resume from a checkpoint, or a later one, from now on."""
-        self._completed_id = max(self._completed_id, checkpoint_id)
+        self.completed_id = max(self.completed_id, checkpoint_id)
         self._job.sources.on_checkpoint_complete(checkpoint_id)
 
     def capture_services(self) -> dict[str, bytes]:

@@ -159,6 +159,7 @@ class JobMaster:
         host: Where the tasks run.
 
     Attributes:
+        restarts: How often tasks were started again, all of them or those of a region.
         lifecycle: Where the job is in its life.
         stop_reason: Why its sources were stopped, "" if nothing but its user did.
     """
@@ -196,7 +197,7 @@ class JobMaster:
         self._beginning: SupervisedTask | None = None
         self._step: SupervisedTask | None = None
         self._is_committing = False
-        self._restarts = 0
+        self.restarts: int = 0
         self.stop_reason: str = ""
         self._started_s = 0.0
         self._ended_s: float | None = None
@@ -248,11 +249,6 @@ class JobMaster:
     def failures(self) -> Iterable[FailureSummary]:
         """The last failures, oldest first."""
         return self._failure_report.failures
-
-    @property
-    def restarts(self) -> int:
-        """How often tasks were started again, all of them or those of a region."""
-        return self._restarts
 
     @property
     def state(self) -> JobState:
@@ -448,7 +444,7 @@ class JobMaster:
         """Give splits to tasks that begin while others run, or have run."""
         assert plan.tasks is not None, "those of a part are named"
         if is_restart:
-            self._restarts += 1
+            self.restarts += 1
             self._task_restarts.update(plan.tasks)
             self.lifecycle.advance(JobState.RUNNING)
         try:
@@ -613,7 +609,7 @@ class JobMaster:
     def _warn_of_restart(
         self, error: BaseException, tasks: Collection[SubtaskId] | None = None
     ) -> None:
-        self._failure_report.keep(error, self._restarts)
+        self._failure_report.keep(error, self.restarts)
         what, facts = "the job failed and starts again", {}
         if tasks is not None:
             what = "a part of the job failed and starts again"
@@ -621,14 +617,14 @@ class JobMaster:
         self.services.log.warning(
             what,
             **facts,
-            restarts=self._restarts,
+            restarts=self.restarts,
             delay_s=self._left_s(),
             error=safe_repr(error),
         )
 
     async def _prepare_restart(self) -> None:
         """Wait as long as the strategy says, then find what the next attempt is."""
-        self._restarts += 1
+        self.restarts += 1
         self._task_restarts.update(self._regions.tasks)
         what = f"starting job {self.graph.name!r} again"
         beginning = self._part(self._wait_and_reload(), what)
@@ -690,9 +686,9 @@ class JobMaster:
         if state is JobState.FAILED or self._checkpoints.finished_before is not None:
             return
         facts: dict[str, Any] = dict(record_totals(self.graph, self.views()))
-        if self._restarts:
+        if self.restarts:
             # Tasks count from their last start on.
-            facts["restarts"] = self._restarts
+            facts["restarts"] = self.restarts
         coordinator = self.coordinator
         savepoint_id = None if coordinator is None else coordinator.last_savepoint_id
         event = "the job has finished"
@@ -772,7 +768,7 @@ class JobMaster:
         else:
             name_call(error, self.graph)
             if self._failure.error is None:
-                self._failure_report.keep(error, self._restarts)
+                self._failure_report.keep(error, self.restarts)
             self._failure.add(error)
             self.lifecycle.advance(JobState.FAILING)
             self._failure_report.add(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
@@ -10,15 +11,22 @@ from typing import Any, Final, Generic, NoReturn, Protocol, TypeVar, overload
 from aiomailbox.errors import StateError, WrongTypeError
 from aiomailbox.state.accumulators import Convert, conversion
 from aiomailbox.state.descriptors import (
+    AggregatingStateDescriptor,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
     StateDescriptor,
+    ValueStateDescriptor,
 )
 from aiomailbox.state.handles import ContentTable
 from aiomailbox.state.schema import StateSchema, check_fields, check_parts
 from aiomailbox.state.snapshot import Entries, KeyedStateSnapshot, StateMeta
 from aiomailbox.typevars import (
     DefaultT,
+    InT,
     InT_contra,
     MapKeyT,
+    OutT,
     OutT_co,
     ValueT,
 )
@@ -488,6 +496,41 @@ class AggregatingState(Protocol[InT_contra, OutT_co]):
 
     def clear(self) -> None:
         """Forget the accumulator."""
+
+
+class StateGetters(ABC):
+    """The base of what returns a state object for a descriptor of each kind."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _state(self, descriptor: StateDescriptor, kind: str) -> Any: ...
+
+    def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
+        """Return a value state."""
+        return self._state(descriptor, "value")
+
+    def get_list(self, descriptor: ListStateDescriptor[ValueT]) -> ListState[ValueT]:
+        """Return a list state."""
+        return self._state(descriptor, "list")
+
+    def get_map(
+        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
+    ) -> MapState[MapKeyT, ValueT]:
+        """Return a map state."""
+        return self._state(descriptor, "map")
+
+    def get_reducing(
+        self, descriptor: ReducingStateDescriptor[ValueT]
+    ) -> ReducingState[ValueT]:
+        """Return a reducing state."""
+        return self._state(descriptor, "reducing")
+
+    def get_aggregating(
+        self, descriptor: AggregatingStateDescriptor[InT, OutT]
+    ) -> AggregatingState[InT, OutT]:
+        """Return an aggregating state."""
+        return self._state(descriptor, "aggregating")
 
 
 class RunContents(Protocol):

@@ -34,26 +34,18 @@ from aiomailbox.operators.functions.base import (
     without_runtime_context,
 )
 from aiomailbox.state.descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
+    StateDescriptor,
 )
 from aiomailbox.state.store import (
     STATE_OF_ELSEWHERE,
-    AggregatingState,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
+    StateGetters,
 )
 from aiomailbox.state.table_store import KeyedStateStore
-from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT, WindowT
+from aiomailbox.typevars import InT, KeyT, OutT, WindowT
 from aiomailbox.windowing.time_window import Window
 
 
-class WindowState:
+class WindowState(StateGetters):
     """Keyed state that belongs to one window.
 
     Args:
@@ -67,31 +59,8 @@ class WindowState:
         self._store = store
         self._window = window
 
-    def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
-        """Return the window's value state."""
-        return self._store.get_value(descriptor, self._window)
-
-    def get_list(self, descriptor: ListStateDescriptor[ValueT]) -> ListState[ValueT]:
-        """Return the window's list state."""
-        return self._store.get_list(descriptor, self._window)
-
-    def get_map(
-        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
-    ) -> MapState[MapKeyT, ValueT]:
-        """Return the window's map state."""
-        return self._store.get_map(descriptor, self._window)
-
-    def get_reducing(
-        self, descriptor: ReducingStateDescriptor[ValueT]
-    ) -> ReducingState[ValueT]:
-        """Return the window's reducing state."""
-        return self._store.get_reducing(descriptor, self._window)
-
-    def get_aggregating(
-        self, descriptor: AggregatingStateDescriptor[InT, OutT]
-    ) -> AggregatingState[InT, OutT]:
-        """Return the window's aggregating state."""
-        return self._store.get_aggregating(descriptor, self._window)
+    def _state(self, descriptor: StateDescriptor, kind: str) -> Any:
+        return getattr(self._store, f"get_{kind}")(descriptor, self._window)
 
 
 class ProcessWindowContext(Context, Generic[WindowT]):

@@ -214,6 +214,7 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
         index: The channel's place in the whole output, from 0.
 
     Attributes:
+        is_blocked: Whether an event that was handed out waits for `resume_consumption`.
         index: As given.
         is_finished: Whether the event that ends the partition is queued, or taken.
         is_released: Whether everything was released.
@@ -243,7 +244,7 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
         self._buffers: PrioritizedDeque[BufferT] = PrioritizedDeque()
         self._data_count = 0
         self._flush_requested = False
-        self._is_blocked = False
+        self.is_blocked: bool = False
         self._sequence_number = 0
         self._listener: DataListener | None = None
         self._has_view = False
@@ -255,15 +256,10 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
     def __repr__(self) -> str:
         return (
             f"<{type(self).__name__} {self.index}: {len(self._buffers)} queued"
-            f"{', blocked' if self._is_blocked else ''}"
+            f"{', blocked' if self.is_blocked else ''}"
             f"{', finished' if self.is_finished else ''}"
             f"{', released' if self.is_released else ''}>"
         )
-
-    @property
-    def is_blocked(self) -> bool:
-        """Whether an event that was handed out waits for `resume_consumption`."""
-        return self._is_blocked
 
     @property
     def queued_buffers(self) -> int:
@@ -278,7 +274,7 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
     @property
     def backlog(self) -> int:
         """Data buffers that can be taken: the unfinished one only if it is flushed."""
-        if self._is_blocked:
+        if self.is_blocked:
             return 0
         if self._flush_requested or self._unfinished is None:
             return self._data_count
@@ -333,7 +329,7 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
 
     def is_available(self, *, has_credit: bool = True) -> bool:
         """Say whether something can be taken; without credit only an event can."""
-        if self._is_blocked:
+        if self.is_blocked:
             # An unaligned barrier passes what an aligned one has blocked.
             return self._buffers.priority_count > 0
         if has_credit:
@@ -497,11 +493,11 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
         Raises:
             IllegalStateError: If nothing blocks.
         """
-        if not self._is_blocked:
+        if not self.is_blocked:
             raise IllegalStateError(
                 f"{self!r} is not blocked; resume once per event that blocks upstream"
             )
-        self._is_blocked = False
+        self.is_blocked = False
 
     def tell_again(self) -> None:
         """Tell the reader if something can be taken: after it came, or resumed."""
@@ -571,7 +567,7 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
             self._listener.on_priority_event(self._sequence_number)
 
     def _tell_of_data(self) -> None:
-        if self._listener is not None and not self._is_blocked:
+        if self._listener is not None and not self.is_blocked:
             self._listener.on_data_available()
 
     def _count_taken(
@@ -586,7 +582,7 @@ class ResultSubpartition(abc.ABC, Generic[BufferT, PolledT]):
         if event is not None:
             # Before it is said what comes next: nothing, if it blocks.
             if event.blocks_upstream:
-                self._is_blocked = True
+                self.is_blocked = True
             if self._expected_id is not None and _is_barrier_of(
                 event, self._expected_id
             ):

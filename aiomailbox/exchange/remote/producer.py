@@ -63,6 +63,7 @@ class Reader:
         on_ready: Called when there may be something to send.
 
     Attributes:
+        view: Where it reads; None before and after.
         receiver: Whose reader it is.
         credit: What may be sent.
         is_queued: Whether it waits for its turn.
@@ -84,20 +85,15 @@ class Reader:
         self.has_ended: bool = False
         self._subpartition = request.subpartition_first
         self._on_ready = on_ready
-        self._view: BytesView | None = None
+        self.view: BytesView | None = None
 
     def __repr__(self) -> str:
         return f"<Reader {self.receiver.hex()}: {self.credit.available} credit>"
 
     @property
-    def view(self) -> BytesView | None:
-        """Where it reads; None before and after."""
-        return self._view
-
-    @property
     def is_available(self) -> bool:
         """Whether something can be sent: with credit anything, without events."""
-        view = self._view
+        view = self.view
         return view is not None and view.is_available(
             has_credit=self.credit.available > 0
         )
@@ -105,18 +101,18 @@ class Reader:
     @property
     def was_cut_off(self) -> bool:
         """Whether the producer released it before the end of the partition."""
-        view = self._view
+        view = self.view
         return view is not None and view.is_released and not self.has_ended
 
     @property
     def backlog_to_announce(self) -> int:
         """The backlog to announce so that the receiver gives credit; 0 for none."""
-        backlog = 0 if self._view is None else self._view.backlog
+        backlog = 0 if self.view is None else self.view.backlog
         return backlog if self.credit.announces_backlog(backlog) else 0
 
     def attach(self, view: BytesView) -> None:
         """Read from a view."""
-        self._view = view
+        self.view = view
 
     def on_data_available(self) -> None:
         """Look what there is, in turn."""
@@ -132,7 +128,7 @@ class Reader:
         Raises:
             IllegalStateError: If it was taken without credit.
         """
-        view = self._view
+        view = self.view
         polled = None if view is None else view.poll()
         if polled is None:
             return False
@@ -164,23 +160,23 @@ class Reader:
         Raises:
             IllegalStateError: If nothing blocks.
         """
-        if self._view is not None:
+        if self.view is not None:
             self.credit.on_resume()
-            self._view.resume_consumption()
+            self.view.resume_consumption()
 
     def acknowledge_all_data_processed(self) -> None:
         """Pass on that the receiver has processed all records."""
-        if self._view is not None:
-            self._view.acknowledge_all_data_processed()
+        if self.view is not None:
+            self.view.acknowledge_all_data_processed()
 
     def set_buffer_bytes(self, size_bytes: int) -> None:
         """Pass on how large buffers should be."""
-        if self._view is not None:
-            self._view.set_buffer_bytes(size_bytes)
+        if self.view is not None:
+            self.view.set_buffer_bytes(size_bytes)
 
     def release(self) -> None:
         """Release the view. Idempotent."""
-        view, self._view = self._view, None
+        view, self.view = self.view, None
         if view is not None:
             view.release()
 

@@ -6,7 +6,7 @@ import inspect
 from abc import abstractmethod
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 from aiomailbox.durations import event_time_ms
 from aiomailbox.errors import StateError, WrongTypeError
@@ -42,31 +42,24 @@ from aiomailbox.operators.functions.base import (
 from aiomailbox.operators.functions.contexts import TimeDomain, TimerNames, timer_ms
 from aiomailbox.signatures import with_other_names
 from aiomailbox.state.descriptors import (
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
     StateDescriptor,
-    ValueStateDescriptor,
 )
 from aiomailbox.state.store import (
     STATE_OF_ELSEWHERE,
-    AggregatingState,
-    ListState,
-    MapState,
-    ReducingState,
-    ValueState,
+    StateGetters,
     check_kind,
     refuse_second,
 )
-from aiomailbox.typevars import InT, KeyT, MapKeyT, OutT, ValueT
+from aiomailbox.typevars import InT, KeyT, OutT
 
 # What a keyed async function may ask, keep and plan.
 
 
 @with_other_names("context.keyed_state", STATE_OF_ELSEWHERE)
-class AsyncKeyedState:
+class AsyncKeyedState(StateGetters):
     """Keyed state whose objects belong to a row, whatever other rows do meanwhile.
+
+    Aggregating state with a time to live is refused.
 
     Args:
         find: Returns the state object that a descriptor names.
@@ -77,36 +70,9 @@ class AsyncKeyedState:
     def __init__(self, find: Callable[[StateDescriptor], Any]) -> None:
         self._find = find
 
-    def get_value(self, descriptor: ValueStateDescriptor[ValueT]) -> ValueState[ValueT]:
-        """Return a value state."""
-        check_kind(descriptor, "value")
-        return cast("ValueState[ValueT]", self._find(descriptor))
-
-    def get_list(self, descriptor: ListStateDescriptor[ValueT]) -> ListState[ValueT]:
-        """Return a list state."""
-        check_kind(descriptor, "list")
-        return cast("ListState[ValueT]", self._find(descriptor))
-
-    def get_map(
-        self, descriptor: MapStateDescriptor[MapKeyT, ValueT]
-    ) -> MapState[MapKeyT, ValueT]:
-        """Return a map state."""
-        check_kind(descriptor, "map")
-        return cast("MapState[MapKeyT, ValueT]", self._find(descriptor))
-
-    def get_reducing(
-        self, descriptor: ReducingStateDescriptor[ValueT]
-    ) -> ReducingState[ValueT]:
-        """Return a reducing state."""
-        check_kind(descriptor, "reducing")
-        return cast("ReducingState[ValueT]", self._find(descriptor))
-
-    def get_aggregating(
-        self, descriptor: AggregatingStateDescriptor[InT, OutT]
-    ) -> AggregatingState[InT, OutT]:
-        """Return an aggregating state; one with a time to live is refused."""
-        check_kind(descriptor, "aggregating")
-        return cast("AggregatingState[InT, OutT]", self._find(descriptor))
+    def _state(self, descriptor: StateDescriptor, kind: str) -> Any:
+        check_kind(descriptor, kind)
+        return self._find(descriptor)
 
 
 class _StateOfCurrentRow:
