@@ -11,7 +11,7 @@ import pytest
 from pyarrow import parquet
 
 import aiomailbox as am
-from aiomailbox.connectors.files.formats import is_among
+from aiomailbox.connectors.files.source import is_among
 from aiomailbox.errors import InvalidArgumentError, UsageError
 
 pytestmark = pytest.mark.real_time

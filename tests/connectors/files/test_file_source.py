@@ -27,12 +27,13 @@ from hypothesis import given, strategies as st
 from pyarrow import parquet
 
 import aiomailbox as am
-from aiomailbox.connectors.files.formats import FileFormat, find_files
+from aiomailbox.connectors.files.formats import FileFormat
 from aiomailbox.connectors.files.source import (
     FileEnumerator,
     FileSource,
     FileSplit,
     FilesSeen,
+    find_files,
 )
 from aiomailbox.errors import (
     DamagedFileError,
