@@ -48,8 +48,6 @@ from aiomailbox.operators.core.fields import (
 from aiomailbox.operators.core.lines import caller_location, is_users
 from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.core.user_code import (
-    CallableKind,
-    callable_kind,
     check_function,
     describe,
     is_async_callable,
@@ -880,10 +878,6 @@ def sink_transformation(
         function = check_function(sink, "sink", arity=1)
         remedy = "Write the record; what is yielded goes nowhere."
         refuse_generator(sink, "sink", remedy)
-        if callable_kind(function) is CallableKind.ASYNC_GENERATOR:
-            raise InvalidArgumentError(
-                "sink", f"{describe(function)} is an asynchronous generator", remedy
-            )
         warn_of_unopened(function, "sink_to")
         _warn_of_twin(function, origins, others)
         found = FunctionSink(function, run_in=run_in)

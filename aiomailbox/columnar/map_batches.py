@@ -23,7 +23,6 @@ from aiomailbox.columnar.types import (
 )
 from aiomailbox.errors import (
     AioMailboxError,
-    InvalidArgumentError,
     MissingExtraError,
     RecordTypeError,
     WrongTypeError,
@@ -33,8 +32,6 @@ from aiomailbox.errors import (
 from aiomailbox.operators.core.failures import USER_ERRORS, raise_as
 from aiomailbox.operators.core.operator import Operator, Pending, finished, in_turn
 from aiomailbox.operators.core.user_code import (
-    CallableKind,
-    callable_kind,
     check_function,
     check_run_in,
     describe,
@@ -98,12 +95,6 @@ class MapBatchesOperator(Operator):
             function, "function", arity=1
         )
         refuse_generator(function, "function", "Return one batch.")
-        if callable_kind(function) is CallableKind.ASYNC_GENERATOR:
-            raise InvalidArgumentError(
-                "function",
-                f"{describe(function)} is an asynchronous generator",
-                "Return one batch.",
-            )
         if not isinstance(timestamps, str | None):
             raise WrongTypeError(
                 "timestamps",

@@ -7,12 +7,10 @@ is explicit, so that a record may be None.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.fields import (
     RecordFields,
@@ -25,6 +23,7 @@ from aiomailbox.operators.core.user_code import (
     callable_kind,
     check_function,
     describe,
+    refuse_generator,
     refuse_unmade,
 )
 from aiomailbox.operators.keyed.operators import KeySelector
@@ -176,15 +175,9 @@ class JoinFunction(ProcessWindowFunction):
         self.function: Callable[..., Any] = check_function(
             function, "function", arity=2, gets="left, right"
         )
-        kind = callable_kind(function)
-        is_generator = inspect.isgeneratorfunction(function)
-        if is_generator or kind is CallableKind.ASYNC_GENERATOR:
-            raise WrongTypeError(
-                "function",
-                f"{describe(function)} is a generator",
-                "Return one result for each pair, or use co_group.",
-            )
-        self._is_async = kind is CallableKind.ASYNC
+        remedy = "Return one result for each pair, or use co_group."
+        refuse_generator(function, "function", remedy)
+        self._is_async = callable_kind(function) is CallableKind.ASYNC
 
     def process(
         self, key: Any, context: Any, elements: list[Sided], out: Any

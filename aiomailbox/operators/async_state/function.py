@@ -31,8 +31,10 @@ from aiomailbox.operators.core.user_code import (
     check_function,
     collected,
     describe,
+    refuse_generator,
 )
 from aiomailbox.operators.functions.base import (
+    YIELDS,
     check_function_object,
     check_process_method,
     check_state_names,
@@ -397,13 +399,7 @@ def _check_plain(function: Any) -> Callable[..., Any]:
     kind = callable_kind(checked)
     if kind is CallableKind.ASYNC:
         return checked
-    if kind is CallableKind.ASYNC_GENERATOR:
-        raise WrongTypeError(
-            "function",
-            f"{describe(checked)} is an asynchronous generator, which is never "
-            "iterated",
-            "Write out.collect(value) where it says yield value.",
-        )
+    refuse_generator(checked, "function", YIELDS)
     raise WrongTypeError(
         "function",
         f"{describe(checked)} is not asynchronous",

@@ -196,19 +196,21 @@ def check_run_in(run_in: object, function: Callable[..., Any]) -> None:
 
 
 def refuse_generator(function: object, parameter: str, remedy: str) -> None:
-    """Refuse a generator function where one result is expected.
+    """Refuse a generator function, also an asynchronous one, where none is iterated.
 
     Raises:
         InvalidArgumentError: If it is one; an iterator would be the result.
     """
-    target = inspect.unwrap(_without_partials(cast("Callable[..., Any]", function)))
+    given = cast("Callable[..., Any]", function)
+    target = inspect.unwrap(_without_partials(given))
     call = getattr(type(target), "__call__", None)  # noqa: B004 -- it is looked at
     if inspect.isgeneratorfunction(target) or inspect.isgeneratorfunction(call):
-        raise InvalidArgumentError(
-            parameter,
-            f"{describe(cast('Callable[..., Any]', function))} is a generator",
-            remedy,
-        )
+        kind = "a generator"
+    elif callable_kind(given) is CallableKind.ASYNC_GENERATOR:
+        kind = "an asynchronous generator"
+    else:
+        return
+    raise InvalidArgumentError(parameter, f"{describe(given)} is {kind}", remedy)
 
 
 def refuse_resultless(function: Callable[..., Any], parameter: str) -> None:

@@ -30,6 +30,7 @@ from aiomailbox.operators.core.user_code import (
     checkpoint_listener,
     collected,
     describe,
+    refuse_generator,
     refuse_undefined,
 )
 from aiomailbox.operators.core.watched import collector_for
@@ -51,6 +52,8 @@ from aiomailbox.typevars import OutT
 
 # What the methods of function objects are called with.
 _RECORD: Final = ("value", "context", "out")
+# What a function that has a collector is to do in place of yielding.
+YIELDS: Final = "Write out.collect(value) where it says yield value."
 
 
 _OTHERS: Final = {
@@ -76,8 +79,8 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
     """Return a method ``(value, context, out)`` of a function object.
 
     Raises:
-        WrongTypeError: If it is not there, or only declared, takes other arguments, or is
-            a generator: results go to ``out``.
+        InvalidArgumentError: If it is a generator: results go to ``out``.
+        WrongTypeError: If it is not there, or only declared, or takes other arguments.
     """
     call = getattr(owner, method, None)
     if not callable(call):
@@ -87,12 +90,7 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
             "Give an instance of a subclass of ProcessFunction.",
         )
     refuse_undefined(call, "function")
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
-        raise WrongTypeError(
-            "function",
-            f"{describe(call)} is a generator, which is never iterated",
-            "Write out.collect(value) where it says yield value.",
-        )
+    refuse_generator(call, "function", YIELDS)
     check_methods(owner, "function", {method: _OTHERS.get(method, _RECORD)})
     return call
 

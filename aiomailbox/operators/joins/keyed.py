@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -27,11 +26,11 @@ from aiomailbox.operators.core.user_code import (
     callable_kind,
     check_function,
     collected,
-    describe,
+    refuse_generator,
     refuse_undefined,
     refuse_unmade,
 )
-from aiomailbox.operators.functions.base import FunctionOperator
+from aiomailbox.operators.functions.base import YIELDS, FunctionOperator
 from aiomailbox.operators.functions.contexts import ProcessContext
 from aiomailbox.operators.keyed.operators import (
     KeyReader,
@@ -123,16 +122,9 @@ class PairFunction(ProcessJoinFunction):
         self.function: Callable[..., Any] = check_function(
             function, parameter, arity=2, gets="left, right"
         )
-        kind = callable_kind(function)
-        if kind is CallableKind.ASYNC_GENERATOR or inspect.isgeneratorfunction(
-            function
-        ):
-            raise WrongTypeError(
-                parameter,
-                f"{describe(function)} is a generator",
-                "Return one result, or use a ProcessJoinFunction.",
-            )
-        self._is_async = kind is CallableKind.ASYNC
+        remedy = "Return one result, or use a ProcessJoinFunction."
+        refuse_generator(function, parameter, remedy)
+        self._is_async = callable_kind(function) is CallableKind.ASYNC
 
     def process_element(
         self, left: Any, right: Any, context: Any, out: Collector, /
@@ -166,12 +158,7 @@ def check_join_function(function: Any, parameter: str = "function") -> Any:
         return PairFunction(function, parameter)
     refuse_undefined(process, parameter)
     check_function(process, parameter, arity=4, gets="left, right, context, out")
-    if inspect.isgeneratorfunction(process) or inspect.isasyncgenfunction(process):
-        raise WrongTypeError(
-            parameter,
-            f"{describe(process)} is a generator, which is never iterated",
-            "Write out.collect(value) where it says yield value.",
-        )
+    refuse_generator(process, parameter, YIELDS)
     return function
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, ClassVar
 
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.eventtime.generators import (
     NoWatermarks,
     OutputGuard,
@@ -56,6 +56,7 @@ from aiomailbox.operators.core.user_code import (
     describe,
     is_async_callable,
     items_of,
+    refuse_generator,
     refuse_resultless,
     refuse_unmade,
 )
@@ -138,12 +139,8 @@ class AsyncStatelessOperator(Operator):
         self._piece_length = 1
         self._seen: RepeatedObjects | None = None
         self._generates = gives is CallableKind.ASYNC_GENERATOR
-        if self._generates and kind is not StageKind.FLAT_MAP:
-            raise InvalidArgumentError(
-                "function",
-                f"{describe(function)} is an asynchronous generator",
-                "Use it with flat_map.",
-            )
+        if kind is not StageKind.FLAT_MAP:
+            refuse_generator(function, "function", "Use it with flat_map.")
 
     def open(self) -> Pending:
         self._failures = RecordFailures(self, self.function)
