@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, contextmanager, suppress
 from functools import partial, wraps
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -46,12 +46,7 @@ class _Folded:
     def __enter__(self) -> None:
         """Enter; there is nothing to do."""
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         # An interrupt in a notebook is a cancellation: it says nothing of the engine,
         # and a notebook shows five lines of source for each frame.
         if isinstance(error, JobFailedError | asyncio.CancelledError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from inspect import isawaitable
-from types import TracebackType
 from typing import Any, Final, Self, TypeVar, overload
 
 from aiomailbox.clock import Clock
@@ -434,10 +433,7 @@ class MailboxProcessor:
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: object, error: BaseException | None, _: object
     ) -> None:
         runner = self._runner
         assert runner is not None, "the block was entered"

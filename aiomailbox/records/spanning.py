@@ -13,7 +13,6 @@ import os
 import struct
 from collections.abc import Iterator
 from enum import Enum
-from types import TracebackType
 from typing import Final, NamedTuple
 
 from aiomailbox.errors import (
@@ -120,12 +119,7 @@ class SpillFile:
     def __enter__(self) -> SpillFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append(self, data: bytes | bytearray | memoryview) -> None:

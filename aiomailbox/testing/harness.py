@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from inspect import iscoroutine
-from types import TracebackType
 from typing import Any, Self, cast
 
 from aiomailbox.availability import Availability
@@ -200,12 +199,7 @@ class OperatorHarness:
             self.open()
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     async def __aenter__(self) -> Self:
@@ -213,12 +207,7 @@ class OperatorHarness:
             await self.run(self.open)
         return self
 
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.run(self.close)
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import Final, NamedTuple, Protocol, cast
 
 from aiomailbox.availability import Availability
@@ -192,12 +191,7 @@ class ObjectBuffer:
     def __enter__(self) -> ObjectBuffer:
         return self
 
-    def __exit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.recycle()
 
     def _merge(self, run: Run) -> bool:
