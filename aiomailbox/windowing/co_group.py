@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.failures import USER_ERRORS, RecordFailures
 from aiomailbox.operators.core.fields import (
     RecordFields,
@@ -176,7 +177,7 @@ class JoinFunction(ProcessWindowFunction):
             function, "function", arity=2, gets="left, right"
         )
         remedy = "Return one result for each pair, or use co_group."
-        refuse_generator(function, "function", remedy)
+        refuse_generator(function, "function", remedy, WrongTypeError)
         self._is_async = callable_kind(function) is CallableKind.ASYNC
 
     def process(

@@ -399,7 +399,7 @@ def _check_plain(function: Any) -> Callable[..., Any]:
     kind = callable_kind(checked)
     if kind is CallableKind.ASYNC:
         return checked
-    refuse_generator(checked, "function", YIELDS)
+    refuse_generator(checked, "function", YIELDS, WrongTypeError)
     raise WrongTypeError(
         "function",
         f"{describe(checked)} is not asynchronous",

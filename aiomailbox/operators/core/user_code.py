@@ -195,11 +195,16 @@ def check_run_in(run_in: object, function: Callable[..., Any]) -> None:
         )
 
 
-def refuse_generator(function: object, parameter: str, remedy: str) -> None:
+def refuse_generator(
+    function: object,
+    parameter: str,
+    remedy: str,
+    error: type[InvalidArgumentError | WrongTypeError] = InvalidArgumentError,
+) -> None:
     """Refuse a generator function, also an asynchronous one, where none is iterated.
 
     Raises:
-        InvalidArgumentError: If it is one; an iterator would be the result.
+        InvalidArgumentError: If it is one, or ``error``; an iterator would be the result.
     """
     given = cast("Callable[..., Any]", function)
     target = inspect.unwrap(_without_partials(given))
@@ -210,7 +215,7 @@ def refuse_generator(function: object, parameter: str, remedy: str) -> None:
         kind = "an asynchronous generator"
     else:
         return
-    raise InvalidArgumentError(parameter, f"{describe(given)} is {kind}", remedy)
+    raise error(parameter, f"{describe(given)} is {kind}", remedy)
 
 
 def refuse_resultless(function: Callable[..., Any], parameter: str) -> None:

@@ -79,8 +79,8 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
     """Return a method ``(value, context, out)`` of a function object.
 
     Raises:
-        InvalidArgumentError: If it is a generator: results go to ``out``.
-        WrongTypeError: If it is not there, or only declared, or takes other arguments.
+        WrongTypeError: If it is not there, or only declared, takes other arguments, or is
+            a generator: results go to ``out``.
     """
     call = getattr(owner, method, None)
     if not callable(call):
@@ -90,7 +90,7 @@ def check_process_method(owner: object, method: str) -> ProcessCall:
             "Give an instance of a subclass of ProcessFunction.",
         )
     refuse_undefined(call, "function")
-    refuse_generator(call, "function", YIELDS)
+    refuse_generator(call, "function", YIELDS, WrongTypeError)
     check_methods(owner, "function", {method: _OTHERS.get(method, _RECORD)})
     return call
 

@@ -123,7 +123,7 @@ class PairFunction(ProcessJoinFunction):
             function, parameter, arity=2, gets="left, right"
         )
         remedy = "Return one result, or use a ProcessJoinFunction."
-        refuse_generator(function, parameter, remedy)
+        refuse_generator(function, parameter, remedy, WrongTypeError)
         self._is_async = callable_kind(function) is CallableKind.ASYNC
 
     def process_element(
@@ -158,7 +158,7 @@ def check_join_function(function: Any, parameter: str = "function") -> Any:
         return PairFunction(function, parameter)
     refuse_undefined(process, parameter)
     check_function(process, parameter, arity=4, gets="left, right, context, out")
-    refuse_generator(process, parameter, YIELDS)
+    refuse_generator(process, parameter, YIELDS, WrongTypeError)
     return function
 
 
