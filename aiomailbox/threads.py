@@ -17,11 +17,10 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 
 from aiomailbox.supervision import outlast
-
-T = TypeVar("T")
+from aiomailbox.typevars import T
 
 
 async def run_in_thread(call: Callable[..., T], *args: Any) -> T:

@@ -1,4 +1,4 @@
-"""The type variables of what users subclass and describe; left out, they are Any.
+"""The type variables; those of what users subclass and describe are Any if left out.
 
 With a default, ``class Count(am.KeyedProcessFunction)`` is as good to a strict checker
 as ``class Count(am.KeyedProcessFunction[str, Order, int])``: it just knows less.
@@ -33,3 +33,13 @@ AccT = TypeVar("AccT", default=Any)
 ValueT = TypeVar("ValueT", default=Any)
 MapKeyT = TypeVar("MapKeyT", default=Any)
 DefaultT = TypeVar("DefaultT", default=Any)
+# These are found by what a function is given, or a stream made of, and have no default.
+T = TypeVar("T")
+U = TypeVar("U")
+V = TypeVar("V")
+K = TypeVar("K")
+# Records of two streams that are joined.
+A = TypeVar("A")
+B = TypeVar("B")
+ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT")

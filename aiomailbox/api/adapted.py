@@ -16,9 +16,9 @@ from aiomailbox.operators.functions.process import (
     KeyedProcessFunction,
     ProcessFunction,
 )
+from aiomailbox.typevars import T
 from aiomailbox.windowing.functions import ProcessWindowFunction
 
-T = TypeVar("T")
 ObjectT = TypeVar("ObjectT")
 
 

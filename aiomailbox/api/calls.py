@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, overload
 
 from aiomailbox import connectors
 from aiomailbox.api.adapted import itself
@@ -26,14 +26,12 @@ from aiomailbox.policies.cache import Cache
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
 from aiomailbox.signatures import explained
+from aiomailbox.typevars import T, U, V
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
     from aiomailbox.api.stream import DataStream
 
-T = TypeVar("T")
-U = TypeVar("U")
-V = TypeVar("V")
 
 # Its older name is also that of a verb.
 OLD_NAMES: Final = explained(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic
 
 from aiomailbox.api.build import (
     described_key,
@@ -31,14 +31,10 @@ from aiomailbox.operators.functions.process import (
     check_descriptors,
 )
 from aiomailbox.state.descriptors import MapStateDescriptor
+from aiomailbox.typevars import A, B, U
 
 if TYPE_CHECKING:
     from aiomailbox.api.stream import DataStream
-
-
-A = TypeVar("A")
-B = TypeVar("B")
-U = TypeVar("U")
 
 
 class ConnectedStreams(Unfinished, Generic[A, B]):

@@ -24,7 +24,6 @@ from typing import (
     Final,
     Literal,
     NoReturn,
-    TypeVar,
     Unpack,
     overload,
 )
@@ -73,12 +72,12 @@ from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import Question
 from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
+from aiomailbox.typevars import T
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.files.source import FileSource
     from aiomailbox.connectors.spark.source import SparkSource
 
-T = TypeVar("T")
 
 # What a job is called that was given no name: several of them may run at once.
 UNNAMED: Final = "job"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from aiomailbox import connectors
 from aiomailbox.api.build import (
@@ -19,13 +19,12 @@ from aiomailbox.api.build import (
 from aiomailbox.graph.transformation import OperatorFactory
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.signatures import explained
+from aiomailbox.typevars import T
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
     from aiomailbox.api.stream import DataStream
     from aiomailbox.operators.core.fields import Expression
-
-T = TypeVar("T")
 
 
 class Fields(Generic[T]):

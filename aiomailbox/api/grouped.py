@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, overload
 
 from aiomailbox.api.build import extreme
 from aiomailbox.graph.transformation import Origin
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.state.descriptors import AggregateFunction
+from aiomailbox.typevars import K, T, U
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
     from aiomailbox.api.stream import DataStream
-
-K = TypeVar("K")
-T = TypeVar("T")
-U = TypeVar("U")
 
 
 class Grouped(Generic[K, T]):

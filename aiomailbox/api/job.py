@@ -21,7 +21,6 @@ from typing import (
     NamedTuple,
     NoReturn,
     Protocol,
-    TypeVar,
 )
 from weakref import WeakSet, WeakValueDictionary
 
@@ -64,6 +63,7 @@ from aiomailbox.runtime.views import (
 )
 from aiomailbox.signatures import Misnamed, explained
 from aiomailbox.supervision import outlast
+from aiomailbox.typevars import T
 
 # The body of a block in which a job runs: what becomes of it when the job fails.
 #
@@ -143,7 +143,6 @@ class Body:
             self._is_cancelled = self._task.cancel("the job of the block has failed")
 
 
-T = TypeVar("T")
 # All of this program that are still referenced, in the order of their start: by whoever
 # has started them, as long as they run.
 _held: WeakValueDictionary[int, JobClient] = WeakValueDictionary()

@@ -27,6 +27,7 @@ from aiomailbox.operators.joins.interval import IntervalJoinOperator
 from aiomailbox.operators.joins.keyed import ProcessJoinFunction, pair
 from aiomailbox.operators.keyed.operators import KeySelector
 from aiomailbox.records.events import OutputTag
+from aiomailbox.typevars import A, B, U
 from aiomailbox.windowing.assigners import WindowAssigner
 from aiomailbox.windowing.co_group import CoGroupFunction, JoinFunction, SidedKey
 from aiomailbox.windowing.evictors import Evictor
@@ -39,9 +40,6 @@ if TYPE_CHECKING:
 # Two keyed streams joined by the distance of their event times.
 
 
-A = TypeVar("A")
-B = TypeVar("B")
-U = TypeVar("U")
 _NONE = timedelta()
 # Flink says afterwards what is excluded.
 _BOUNDS: Final = {

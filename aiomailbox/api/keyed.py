@@ -50,6 +50,7 @@ from aiomailbox.policies.arguments import check_count
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.retry import Retry
 from aiomailbox.records.events import OutputTag
+from aiomailbox.typevars import K, T, U, V
 from aiomailbox.windowing.assigners import (
     EventTimeSessionWindows,
     GlobalWindows,
@@ -61,10 +62,6 @@ if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
     from aiomailbox.api.stream import DataStream, KeyedStream
 
-T = TypeVar("T")
-U = TypeVar("U")
-V = TypeVar("V")
-K = TypeVar("K")
 WindowT = TypeVar("WindowT")
 
 

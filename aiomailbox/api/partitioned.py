@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from aiomailbox.api.build import (
     described_key,
@@ -20,15 +20,13 @@ from aiomailbox.graph.transformation import Origin
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.operators.keyed.sorting import MEMORY_BYTES, SortOperator
+from aiomailbox.typevars import K, T, U
 from aiomailbox.windowing.partition import partition_operator
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
     from aiomailbox.api.stream import DataStream
 
-K = TypeVar("K")
-T = TypeVar("T")
-U = TypeVar("U")
 
 # What `explain` says.
 _HOLDS_RECORDS: Final = "all records are held in memory until the input ends"

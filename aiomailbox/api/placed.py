@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 from aiomailbox.api.build import check_max_parallelism, check_name, key_selector
 from aiomailbox.api.definition import JobDefinition
@@ -23,12 +23,11 @@ from aiomailbox.graph.transformation import ChainingStrategy, Origin, Transforma
 from aiomailbox.operators.core.lines import caller_location
 from aiomailbox.operators.core.user_code import check_function
 from aiomailbox.policies.arguments import check_count
+from aiomailbox.typevars import T
 
 if TYPE_CHECKING:
     # A stream leads to this class, and this class to a stream: only in their types.
     from aiomailbox.api.stream import DataStream
-
-T = TypeVar("T")
 
 
 class Placed(Generic[T]):

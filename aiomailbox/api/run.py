@@ -10,12 +10,11 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 from aiomailbox.api.job import held_jobs
 from aiomailbox.errors import UsageError, WrongTypeError, safe_repr
-
-ResultT = TypeVar("ResultT")
+from aiomailbox.typevars import ResultT
 
 
 def run(work: Awaitable[ResultT]) -> ResultT:

@@ -116,6 +116,7 @@ from aiomailbox.policies.arguments import check_type
 from aiomailbox.records.events import OutputTag
 from aiomailbox.signatures import explained
 from aiomailbox.state.descriptors import MapStateDescriptor
+from aiomailbox.typevars import K, T, U, V
 from aiomailbox.windowing.assigners import GlobalWindows, WindowAssigner
 from aiomailbox.windowing.co_group import SidedKey, mark_first, mark_second
 from aiomailbox.windowing.time_window import GlobalWindow
@@ -128,10 +129,6 @@ if TYPE_CHECKING:
 
     from aiomailbox.operators.core.fields import Expression
 
-T = TypeVar("T")
-U = TypeVar("U")
-V = TypeVar("V")
-K = TypeVar("K")
 WindowT = TypeVar("WindowT")
 
 # Replaced by the job's own number when the job graph is built.

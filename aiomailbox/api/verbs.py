@@ -26,6 +26,7 @@ from aiomailbox.records.run import Run
 from aiomailbox.runtime.master import JobMaster
 from aiomailbox.runtime.services import CountingHandover, PullHandover
 from aiomailbox.signatures import explained
+from aiomailbox.typevars import T
 
 if TYPE_CHECKING:
     from aiomailbox.connectors.spark import DataFrame
@@ -110,7 +111,6 @@ def warn_if_loop_ends(job: JobMaster, *, is_sure: bool = False) -> None:
 _HANDOVER = "results"
 # Twice that is as long as a person waits for a program that says nothing.
 _LOOK_S: Final = 5.0
-T = TypeVar("T")
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from aiomailbox.operators.core.user_code import (
 from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import OutputTag
 from aiomailbox.state.descriptors import AggregateFunction
-from aiomailbox.typevars import WindowT
+from aiomailbox.typevars import K, T, U, V, WindowT
 from aiomailbox.windowing.assigners import (
     GlobalWindows,
     SlidingEventTimeWindows,
@@ -63,10 +63,6 @@ _SLIDING: Final = (SlidingEventTimeWindows, SlidingProcessingTimeWindows)
 # A day by ten seconds is fewer.
 _WINDOWS_MANY: Final = 10_000
 
-K = TypeVar("K")
-T = TypeVar("T")
-U = TypeVar("U")
-V = TypeVar("V")
 W = TypeVar("W")
 
 # What `explain` calls the settings of windows.

@@ -8,19 +8,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.errors import MissingExtraError, WrongTypeError
+from aiomailbox.typevars import T
 
 try:
     from aiostream import Stream
     from aiostream.stream import iterate
 except ImportError as error:
     raise MissingExtraError("aiomailbox.connectors.aiostream", "aiostream") from error
-
-
-T = TypeVar("T")
 
 
 def source_from_aiostream(stream: Stream[T]) -> AsyncIterableSource:

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn
 from weakref import WeakSet, WeakValueDictionary, finalize
 
 from aiomailbox.availability import Availability
@@ -35,9 +35,7 @@ from aiomailbox.operators.sources.source import (
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
-from aiomailbox.typevars import InT
-
-T = TypeVar("T")
+from aiomailbox.typevars import InT, T
 
 _SIZE: Final = 1024
 # How long a job waits for a subscriber before it says so.

@@ -7,12 +7,11 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 
 from aiomailbox.errors import IllegalStateError
 from aiomailbox.threads import run_in_thread
-
-ItemT = TypeVar("ItemT")
+from aiomailbox.typevars import ItemT
 
 _CANCEL_EVERY_S: Final = 0.5
 _CANCEL_ATTEMPTS: Final = 60

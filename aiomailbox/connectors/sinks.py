@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter, itemgetter, length_hint
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final
 
 from aiomailbox.errors import (
     RecordsRefusedError,
@@ -35,6 +35,7 @@ from aiomailbox.policies.retry import Retry
 from aiomailbox.records.record_classes import fields_of
 from aiomailbox.records.run import Run
 from aiomailbox.threads import run_in_thread
+from aiomailbox.typevars import T
 
 
 # What the writers of sinks have in common that write at once.
@@ -303,7 +304,6 @@ async def _raise_after(pending: Awaitable[None], error: Exception) -> None:
 # Calls to servers that may be away for a moment.
 
 
-T = TypeVar("T")
 # Half a minute at most, until the job's own restart has its turn.
 _RETRY: Final = Retry(
     attempts=8, initial=0.1, maximum=10.0, retry_on=(ConnectionError, TimeoutError)

@@ -7,7 +7,7 @@ import concurrent.futures
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Final, TypeVar, cast, overload
+from typing import Final, cast, overload
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import (
@@ -29,6 +29,7 @@ from aiomailbox.mailbox.mail import (
 from aiomailbox.mailbox.metrics import MailboxMetrics
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
 from aiomailbox.supervision import close_by_force
+from aiomailbox.typevars import ResultT
 
 # Running mail from inside mail: the explicit yield with the priority rule.
 #
@@ -300,9 +301,6 @@ class MailYielder:
         finally:
             ownership.hand_back(previous)
         return None
-
-
-ResultT = TypeVar("ResultT")
 
 
 class MailboxExecutor:

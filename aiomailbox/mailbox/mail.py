@@ -8,7 +8,7 @@ import enum
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Generator
-from typing import Final, Generic, TypeVar, cast
+from typing import Final, Generic, cast
 
 from aiomailbox.errors import (
     IllegalStateError,
@@ -17,6 +17,7 @@ from aiomailbox.errors import (
     MailFailedError,
     WrongTypeError,
 )
+from aiomailbox.typevars import ResultT
 
 MIN_PRIORITY: Final = -1
 
@@ -186,7 +187,6 @@ def _not_callable(run: object) -> WrongTypeError:
 # The result of submitted work: safe to await on a loop and to wait for in a thread.
 
 
-ResultT = TypeVar("ResultT")
 _log = logging.getLogger(__name__)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from inspect import isawaitable
-from typing import Any, Final, Self, TypeVar, overload
+from typing import Any, Final, Self, overload
 
 from aiomailbox.clock import Clock
 from aiomailbox.errors import (
@@ -27,6 +27,7 @@ from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail, MailFuture
 from aiomailbox.mailbox.metrics import MailboxMetrics
 from aiomailbox.mailbox.task_mailbox import TaskMailbox
 from aiomailbox.supervision import outlast
+from aiomailbox.typevars import ResultT
 
 # The turns of a mailbox loop: mail first, else one step of the default action.
 #
@@ -39,7 +40,6 @@ from aiomailbox.supervision import outlast
 # do and does not say so: it rests for some milliseconds, or until mail comes.
 
 
-ResultT = TypeVar("ResultT")
 _REST_MIN_S: Final = 0.001
 _REST_MAX_S: Final = 0.008
 

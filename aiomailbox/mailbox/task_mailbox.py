@@ -16,7 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final
 
 from aiomailbox.errors import (
     IllegalStateError,
@@ -25,6 +25,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.mailbox.mail import MIN_PRIORITY, Mail, MailOptions
+from aiomailbox.typevars import ResultT
 
 # The life of a mailbox: a table of states and the moves between them.
 
@@ -361,9 +362,6 @@ def _pop_first(
             del mails[index]
             return mail
     return None
-
-
-ResultT = TypeVar("ResultT")
 
 
 class TaskMailbox:

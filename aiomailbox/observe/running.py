@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable
-from typing import TypeVar
 
 from aiomailbox.api.run import run as run_work
 from aiomailbox.errors import AioMailboxError
 from aiomailbox.observe.dashboard import serving_dashboard
 from aiomailbox.runtime.failures import users_part
-
-ResultT = TypeVar("ResultT")
+from aiomailbox.typevars import ResultT
 
 
 def run(

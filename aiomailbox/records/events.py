@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, NamedTuple
 
 from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.typevars import ValueT
+from aiomailbox.typevars import T, ValueT
 
 # Of a barrier that never turns from aligned into unaligned by itself.
 NO_ALIGNED_TIMEOUT: Final = 2**63 - 1
@@ -385,9 +385,6 @@ class OutputTag(Generic[ValueT]):
 
 
 # What is asked of a running job, and what it answers: they know of each other.
-
-
-T = TypeVar("T")
 
 
 class Answer(NamedTuple, Generic[ValueT]):

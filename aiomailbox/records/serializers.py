@@ -8,6 +8,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from aiomailbox.errors import CorruptStreamError, InvalidArgumentError, WrongTypeError
 from aiomailbox.records.byte_reader import ByteReader
+from aiomailbox.typevars import K, T, V
 
 # Strings as Flink writes them: UTF-16 code units in seven-bit groups.
 #
@@ -313,9 +314,6 @@ BYTES_SERIALIZER: Final = _BytesSerializer()
 # What every serializer of one type can do.
 
 
-T = TypeVar("T")
-
-
 class TypeSerializer(Protocol[T]):
     """Writes values so that reading needs no length from outside.
 
@@ -340,12 +338,6 @@ class TypeSerializer(Protocol[T]):
 
 
 # Flink's serializers of values made of others: lists, maps, tuples, windows, timers.
-
-
-K = TypeVar("K")
-
-
-V = TypeVar("V")
 
 
 _SIGN_BIT = 2**63

@@ -18,12 +18,10 @@ import sys
 import weakref
 from collections.abc import Callable, ItemsView, Iterable, Iterator, MutableMapping
 from itertools import chain, islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic
 
 from aiomailbox.errors import StateError
-
-K = TypeVar("K")
-V = TypeVar("V")
+from aiomailbox.typevars import K, V
 
 _ABSENT: Final[Any] = object()
 # Checkpoints that always overlap would otherwise put layer upon layer.

@@ -18,7 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, NamedTuple
 
 from aiomailbox.errors import (
     RecordTypeError,
@@ -27,8 +27,7 @@ from aiomailbox.errors import (
     lasting,
 )
 from aiomailbox.logs import library_log
-
-T = TypeVar("T")
+from aiomailbox.typevars import T
 
 LEDGER: Final = "aiomailbox_commits"
 LEASES: Final = "aiomailbox_leases"

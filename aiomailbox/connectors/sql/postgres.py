@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import asyncpg
 import msgspec
@@ -26,8 +26,7 @@ from aiomailbox.connectors.sql.contract import (
     sql,
 )
 from aiomailbox.errors import SinkError
-
-T = TypeVar("T")
+from aiomailbox.typevars import T
 
 _CONNECT_S: Final = 30.0
 _CLOSE_S: Final = 5.0

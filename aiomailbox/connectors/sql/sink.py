@@ -10,7 +10,7 @@ import random
 import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from aiomailbox.connectors.sinks import RowReader, field_names, patient
@@ -39,11 +39,11 @@ from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.policies.arguments import check_names, check_type, refuse_home
 from aiomailbox.records.run import Run
 from aiomailbox.storage.local import holder
+from aiomailbox.typevars import T
 
 # Moves staged rows into their table, once.
 
 
-T = TypeVar("T")
 # Four times, so that one that fails is no reason to lose the lease.
 _RENEW_S: Final = LEASE_S / 4
 _AWAY: Final = (AioMailboxError, ConnectionError, TimeoutError)

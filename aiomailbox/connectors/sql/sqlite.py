@@ -9,7 +9,7 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -31,8 +31,7 @@ from aiomailbox.connectors.sql.contract import (
 )
 from aiomailbox.errors import SinkError
 from aiomailbox.threads import ThreadTurns
-
-T = TypeVar("T")
+from aiomailbox.typevars import T
 
 # How long a transaction waits for those of others, and how long without a word.
 _BUSY_S: Final = 30.0

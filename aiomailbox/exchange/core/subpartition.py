@@ -31,11 +31,9 @@ from aiomailbox.records import Control
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import CheckpointBarrier, EndOfPartition, RuntimeEvent
 from aiomailbox.records.run import Run
+from aiomailbox.typevars import ItemT
 
 # A deque whose priority elements come first and keep their own order.
-
-
-ItemT = TypeVar("ItemT")
 
 
 class PrioritizedDeque(Generic[ItemT]):
