@@ -166,7 +166,7 @@ async def test_a_file_that_a_full_disk_did_not_take_is_closed_all_the_same(
         (("x", "xml"), {}, InvalidArgumentError, "is unknown"),
         ((5, "csv"), {}, WrongTypeError, "not a path"),
         (("x", "csv"), {"mode": "upsert"}, InvalidArgumentError, "is unknown"),
-        (("x", "csv"), {"columns": "n"}, WrongTypeError, "not names"),
+        (("x", "csv"), {"columns": "n"}, WrongTypeError, "not a list of names"),
         (("x", "csv"), {"columns": []}, InvalidArgumentError, "it is empty"),
         (("", "csv"), {}, InvalidArgumentError, "path: it is empty"),
         (("x", "jsonl"), {"columns": ["n"]}, InvalidArgumentError, "have no columns"),
