@@ -509,7 +509,9 @@ def test_wrong_arguments_are_refused_where_they_are_written() -> None:
     with pytest.raises(am.WrongTypeError, match="not a list of names"):
         stream.map_async(half, into="x", columns="n")
     for columns in ([], ["n", "n"]):
-        with pytest.raises(am.InvalidArgumentError, match="it is empty|it has duplicates"):
+        with pytest.raises(
+            am.InvalidArgumentError, match=r"it is empty|it has duplicates"
+        ):
             stream.map_async(half, into="x", columns=columns)
     with pytest.raises(am.WrongTypeError, match="not a string"):
         stream.map_async(half, into=7)
