@@ -45,7 +45,7 @@ from aiomailbox.operators.core.fields import (
     field_or_function,
     is_expression,
 )
-from aiomailbox.operators.core.lines import caller_location, is_users
+from aiomailbox.operators.core.lines import caller_location, is_users, warn_here
 from aiomailbox.operators.core.operator import Operator, RowsNote
 from aiomailbox.operators.core.user_code import (
     check_function,
@@ -510,10 +510,9 @@ def warn_if_resultless(function: Any, verb: str) -> None:
     """
     name = getattr(function, "__name__", "")
     if name != "<lambda>" and is_resultless(function):
-        library_log().warning(
+        warn_here(
             f"the function of {verb} never returns a value: each of its results is None",
             function=describe(function),
-            line=caller_location(),
             remedy="write return before its result; one that is called for its effect "
             "alone may return the record",
         )
@@ -624,10 +623,9 @@ def warn_of_misnamed(function: object) -> None:
             close = difflib.get_close_matches(meant, _LONG_HOOKS, n=1, cutoff=0.8)
             meant = close[0] if close else ""
         if meant and meant not in own:
-            library_log().warning(
+            warn_here(
                 f"a function has a method {name}, which nobody calls",
                 function=type(function).__qualname__,
-                line=caller_location(),
                 remedy=f"if it is meant, call it {meant}",
             )
 
@@ -700,10 +698,9 @@ def check_strategy(
             "Give the strategy to from_source(...) instead.",
         )
     if dropped := strategy._use():
-        library_log().warning(
+        warn_here(
             "a setting of a watermark strategy was dropped: strategies do not change",
             dropped=f"{dropped}(...)",
-            line=caller_location(),
             remedy=f"{dropped} returns another strategy: write `strategy = "
             f"strategy.{dropped}(...)`",
         )
@@ -817,10 +814,9 @@ def warn_of_unopened(function: object, verb: str) -> None:
         return
     # With a context as its argument, or beside a close.
     if callable(closes) or accepts(partial(opens, function), 1):
-        library_log().warning(
+        warn_here(
             f"{verb} calls neither open() nor close() of the object that it is given",
             function=describe(cast("Any", function)),
-            line=caller_location(),
             remedy="derive its class from am.ProcessFunction, and write "
             "stream.process(...), or give map_async an object with async def __call__: "
             "both open it and close it",
@@ -838,10 +834,9 @@ def _warn_of_twin(
             and sink.function == function
             and other.inputs[0] == origins
         ):
-            library_log().warning(
+            warn_here(
                 "a stream ends in the same function twice: it gets each record twice",
                 function=describe(cast("Any", function)),
-                line=caller_location(),
                 first=other.line,
                 remedy="in a notebook, make the environment in the cell that adds the "
                 "sink",

@@ -63,9 +63,8 @@ from aiomailbox.connectors.inbox import Inbox, Questions
 from aiomailbox.errors import InvalidArgumentError, UsageError, add_note
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import Transformation
-from aiomailbox.logs import library_log
 from aiomailbox.operators.core.event_progress import rows_for_times
-from aiomailbox.operators.core.lines import caller_location
+from aiomailbox.operators.core.lines import warn_here
 from aiomailbox.operators.sources.operator import SourceOperator
 from aiomailbox.operators.sources.source import Boundedness, Source
 from aiomailbox.policies.arguments import check_count, check_type
@@ -730,10 +729,9 @@ def _warn_of_left_out(
         name for name in _left_out(own, given, JobConfig()) if name not in settings
     ]
     if left_out:
-        library_log().warning(
+        warn_here(
             "config= takes the place of all settings of the environment",
             left_out=left_out,
-            line=caller_location(),
             remedy="pass settings by name, as in execute(seed=1), to keep the others",
         )
 
@@ -744,11 +742,10 @@ def _warn_of_lost_checkpoint_settings(
     """Warn of settings of checkpoints that were given before, and not again."""
     left_out = _left_out(earlier, given, CheckpointConfig(None))
     if left_out:
-        library_log().warning(
+        warn_here(
             "checkpoints are configured twice: the last call takes the place of all "
             "settings of the first",
             left_out=left_out,
-            line=caller_location(),
             remedy="write all of them in one call: env.enable_checkpointing(interval, "
             "directory=...)",
         )

@@ -25,7 +25,7 @@ from aiomailbox.graph.transformation import FunctionInfo, Origin
 from aiomailbox.logs import library_log
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
-from aiomailbox.operators.core.lines import caller_location
+from aiomailbox.operators.core.lines import warn_here
 from aiomailbox.operators.core.user_code import (
     check_function,
     check_methods,
@@ -117,23 +117,21 @@ class WindowedStream(Unfinished, Grouped[K, T], Generic[K, T, WindowT]):
         # What is made by a setting, and then dropped, is a mistake.
         self._is_used = True
         if isinstance(assigner, _SLIDING) and assigner.slide_ms > assigner.size_ms:
-            library_log().warning(
+            warn_here(
                 "records between two windows are in none: the slide is longer than "
                 "the size",
                 size_ms=assigner.size_ms,
                 slide_ms=assigner.slide_ms,
-                line=caller_location(),
                 remedy=f"write {self._assigner_name}.of(size, slide)",
             )
         elif isinstance(assigner, _SLIDING) and (
             (windows := assigner.size_ms // assigner.slide_ms) > _WINDOWS_MANY
         ):
-            library_log().warning(
+            warn_here(
                 "each record is in very many windows: a job holds and fires them all",
                 windows=windows,
                 size_ms=assigner.size_ms,
                 slide_ms=assigner.slide_ms,
-                line=caller_location(),
                 remedy="use a longer slide, or a running aggregate without windows",
             )
 

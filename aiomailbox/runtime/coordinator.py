@@ -608,11 +608,7 @@ class CheckpointCoordinator:
             begun.services = self._owner.capture_services()
             begun.enumerators = _encoded(self._job.sources.snapshot(checkpoint_id))
         except Exception as error:  # noqa: BLE001 -- the planner decides
-            self._services.log.warning(
-                "a checkpoint could not be triggered",
-                checkpoint_id=checkpoint_id,
-                reason=safe_str(error),
-            )
+            self._warn("a checkpoint could not be triggered", checkpoint_id, error)
             return self._planner.on_not_triggered(checkpoint_id, self._now_ms(), error)
         # Last: from here on tasks know of it, and it can only complete or be aborted.
         self._tell(begun.plan.to_trigger, TriggerCheckpoint(begun.barrier))
@@ -629,11 +625,7 @@ class CheckpointCoordinator:
         is_savepoint = progress.request.kind.is_savepoint
         if not is_savepoint and loses_union_state(progress.handles.values()):
             reason = FailureReason.TASK_CLOSING
-            self._services.log.warning(
-                "a checkpoint was given up",
-                checkpoint_id=checkpoint_id,
-                reason=reason.value,
-            )
+            self._warn("a checkpoint was given up", checkpoint_id, reason.value)
             self._give_up(checkpoint_id, reason)
             return
         if self._is_unchanged(progress):
@@ -710,11 +702,7 @@ class CheckpointCoordinator:
         return actions
 
     def _on_not_written(self, checkpoint_id: int, error: Exception) -> None:
-        self._services.log.warning(
-            "a checkpoint could not be written",
-            checkpoint_id=checkpoint_id,
-            reason=safe_str(error),
-        )
+        self._warn("a checkpoint could not be written", checkpoint_id, error)
         self._do(self._planner.on_storage_error(checkpoint_id, self._now_ms(), error))
 
     async def _complete(self, checkpoint_id: int, tasks: Sequence[SubtaskId]) -> None:
@@ -747,6 +735,11 @@ class CheckpointCoordinator:
         self._tell(tasks, CheckpointComplete(checkpoint_id))
         self._answer(checkpoint_id)
 
+    def _warn(self, what: str, checkpoint_id: int, reason: object) -> None:
+        self._services.log.warning(
+            what, checkpoint_id=checkpoint_id, reason=safe_str(reason)
+        )
+
     def _give_up(self, checkpoint_id: int, reason: FailureReason) -> None:
         self._do(self._planner.on_given_up(checkpoint_id, self._now_ms(), reason))
 
@@ -760,10 +753,8 @@ class CheckpointCoordinator:
         try:
             await run_in_thread(self._files.discard, checkpoint_id, location)
         except OSError as error:
-            self._services.log.warning(
-                "files of a checkpoint could not be deleted",
-                checkpoint_id=checkpoint_id,
-                reason=safe_str(error),
+            self._warn(
+                "files of a checkpoint could not be deleted", checkpoint_id, error
             )
 
     @property

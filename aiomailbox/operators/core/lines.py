@@ -12,9 +12,10 @@ import traceback
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from types import CodeType, FrameType
-from typing import Final
+from typing import Any, Final
 
 from aiomailbox.errors import BadResultError
+from aiomailbox.logs import library_log
 
 # Finds the user's line in a traceback.
 
@@ -39,6 +40,11 @@ def caller_location() -> str:
     """Return ``file:line`` of the user's call that led here, "" if there is none."""
     frame = _caller()
     return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def warn_here(what: str, **facts: Any) -> None:
+    """Warn of what the program has written where it calls the library."""
+    library_log().warning(what, line=caller_location(), **facts)
 
 
 def is_called_by_import() -> bool:
