@@ -16,7 +16,7 @@ import selectors
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVarTuple
 
@@ -24,7 +24,7 @@ from aiomailbox.errors import UsageError
 from aiomailbox.testing.context import DEFAULT_START, ManualClock
 
 if TYPE_CHECKING:
-    from _typeshed import FileDescriptorLike
+    pass
 
 
 _Ts = TypeVarTuple("_Ts")
@@ -124,53 +124,34 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         )
 
 
-class _VirtualTimeSelector(selectors.BaseSelector):
+class _VirtualTimeSelector(selectors.DefaultSelector):
     """The machine's selector, except that waiting for a timer is a jump."""
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__()
         self._loop = loop
-        self._real = selectors.DefaultSelector()
-
-    def register(
-        self, fileobj: FileDescriptorLike, events: int, data: Any = None
-    ) -> selectors.SelectorKey:
-        return self._real.register(fileobj, events, data)
-
-    def unregister(self, fileobj: FileDescriptorLike) -> selectors.SelectorKey:
-        return self._real.unregister(fileobj)
-
-    def modify(
-        self, fileobj: FileDescriptorLike, events: int, data: Any = None
-    ) -> selectors.SelectorKey:
-        return self._real.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[FileDescriptorLike, selectors.SelectorKey]:
-        return self._real.get_map()
-
-    def close(self) -> None:
-        self._real.close()
 
     def select(self, timeout: float | None = None) -> _Events:
-        events = self._real.select(0)
+        events = super().select(0)
         if events or (timeout is not None and timeout <= 0):
             return events
         if self._loop._executor_calls:
-            return self._real.select(None)
+            return super().select(None)
         return self._wait_outside(timeout) or self._jump(timeout)
 
     def _wait_outside(self, timeout: float | None) -> _Events:
         # The loop's own self-pipe is always registered.
         has_sockets = len(self.get_map()) > 1
         if has_sockets and timeout is None:
-            return self._real.select(None)
-        if has_sockets and (events := self._real.select(_LOOK_S)):
+            return super().select(None)
+        if has_sockets and (events := super().select(_LOOK_S)):
             return events
         give_up = time.monotonic() + self._loop._real_wait_limit
         while self._loop._may_be_woken_by_thread() and time.monotonic() < give_up:
-            if events := self._real.select(_LOOK_S):
+            if events := super().select(_LOOK_S):
                 return events
         # A thread that has just died may have put its last callback before.
-        return self._real.select(0)
+        return super().select(0)
 
     def _jump(self, timeout: float | None) -> _Events:
         if timeout is None:
