@@ -153,7 +153,7 @@ async def test_metadata_that_becomes_durable_in_a_cancel_is_resumed_from(
         self: CheckpointStore, metadata: CheckpointMetadata, location: Any = None
     ) -> str:
         if metadata.checkpoint_id == 2:
-            loop.call_soon_threadsafe(jobs[0].job.cancel)
+            loop.call_soon_threadsafe(jobs[0]._job.cancel)
         return complete(self, metadata, location)
 
     monkeypatch.setattr(CheckpointStore, "complete", interrupted)
