@@ -409,8 +409,11 @@ def test_sessions_go_on_while_keys_that_come_once_do_not_stay() -> None:
         assert Counter(driven.harness.values) == {1: 24_000, 2: 1, 24: 3}
 
 
-def test_sessions_begin_at_the_places_of_those_that_are_over() -> None:
-    made = operator(True, 0, aggregate=am.sum_("n"), kind="sessions")
+@pytest.mark.parametrize(("lateness", "places"), [(0, 100), (7, 200)])
+def test_sessions_begin_at_the_places_of_those_that_are_over(
+    lateness: int, places: int
+) -> None:
+    made = operator(True, lateness, aggregate=am.sum_("n"), kind="sessions")
     driven = Driven(made, True)
     with driven.harness:
         for round_ in range(12):
@@ -418,7 +421,7 @@ def test_sessions_begin_at_the_places_of_those_that_are_over() -> None:
             driven.run([part, 10 if round_ else 70])
         assert made._is_columnar
         assert len(driven.harness.values) == 12 * 100
-        assert len(made._kept.stages) == 100
+        assert len(made._kept.stages) == places
 
 
 class Counted(np.ndarray):
