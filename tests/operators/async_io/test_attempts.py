@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -445,6 +446,55 @@ async def test_one_bad_record_of_a_batch_fails_alone_and_is_retried_alone(
     driven.send(range(4))
     assert await driven.finish() == [0, 1, 2, 3]
     assert calls == [[0, 1, 2, 3], [1, 3], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("retry", "attempts"),
+    [(None, 1), (STEADY, 3), (replace(STEADY, retry_on=KeyError), 1)],
+)
+async def test_one_bad_record_of_a_batch_is_a_dead_letter_alone_when_it_is_not_retried(
+    drive: Any, retry: Any, attempts: int
+) -> None:
+    async def call(values: list[int]) -> list[Any]:
+        return [ValueError(str(v)) if v == 1 else v for v in values]
+
+    batch = Batch(4, within=0)
+    driven = await drive(call, batch=batch, retry=retry, on_error=dead_letter(FAILED))
+    driven.send(range(4))
+    assert await driven.finish() == [0, 2, 3]
+    letters = [record.value for record in driven.output.sides[FAILED]]
+    assert [(one.record, one.attempts, str(one.error)) for one in letters] == [
+        (1, attempts, "1")
+    ]
+
+
+async def test_results_of_a_batch_that_are_not_wanted_are_asked_for_again_alone(
+    drive: Any,
+) -> None:
+    calls = []
+
+    async def call(values: list[int]) -> list[Any]:
+        calls.append(values)
+        return [None if v == 1 and len(calls) == 1 else v for v in values]
+
+    retry = replace(STEADY, retry_if=lambda result: result is None)
+    driven = await drive(call, batch=Batch(4, within=0), retry=retry)
+    driven.send(range(4))
+    assert await driven.finish() == [0, 1, 2, 3]
+    assert calls == [[0, 1, 2, 3], [1]]
+
+
+async def test_an_exception_that_a_call_returns_is_a_result(drive: Any) -> None:
+    async def call(value: int) -> Any:
+        calls.append(value)
+        return ValueError(value)
+
+    calls: list[int] = []
+    driven = await drive(call, retry=replace(STEADY, retry_if=lambda _: False))
+    driven.send([1, 2])
+    found = await driven.finish()
+    assert [type(one) for one in found] == [ValueError, ValueError]
+    assert calls == [1, 2]
 
 
 async def test_a_failed_batch_is_a_dead_letter_for_each_record(drive: Any) -> None:
