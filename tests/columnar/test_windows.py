@@ -391,6 +391,29 @@ def test_event_times_too_far_apart_for_64_bits_are_left_to_rows(bits: int) -> No
         assert found.simple.all()
 
 
+def test_sessions_end_when_they_are_over_beside_one_that_ends_much_later() -> None:
+    made = operator(True, 7, aggregate=am.sum_("n"), kind="sessions")
+    driven = Driven(made, True)
+
+    def values(*steps: Any) -> list[Any]:
+        """Run records of keys and times, and the watermark's steps."""
+        for step in steps:
+            run = [({"key": key, "n": 1}, at) for key, at in [step]] if step[1:] else 0
+            driven.run([run or step[0]])
+        return list(driven.harness.values)
+
+    with driven.harness:
+        assert values(("far", 5000), ("a", 4), (60,), ("a", 8), (10,)) == []
+        # It has grown since it was looked at.
+        assert values((4,)) == [2]
+        # Nor is it kept for late records for longer.
+        assert values((7,)) == [2]
+        assert len(made._kept.all()) == 1
+        # One that begins later waits for the latest no more than it did.
+        assert values(("b", 30), (20,)) == [2, 1]
+        assert made._is_columnar
+
+
 def test_sessions_go_on_while_keys_that_come_once_do_not_stay() -> None:
     made = operator(True, 0, aggregate=am.sum_("n"), kind="sessions")
     driven = Driven(made, True)
