@@ -1,4 +1,4 @@
-"""A job that is ended from outside at an exact event: ``-m tests.crash.ends_program JSON``.
+"""A job that is ended from outside at an exact event, in a fork of its own.
 
 It reads numbers, pays for a call about each, writes each into a table of SQLite, and
 prints how it ended. What is done is counted in the table, and in a file of calls.
@@ -7,7 +7,7 @@ prints how it ended. What is done is counted in the table, and in a file of call
 from __future__ import annotations
 
 import asyncio
-import json
+import importlib
 import logging
 import os
 import signal
@@ -122,8 +122,15 @@ async def main(facts: dict[str, Any]) -> None:
     print("ended", getattr(result, "finished_before", None))
 
 
-if __name__ == "__main__":
-    given = json.loads(sys.argv[1])
+def load() -> None:
+    """Load what such a job loads when it runs."""
+    ours = "aiomailbox.connectors.sql.sqlite"
+    for name in (ours, "anyio._backends._asyncio", "structlog.dev"):
+        importlib.import_module(name)
+
+
+def fork(given: dict[str, Any]) -> None:
+    """Run it as a program: it gets a signal where the facts say so."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
     if "checkpoint" in given:
         sign = signal.Signals[given.get("sign", "SIGKILL")]

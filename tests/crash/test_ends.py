@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
-import sys
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ import pytest
 
 from tests.connectors.databases import SqliteFile, sqlite
 from tests.crash.ends_program import COUNT
+from tests.forks import Done, Forks
 
 pytestmark = [pytest.mark.real_time, pytest.mark.timeout(180)]
 __all__ = ["sqlite"]
@@ -24,31 +23,17 @@ STEPS_MAX = 20
 ONCE = Counter(range(COUNT))
 
 
-@dataclass
-class Done:
-    """How a program ended."""
-
-    code: int | None
-    printed: str
-    log: str
-
-
 class Program:
     """The program, with its place."""
 
-    def __init__(self, place: Path, database: SqliteFile) -> None:
+    def __init__(self, place: Path, database: SqliteFile, forks: Forks) -> None:
         self.place = place
         self._database = database
+        self._forks = forks
 
     async def run(self, **facts: Any) -> Done:
-        program = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.crash.ends_program"),
-            json.dumps({"place": str(self.place), **facts}),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        printed, log = await program.communicate()
-        done = Done(program.returncode, printed.decode(), log.decode())
+        given = {"place": str(self.place), **facts}
+        done = await asyncio.to_thread(self._forks.run, self.place, given)
         struck = -signal.SIGKILL, 128 + signal.SIGTERM
         assert done.code in {0, *struck}, done.log[-3000:]
         return done
@@ -65,10 +50,16 @@ class Program:
         return sorted((one.parent for one in found), key=lambda one: int(one.name[4:]))
 
 
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    with Forks("tests.crash.ends_program") as made:
+        yield made
+
+
 @pytest.fixture
-async def program(tmp_path: Path, sqlite: SqliteFile) -> Program:
+async def program(tmp_path: Path, sqlite: SqliteFile, forks: Forks) -> Program:
     await sqlite.execute("CREATE TABLE numbers (n bigint)")
-    return Program(tmp_path, sqlite)
+    return Program(tmp_path, sqlite, forks)
 
 
 async def empty(program: Program) -> None:
