@@ -34,11 +34,13 @@ class Mutation(NamedTuple):
         what: What it is.
         broken: Does it, while the context lasts.
         pipeline: One that shows it soon.
+        seed: The first that did, until a change moves what is drawn: tried first.
     """
 
     what: str
     broken: Callable[[], Any]
     pipeline: str
+    seed: int = 0
 
 
 def _instead(owner: Any, name: str, made: Callable[[Any], Any]) -> Callable[[], Any]:
@@ -227,6 +229,7 @@ MUTATIONS = [
         "what a restored checkpoint holds of sinks is not committed",
         _instead(JobCheckpoints, "_load", _restored_without(committables=())),
         "keyed_reduce",
+        seed=9,
     ),
     Mutation(
         "a checkpoint is committed before its metadata is written",
@@ -277,6 +280,7 @@ MUTATIONS = [
         "one key group is not restored",
         _instead(KeyedStateSnapshot, "entries_of", _without_a_key_group),
         "keyed_reduce",
+        seed=1,
     ),
     Mutation(
         "timers are not restored",
@@ -304,5 +308,6 @@ MUTATIONS = [
             SinkOperator, "prepare_snapshot_pre_barrier", lambda _: lambda *_: None
         ),
         "stateless",
+        seed=2,
     ),
 ]
