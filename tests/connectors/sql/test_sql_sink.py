@@ -716,6 +716,30 @@ async def test_fields_that_are_no_columns_are_refused(database: Any) -> None:
     await job.end(succeeded=True)
 
 
+async def test_a_run_of_which_no_record_has_a_row_is_refused(database: Any) -> None:
+    await create(database)
+    job = program(database)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"m": 2}, 7)
+    assert sorted(caught.value.errors) == [0, 1]
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == []
+
+
+async def test_a_database_that_is_none_any_more_is_no_fault_of_a_record(
+    sqlite: Any,
+) -> None:
+    await create(sqlite)
+    job = program(sqlite)
+    await job.start()
+    Path(sqlite.url).write_bytes(b"no database" * 1000)
+    with pytest.raises(SinkError, match="not a database"):
+        await job.write(*numbers(1))
+    await job.crash()
+
+
 async def test_a_unique_key_that_comes_twice_fails_the_commit_and_says_what_to_do(
     database: Any,
 ) -> None:
