@@ -130,6 +130,22 @@ async def test_a_dead_letter_tells_all_and_keeps_its_place_before_the_watermark(
     assert driven.metrics["dead_letters"] == 1
 
 
+async def test_calls_that_wait_for_their_turn_and_those_being_made_are_counted(
+    drive: Any,
+) -> None:
+    async def call(value: int) -> int:
+        await asyncio.sleep(10)
+        return value
+
+    driven = await drive(call, concurrency=2, capacity=5)
+    driven.send(range(7))
+    await asyncio.sleep(1)
+    names = ("in_flight", "waiting_for_slot", "buffered")
+    assert [driven.metrics[name] for name in names] == [2, 3, 5]
+    assert await driven.finish() == [*range(7)]
+    assert [driven.metrics[name] for name in names] == [0, 0, 0]
+
+
 async def test_a_retry_keeps_its_place_in_the_order_but_not_its_slot(
     drive: Any,
 ) -> None:
@@ -140,6 +156,8 @@ async def test_a_retry_keeps_its_place_in_the_order_but_not_its_slot(
     assert [value for _, value in server.log] == [0, 1, 2, 3]
     assert driven.values == []
     assert driven.metrics["waiting_for_retry"] == 1
+    assert driven.metrics["buffered"] == 4
+    assert driven.metrics["buffer_max"] == 10
     assert await driven.finish() == [0, 1, 2, 3]
     assert server.times(0) == at(0, 10, 20)
     assert driven.metrics["retries"] == 2
@@ -193,6 +211,7 @@ async def test_a_result_may_be_asked_again_and_the_last_one_counts(drive: Any) -
     driven.send([1])
     assert await driven.finish() == [""]
     assert server.times(1) == at(0, 10, 20)
+    assert driven.metrics["unwanted_results"] == 1
 
 
 async def test_after_the_last_attempt_the_letter_says_how_many_there_were(
@@ -493,6 +512,7 @@ async def test_an_exception_that_a_call_returns_is_a_result(drive: Any) -> None:
     driven = await drive(call, retry=replace(STEADY, retry_if=lambda _: False))
     driven.send([1, 2])
     found = await driven.finish()
+    assert driven.metrics["unwanted_results"] == 0
     assert [type(one) for one in found] == [ValueError, ValueError]
     assert calls == [1, 2]
 
