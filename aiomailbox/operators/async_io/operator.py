@@ -93,19 +93,19 @@ class AsyncFunction:
     """
 
     def __init__(self, function: Any) -> None:
-        if inspect.isclass(function):
-            kind = callable_kind(_call_of_objects(function))
-        else:
+        is_class = inspect.isclass(function)
+        if not is_class:
             check_function(function, "function", arity=1)
-            refuse_generator(function, "function", "Return one value a record.")
-            check_methods(function, "function", {"open": ("context",), "close": ()})
-            kind = callable_kind(function)
-        if kind is CallableKind.ASYNC_GENERATOR:
+        called = _call_of_objects(function) if is_class else function
+        if callable_kind(called) is CallableKind.ASYNC_GENERATOR:
             raise WrongTypeError(
                 "function",
                 f"{describe(function)} is an asynchronous generator",
                 "Return one value per record, or use flat_map.",
             )
+        if not is_class:
+            refuse_generator(function, "function", "Return one value a record.")
+            check_methods(function, "function", {"open": ("context",), "close": ()})
         self._given = function
         self._exit: Callable[[], Any] | None = None
         self.call: Callable[[Any], Awaitable[Any]] = function
