@@ -126,7 +126,7 @@ class WatermarkGenerator(Protocol):
         """Look at the event times of a run, milliseconds, shape ``(n,)``."""
 
     def on_periodic_emit(self, output: WatermarkOutput, /) -> None:
-        """Emit what is known; called by a periodic timer, and at the end of a run."""
+        """Emit what is known; called at the end of a run, and every 200 ms."""
 
 
 # March 1973: event times before it are those of tests.

@@ -232,6 +232,10 @@ class AlignmentConfig:
     update_interval_ms: int
 
 
+def _is_ours(made: object) -> bool:
+    return str(getattr(made, "__module__", "")).startswith("aiomailbox.")
+
+
 def _check_generator(generator: object, name: str) -> None:
     """Check that a generator, or its class, has both methods.
 
@@ -325,6 +329,8 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
         cls, factory: Callable[[], WatermarkGenerator]
     ) -> WatermarkStrategy[InT_contra]:
         """Return a strategy with generators of your own.
+
+        Their ``on_periodic_emit`` is called after each run of records, and every 200 ms.
 
         Args:
             factory: The class of a generator, or a function that makes one: for each
@@ -438,6 +444,12 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
         """Return the fields alone, for pickles."""
         return {one.name: getattr(self, one.name) for one in fields(self)}
 
+    @property
+    def has_own_generator(self) -> bool:
+        """Whether its generators are the user's, which may look at the time."""
+        factory = getattr(self.generator_factory, "func", self.generator_factory)
+        return not _is_ours(factory)
+
     def create_assigner(self) -> TimestampAssigner | None:
         """Return the assigner, or None when the records' own event times count."""
         return None if self.assigner is None else TimestampAssigner(self.assigner)
@@ -450,7 +462,7 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
         """
         generator = self.generator_factory()
         _check_generator(generator, type(generator).__qualname__)
-        if not type(generator).__module__.startswith("aiomailbox."):
+        if not _is_ours(type(generator)):
             generator = OwnGenerator(generator)
         if self.idleness_ms is None:
             return generator

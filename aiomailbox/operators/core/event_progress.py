@@ -121,15 +121,17 @@ def warn_of_timer(context: RuntimeContext, at_ms: int, now_ms: int | None) -> No
         )
 
 
-class IdleTicks:
-    """Looks now and then whether a stream has become idle.
+class WatermarkTicks:
+    """Lets a stream's generator look at the time now and then.
 
-    Does nothing unless the strategy has an idle timeout: watermarks themselves follow
-    the runs. Time in which the output took nothing does not count as quiet.
+    Does nothing unless the strategy has an idle timeout, or a generator of the user's:
+    the watermarks of others follow the runs. Time in which the output took nothing does
+    not count as quiet.
 
     Args:
-        strategy: May have an idle timeout.
-        interval_ms: How often to look, and no oftener than 20 times per timeout.
+        strategy: May have an idle timeout, or a generator of the user's.
+        interval_ms: How often to look; for idleness alone no oftener than 20 times per
+            timeout.
         context: The operator's context.
         output: The operator's output.
         on_tick: Called each time, unless the output takes nothing.
@@ -151,9 +153,11 @@ class IdleTicks:
         self._on_tick = on_tick
         self._blocked = False
         self._handle: TimerHandle | None = None
-        if strategy.idleness_ms is not None:
+        is_own = strategy.has_own_generator
+        if strategy.idleness_ms is not None and not is_own:
             # A long timeout need not be known to the fifth of a second.
             interval_ms = max(interval_ms, strategy.idleness_ms // _LOOKS_PER_TIMEOUT)
+        if strategy.idleness_ms is not None or is_own:
             self._handle = context.processing_time.schedule_at_fixed_rate(
                 self._tick, interval_ms, interval_ms
             )

@@ -29,7 +29,7 @@ from aiomailbox.operators.core.collector import RESULTS_MAX
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.event_progress import (
     WATERMARK_INTERVAL_MS,
-    IdleTicks,
+    WatermarkTicks,
     assign_timestamps,
     emit_progress,
 )
@@ -503,8 +503,8 @@ class SourceOperator(Operator):
         source: The source; this operator makes its reader.
         strategy: Where event times come from; None for no event time.
         records_max: The longest run that is wanted from one poll.
-        interval_ms: How often to look whether a split has become idle; only with a
-            strategy that has an idle timeout.
+        interval_ms: How often generators look at the time; only with a strategy that
+            has an idle timeout, or generators of the user's.
 
     Attributes:
         request_split: Asks the source's enumerator for a split; set by the task
@@ -542,7 +542,7 @@ class SourceOperator(Operator):
         self._interval_ms = interval_ms
         self.availability: SourceAvailability = SourceAvailability()
         self._reader: SourceReader[Any] | None = None
-        self._ticks: IdleTicks | None = None
+        self._ticks: WatermarkTicks | None = None
         self._alignment: SourceAlignment | None = None
         self._early_splits: list[Any] = []
         self._restored = OperatorStateSnapshot()
@@ -601,7 +601,7 @@ class SourceOperator(Operator):
     def open(self) -> Pending:
         """Make the reader, give it its splits and start it."""
         context = self.context
-        self._ticks = IdleTicks(
+        self._ticks = WatermarkTicks(
             self._strategy, self._interval_ms, context, self.output, self._tick
         )
         self._outputs = SplitOutputs(

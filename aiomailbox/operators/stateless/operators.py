@@ -20,7 +20,7 @@ from aiomailbox.eventtime.strategy import TimestampAssigner, WatermarkStrategy
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.event_progress import (
     WATERMARK_INTERVAL_MS,
-    IdleTicks,
+    WatermarkTicks,
     assign_timestamps,
     emit_progress,
     rows_for_times,
@@ -482,8 +482,8 @@ class TimestampsAndWatermarksOperator(Operator):
 
     Args:
         strategy: Where event times come from, and how late records may be.
-        interval_ms: How often to look whether the stream has become idle; only with a
-            strategy that has an idle timeout.
+        interval_ms: How often the generator looks at the time; only with a strategy
+            that has an idle timeout, or a generator of the user's.
         on_error: How to handle a record for which the timestamp assigner raises, or
             gives no event time.
 
@@ -516,7 +516,7 @@ class TimestampsAndWatermarksOperator(Operator):
             self.live_clock_need = "with_idleness(...)"
         self.on_error: OnError = check_on_error(on_error)
         self._interval_ms = interval_ms
-        self._ticks: IdleTicks | None = None
+        self._ticks: WatermarkTicks | None = None
         self._guard = OutputGuard()
 
     def rows_reason(self) -> str:
@@ -546,8 +546,8 @@ class TimestampsAndWatermarksOperator(Operator):
             self._guard.is_idle = all(is_idle for _, is_idle in progress)
 
     def open(self) -> Pending:
-        """Begin, and watch for idleness if the strategy says so."""
-        self._ticks = IdleTicks(
+        """Begin, and look at the time now and then if the strategy needs it."""
+        self._ticks = WatermarkTicks(
             self.strategy, self._interval_ms, self.context, self.output, self._tick
         )
         self._assigner = self.strategy.create_assigner()
@@ -590,7 +590,7 @@ class TimestampsAndWatermarksOperator(Operator):
         return None
 
     def close(self) -> Pending:
-        """Watch for idleness no more."""
+        """Look at the time no more."""
         self._stop_ticks()
         return None
 
