@@ -166,7 +166,14 @@ class WorldError(AioMailboxError):
     """Something outside the program's text went wrong."""
 
 
-class InvalidArgumentError(UsageError, ValueError):
+class _ArgumentError(UsageError):
+    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
+        self.parameter = parameter
+        tail = f" {remedy}" if remedy else ""
+        super().__init__(f"{parameter}: {problem}.{tail}")
+
+
+class InvalidArgumentError(_ArgumentError, ValueError):
     """An argument has a value that cannot work.
 
     Args:
@@ -175,13 +182,8 @@ class InvalidArgumentError(UsageError, ValueError):
         remedy: A correct value or call.
     """
 
-    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
-        self.parameter = parameter
-        tail = f" {remedy}" if remedy else ""
-        super().__init__(f"{parameter}: {problem}.{tail}")
 
-
-class WrongTypeError(UsageError, TypeError):
+class WrongTypeError(_ArgumentError, TypeError):
     """An argument or a record has a type that cannot work.
 
     Args:
@@ -189,11 +191,6 @@ class WrongTypeError(UsageError, TypeError):
         problem: The fault of the type.
         remedy: A correct value or call.
     """
-
-    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
-        self.parameter = parameter
-        tail = f" {remedy}" if remedy else ""
-        super().__init__(f"{parameter}: {problem}.{tail}")
 
 
 class WrongTaskError(UsageError):

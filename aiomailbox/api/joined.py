@@ -127,17 +127,7 @@ class IntervalJoined(Unfinished, Generic[A, B]):
     @overload
     def process(
         self,
-        function: ProcessJoinFunction[A, B, U],
-        *,
-        left_late: OutputTag[A] | None = None,
-        right_late: OutputTag[B] | None = None,
-        on_error: OnError = fail,
-    ) -> DataStream[U]: ...
-
-    @overload
-    def process(
-        self,
-        function: Callable[[A, B], Awaitable[U]],
+        function: ProcessJoinFunction[A, B, U] | Callable[[A, B], Awaitable[U]],
         *,
         left_late: OutputTag[A] | None = None,
         right_late: OutputTag[B] | None = None,

@@ -419,18 +419,7 @@ class Keyed(Grouped[K, T]):
     def as_of_join(
         self,
         versions: KeyedStream[Any, V],
-        join: ProcessJoinFunction[T, Any, U],
-        *,
-        left: bool = False,
-        left_late: OutputTag[T] | None = None,
-        on_error: OnError = fail,
-    ) -> DataStream[U]: ...
-
-    @overload
-    def as_of_join(
-        self,
-        versions: KeyedStream[Any, V],
-        join: Callable[[T, Any], Awaitable[U]],
+        join: ProcessJoinFunction[T, Any, U] | Callable[[T, Any], Awaitable[U]],
         *,
         left: bool = False,
         left_late: OutputTag[T] | None = None,

@@ -97,12 +97,13 @@ class WindowGrid(CellGrid):
 
     Attributes:
         waiting: The starts of windows that hold something which has not been emitted.
+        first_waiting: The same, the first one first.
     """
 
     def __init__(self, aggregate: Aggregate[Any, Any]) -> None:
         super().__init__(aggregate)
         self.waiting: set[int] = set()
-        self._first_waiting = StartHeap(self.waiting)
+        self.first_waiting = StartHeap(self.waiting)
         # The window that is being taken out, and what is left of it.
         self._leaving: tuple[int, np.ndarray] | None = None
         self._fired: np.ndarray = np.zeros(0, np.bool_)
@@ -129,7 +130,7 @@ class WindowGrid(CellGrid):
         """Let windows wait for their end, which may do so already."""
         new = [start for start in starts if start not in self.waiting]
         self.waiting.update(new)
-        self._first_waiting.add(new)
+        self.first_waiting.add(new)
 
     def add_late(self, values: list[Values], cells: np.ndarray) -> list[pa.Array]:
         """Add records to windows that have fired, once checked; return each result."""
@@ -138,10 +139,6 @@ class WindowGrid(CellGrid):
         self.see(cells)
         self._fired[mine] = True
         return made
-
-    def first_waiting(self, limit: int) -> int | None:
-        """Return the start of the first window that has not fired, up to a limit."""
-        return self._first_waiting.first_until(limit)
 
     def unfired(self, start: int) -> np.ndarray:
         """Return the places of keys whose content has not been emitted."""
@@ -318,7 +315,9 @@ class ColumnarTumblingOperator(ColumnarWindows, TumblingAggregateOperator):
         rows: list[DetachedRow | KeptRow] = []
         grid = self._grid
         limit = self.watermark_ms - self._size + 1
-        while count > 0 and (start := grid.first_waiting(limit)) is not None:
+        while (
+            count > 0 and (start := grid.first_waiting.first_until(limit)) is not None
+        ):
             keys, is_kept = grid.count_unfired(start), self._is_kept(start)
             # What is kept at once: a part that was emitted would look like the rest.
             if keys > count and not is_kept:

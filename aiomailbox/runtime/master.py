@@ -378,7 +378,7 @@ class JobMaster:
             self.sources.start()
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
             # The tasks still run: to their clean-up.
-            self._fail(error)
+            self.fail_attempt(error)
         # Stopped before there were tasks: they have to be notified now.
         if self._stop is not None and self._attempt is not None:
             self._attempt.stop(self._stop)
@@ -450,7 +450,7 @@ class JobMaster:
         try:
             self.sources.reset_readers(plan.tasks, plan.restored_id)
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
-            self._fail(error)
+            self.fail_attempt(error)
         if self._stop is not None and self._attempt is not None:
             self._attempt.stop(self._stop)
 
@@ -474,10 +474,6 @@ class JobMaster:
         assert self._main is not None, "the job was not started"
         self._main.add_done_callback(lambda _: function())
 
-    def fail_attempt(self, error: BaseException) -> None:
-        """Fail the attempt that runs."""
-        self._fail(error)
-
     async def run_step(self, work: Coroutine[Any, Any, None], what: str) -> None:
         """Run a step beside the tasks to its end, whatever the user's code in it does."""
         step = self._part(work, f"{what} of job {self.graph.name!r}")
@@ -493,7 +489,7 @@ class JobMaster:
         try:
             self.sources.request_split(task)
         except BaseException as error:  # noqa: BLE001 -- kept for `wait`
-            self._fail(error)
+            self.fail_attempt(error)
 
     async def _run(self) -> None:
         WITHIN.set(self)
@@ -576,7 +572,7 @@ class JobMaster:
                 self._checkpoints.restored_operators,
                 self.views(),
             )
-            self._fail(error)
+            self.fail_attempt(error)
 
     def _may_prepare_again(self, error: BaseException) -> bool:
         """Say whether an attempt that could not begin may be followed by another one."""
@@ -727,7 +723,7 @@ class JobMaster:
 
     def _on_late(self, what: str, timeout_s: float, task: asyncio.Task[Any]) -> None:
         place = place_of(frames_of(task), "an unknown operator")
-        self._fail(CancelTimeoutError(what, timeout_s, place))
+        self.fail_attempt(CancelTimeoutError(what, timeout_s, place))
 
     async def _supervise(
         self, part: SupervisedTask, on_interrupt: Callable[[], None]
@@ -750,9 +746,9 @@ class JobMaster:
         is_wanted = is_interrupted or self.lifecycle.is_cancelling
         if isinstance(error, asyncio.CancelledError) and not is_wanted:
             error = failure_of(error, f"job {self.graph.name!r}")
-        self._fail(error)
+        self.fail_attempt(error)
 
-    def _fail(self, error: BaseException) -> None:
+    def fail_attempt(self, error: BaseException) -> None:
         """Keep the first error, and end what runs."""
         if isinstance(error, asyncio.CancelledError):
             # Not the user's code's own: the loop goes down.
