@@ -789,8 +789,11 @@ def test_arguments_that_cannot_work_are_refused(
 def test_arguments_of_another_type_are_refused() -> None:
     with pytest.raises(WrongTypeError, match="path: 3 is not a path"):
         FileSource(3)  # type: ignore[arg-type]
-    with pytest.raises(WrongTypeError, match="columns: 'user' is not a list of names"):
-        FileSource("a.csv", columns="user")
+    # A set has no order, and a mapping says more than names.
+    wrong: Any
+    for wrong in ("user", {"user"}, {"user": str}):
+        with pytest.raises(WrongTypeError, match="columns: .* is not a list of names"):
+            FileSource("a.csv", columns=wrong)
 
 
 def test_a_source_of_files_travels(tmp_path: Path) -> None:
