@@ -792,7 +792,7 @@ def test_arguments_of_another_type_are_refused() -> None:
     # A set has no order, and a mapping says more than names.
     wrong: Any
     for wrong in ("user", {"user"}, {"user": str}):
-        with pytest.raises(WrongTypeError, match="columns: .* is not a list of names"):
+        with pytest.raises(WrongTypeError, match=r"columns: .* is not a list of names"):
             FileSource("a.csv", columns=wrong)
 
 
