@@ -50,6 +50,7 @@ _OBJECTS_MAX: Final = 20_000
 _ITEMS_MAX: Final = 1_000
 _PLAIN: Final = frozenset({type(None), bool, int, float, complex, str, bytes})
 # What a function coordinates with others by, where they have the same object.
+_APPENDING: Final = frozenset({"append", "appendleft", "extend"})
 _COORDINATING: Final = (
     asyncio.Barrier,
     asyncio.Condition,
@@ -198,9 +199,10 @@ class ChangedVariable(NamedTuple):
 
 
 def changed_variables(graph: JobGraph) -> list[ChangedVariable]:
-    """Return what functions assign outside of themselves, of those that leave the parent.
+    """Return what functions change outside of themselves, of those that leave the parent.
 
-    What is changed in place, as a list that is appended to, cannot be seen.
+    That is what they assign, lists that they append to, and what they count up in an
+    object or a dict. A dict that is filled may be a cache, which each process may have.
     """
     return list(
         dict.fromkeys(
@@ -209,7 +211,7 @@ def changed_variables(graph: JobGraph) -> list[ChangedVariable]:
             if not vertex.stays_in_parent
             for item in (node.transformation for node in vertex.nodes)
             for function in _users_functions((item.factory, item.source, item.sink))
-            for variable in _assigned(function)
+            for variable in (*_assigned(function), *_changed_in_place(function))
         )
     )
 
@@ -333,12 +335,50 @@ def _users_functions(roots: Iterable[Any]) -> Iterator[FunctionType]:
 
 def _assigned(function: FunctionType) -> Iterator[str]:
     outside = function.__code__.co_freevars
-    waiting = [function.__code__]
-    while waiting:
-        code = waiting.pop()
-        waiting.extend(one for one in code.co_consts if isinstance(one, CodeType))
+    for code in _codes(function.__code__):
         for step in dis.get_instructions(code):
             if step.opname == "STORE_GLOBAL":
                 yield f"global {step.argval}"
             elif step.opname == "STORE_DEREF" and step.argval in outside:
                 yield f"nonlocal {step.argval}"
+
+
+def _changed_in_place(function: FunctionType) -> Iterator[str]:
+    """Yield what a function appends to, and whose parts it counts up with ``+=``."""
+    outside = dict(zip(function.__code__.co_freevars, _contents(function), strict=True))
+    for code in _codes(function.__code__):
+        steps = list(dis.get_instructions(code))
+        for place, step in enumerate(steps[:-4]):
+            if step.opname == "LOAD_GLOBAL":
+                held, value = "global", function.__globals__.get(step.argval)
+            elif step.opname == "LOAD_DEREF" and step.argval in outside:
+                held, value = "nonlocal", outside[step.argval]
+            else:
+                continue
+            second, third, fourth = steps[place + 1 : place + 4]
+            appends = (
+                isinstance(value, list | deque)
+                and second.opname in {"LOAD_METHOD", "LOAD_ATTR"}
+                and second.argval in _APPENDING
+            )
+            # An object is copied on the stack for `+=` alone: first it, or it and a key.
+            counts = second.opname == "COPY" and third.opname == "LOAD_ATTR"
+            counts_by_key = third.opname == fourth.opname == "COPY"
+            if appends or counts or counts_by_key:
+                yield f"{held} {step.argval}"
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    waiting = [code]
+    while waiting:
+        found = waiting.pop()
+        yield found
+        waiting.extend(one for one in found.co_consts if isinstance(one, CodeType))
+
+
+def _contents(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            yield None

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 
 from aiomailbox.clock import Clock
-from aiomailbox.errors import StateError
+from aiomailbox.errors import StateError, safe_repr
 from aiomailbox.logs import library_log
 from aiomailbox.signatures import Misnamed
 from aiomailbox.state.accumulators import named_function
@@ -287,6 +287,7 @@ UPDATE_VALUE: Final = "write state.update(value) after changing the value"
 PUT_VALUE: Final = "write state.put(key, value) after changing the value"
 # Of map state so many defaults are looked at: who forgets to put one does so at once.
 _DEFAULTS_MAX: Final = 64
+_SCALARS: Final = (int, float, str, bool, bytes)
 _CHANGEABLE: Final = frozenset({dict, list, set})
 
 
@@ -453,6 +454,19 @@ def elements_of(values: Iterable[Any]) -> list[Any]:
     return list(values)
 
 
+def refuse_list(value: list[Any]) -> NoReturn:
+    """Say that a list is added as one element, where elements are declared to be none.
+
+    Raises:
+        TypeError: Always.
+    """
+    message = (
+        f"the list {safe_repr(value)[:80]} would be one element of list state: write "
+        "state.update(values) to replace all elements, or state.add_all(values)"
+    )
+    raise TypeError(message)
+
+
 def _lend(lent: Lent, elements: list[Any]) -> list[Any]:
     """Return a new list, and warn if the one before it was changed in vain."""
     if lent.value is not None:
@@ -472,14 +486,17 @@ class ListHandle(OfList, _Handle):
     Args:
         cell: Where it is.
         lent: The list that was returned last.
+        element: The declared type of its elements.
     """
 
-    __slots__ = ("lent",)
+    __slots__ = ("_is_scalar", "lent")
     _meant = _OF_LIST
 
-    def __init__(self, cell: ContentCell, lent: Lent) -> None:
+    def __init__(self, cell: ContentCell, lent: Lent, element: object = None) -> None:
         super().__init__(cell)
         self.lent = lent
+        # By identity: a type may be no type, and compare as it likes.
+        self._is_scalar = any(element is one for one in _SCALARS)
 
     def clear(self) -> None:
         """Forget all elements."""
@@ -493,6 +510,8 @@ class ListHandle(OfList, _Handle):
 
     def add(self, value: Any) -> None:
         """Append an element."""
+        if self._is_scalar and type(value) is list:
+            refuse_list(value)
         self.lent.value = None
         elements = self._cell.read()
         if elements is None:

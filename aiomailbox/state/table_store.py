@@ -231,7 +231,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         expiry = self._expiry(descriptor, namespace)
         lent = self.lent(descriptor)
         if expiry is None:
-            return ListHandle(cell, lent)
+            return ListHandle(cell, lent, descriptor.type_)
         return TtlListHandle(cell, *expiry, lent)
 
     def get_map(

@@ -150,3 +150,37 @@ async def test_a_process_function_that_asks_its_context_for_a_log_is_told_where_
     with pytest.raises(am.JobFailedError) as failed:
         await stream_of(1).process(process).collect()
     assert "self.log = context.log" in str(failed.value.__cause__)
+
+
+async def test_a_list_that_is_added_to_a_list_of_numbers_is_told_how_to_replace_it() -> (
+    None
+):
+    class Keeps(am.KeyedProcessFunction[int, int, int]):
+        def open(self, context: Any) -> None:
+            kept = am.ListStateDescriptor("kept", int)
+            self.kept = context.keyed_state.get_list(kept)
+
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            self.kept.add([*self.kept.get(), value])
+
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream_of(1).key_by(str).process(Keeps()).collect()
+    assert "state.update(values)" in str(failed.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("key", "is_told"),
+    [
+        (hash, True),
+        (lambda word: hash((1, word)), True),
+        (lambda word: hash(len(word)), False),
+        (len, False),
+    ],
+)
+async def test_a_key_that_is_a_hash_of_text_is_told_where_a_job_may_resume(
+    key: Any, is_told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    env.enable_checkpointing(None, directory=tmp_path)
+    await env.from_collection(["tea"]).key_by(key).reduce(max).collect()
+    assert any("uses hash()" in one.getMessage() for one in caplog.records) == is_told

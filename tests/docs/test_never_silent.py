@@ -2261,3 +2261,23 @@ async def _asked_to_wait(told: Told) -> None:
     numbers.map_async(call, retry=am.Retry(attempts=2)).sink_to(drop)
     await told.run(env)
     assert "wait_s=5000.0" in told.log()
+
+
+@line("a key function makes its keys with `hash(text)`, in a job that may resume")
+async def _hashed(told: Told) -> None:
+    env = new_env().enable_checkpointing(None, directory=told.state)
+    words = env.from_collection(["tea"]).key_by(lambda word: hash(word) % 4)
+    words.reduce(max).sink_to(drop)
+    await told.run(env)
+
+
+@line("a list is added to list state of numbers or text as one element")
+async def _list_in_list(told: Told) -> None:
+    class Keeps(am.KeyedProcessFunction):
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            kept = context.keyed_state.get_list(am.ListStateDescriptor("kept", int))
+            kept.add([*kept.get(), value])
+
+    env = new_env()
+    env.from_collection([1]).key_by(str).process(Keeps()).sink_to(drop)
+    await told.run(env)

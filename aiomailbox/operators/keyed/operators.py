@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from numbers import Number
 from operator import length_hint
-from types import CoroutineType
+from types import CoroutineType, FunctionType
 from typing import Any, Final, NoReturn, Protocol
 
 from aiomailbox.errors import KeyTypeError, RecordTypeError, add_note
@@ -201,6 +201,13 @@ class KeyReader:
                     keys=[shortened(key, 50), shortened(again, 50)],
                     remedy="compute what is random or counted in a map before key_by, "
                     "and key by that field",
+                )
+            elif self._operator.context.is_resumable and _hashes_text(self._key, value):
+                self._operator.context.log.warning(
+                    "a key function uses hash(), which gives text another number in each "
+                    "program: a job that resumes does not find its state",
+                    function=describe(self._key),
+                    remedy="key by the text itself, or compute zlib.crc32(text.encode())",
                 )
 
     def check(self, keys: list[Any]) -> None:
@@ -662,6 +669,42 @@ class RollingOperator(StatefulOperator):
             pending = self.output.emit_run(taken)
         if pending is not None:
             await pending
+
+
+def _hashes_text(key: Callable[[Any], Any], value: Any) -> bool:
+    """Say whether a key function makes its key with ``hash`` of text."""
+    if key is hash:
+        return _has_random_hash(value)
+    if (
+        not isinstance(key, FunctionType)
+        or "hash" not in key.__code__.co_names
+        or "hash" in key.__globals__
+    ):
+        return False
+    hashed: list[Any] = []
+
+    def noting(one: Any) -> int:
+        hashed.append(one)
+        return hash(one)
+
+    noted = FunctionType(
+        key.__code__,
+        {**key.__globals__, "hash": noting},
+        key.__name__,
+        key.__defaults__,
+        key.__closure__,
+    )
+    noted.__kwdefaults__ = key.__kwdefaults__
+    noted(value)
+    return any(map(_has_random_hash, hashed))
+
+
+def _has_random_hash(value: Any) -> bool:
+    if isinstance(value, tuple | frozenset):
+        return any(map(_has_random_hash, value))
+    # That of other objects is their address.
+    of_object: Any = object.__hash__
+    return isinstance(value, str | bytes) or type(value).__hash__ is of_object
 
 
 def first_reduced(

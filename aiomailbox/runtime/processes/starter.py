@@ -112,6 +112,8 @@ _MODULE: Final = "aiomailbox.runtime.processes.worker"
 _ROOT: Final = str(Path(__file__).parents[3])
 # How long a process may outlive its channel, or its channel the process.
 _ENDING_S: Final = 1.0
+# All workers have one: a key that is made with hash(text) is the same in each of them.
+_HASH_SEED: Final = str(1 + secrets.randbelow(2**32 - 1))
 
 
 class WorkerProcess(Worker):
@@ -167,7 +169,11 @@ class WorkerProcess(Worker):
                 pass_fds=(theirs.fileno(), there.fileno()),
                 # Ctrl-C of a terminal is for the parent: it cancels the job.
                 start_new_session=True,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(_first_path())},
+                env={
+                    "PYTHONHASHSEED": _HASH_SEED,
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join(_first_path()),
+                },
             )
             self._process = process
             self.pid = process.get_pid()

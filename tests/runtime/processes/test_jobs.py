@@ -374,3 +374,12 @@ async def test_a_generator_of_large_records_waits_for_the_other_process():
         .collect()
     )
     assert sorted(found) == [(page, 1_000_000) for page in range(400)]
+
+
+async def test_workers_agree_about_the_hash_of_a_text() -> None:
+    env = am.StreamExecutionEnvironment(parallelism=2)
+    env.configure(deployment=am.Processes(2))
+    seen = env.from_collection(list(range(8))).rebalance()
+    found = await seen.map(lambda _: (os.getpid(), hash("tea"))).collect()
+    assert len({pid for pid, _ in found}) == 2
+    assert len({number for _, number in found}) == 1
