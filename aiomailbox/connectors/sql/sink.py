@@ -29,6 +29,7 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     MissingExtraError,
     RecordsRefusedError,
+    RecordTypeError,
     SinkError,
 )
 from aiomailbox.logs import library_log
@@ -307,9 +308,15 @@ class SqlWriter:
         names = field_names(record)
         existing = await self._patient(self._database.column_names)
         missing = [name for name in names if name not in existing]
-        missing += [name for name in self._target.upsert_by if name not in names]
         if missing or not names:
             raise no_field(record, missing, self._target)
+        keys = [name for name in self._target.upsert_by if name not in names]
+        if keys:
+            raise RecordTypeError(
+                "record",
+                f"{type(record).__name__} has no fields {keys}, which upsert_by= names",
+                "Give each record those fields.",
+            )
         self._reader = RowReader(names, is_exact=True)
         return self._reader
 

@@ -410,6 +410,7 @@ async def test_records_that_the_table_cannot_have_are_refused_and_no_others(
         )
     assert sorted(caught.value.errors) == [1, 2, 4]
     assert caught.value.seen == 6
+    assert "null" in str(caught.value.errors[1]).lower()
     assert "fields are ['m'], not ['n']" in str(caught.value.errors[2])
     await job.checkpoint(end=True)
     await job.end(succeeded=True)
@@ -716,13 +717,27 @@ async def test_fields_that_are_no_columns_are_refused(database: Any) -> None:
     await job.end(succeeded=True)
 
 
+async def test_a_record_without_what_it_replaces_by_is_refused(database: Any) -> None:
+    await create(database, "n bigint PRIMARY KEY, word text")
+    job = program(database, upsert_by=["n"])
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"word": "a"}, {"n": 1, "word": "b"})
+    told = "dict has no fields ['n'], which upsert_by= names"
+    assert told in str(caught.value.errors[0])
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(database) == [(1, "b")]
+
+
 async def test_a_run_of_which_no_record_has_a_row_is_refused(database: Any) -> None:
     await create(database)
     job = program(database)
     await job.start()
     with pytest.raises(RecordsRefusedError) as caught:
-        await job.write({"m": 2}, 7)
-    assert sorted(caught.value.errors) == [0, 1]
+        await job.write({"m": 2}, 7, {})
+    assert sorted(caught.value.errors) == [0, 1, 2]
+    assert "has fields []" in str(caught.value.errors[2])
     await job.checkpoint(end=True)
     await job.end(succeeded=True)
     assert await rows(database) == []
