@@ -4,8 +4,9 @@ The function asks a slow risk service about each payment. The answer alone decid
 nothing: the function also remembers, per user, the payments of the last minute and
 whether the user is blocked. It decides the payments of a user one after the other, so
 that two of them never see the same history. Payments of different users wait for the
-service at the same time. The function blocks a user with too many payments in a minute,
-and a timer lifts the block ten minutes later, in event time.
+service at the same time. The function blocks a user with too many payments in a minute.
+Ten minutes later, in event time, a timer or the next payment lifts the block, whichever
+comes first: so what it decides does not depend on when watermarks come.
 
 The service fails now and then. The job then repeats the payment, from the history before
 it: no change of a failed attempt stays.
@@ -87,21 +88,26 @@ class CheckPayments(am.KeyedAsyncProcessFunction):
     def open(self, context: Any) -> Any:
         state = context.keyed_state
         self.recent = state.get_list(am.ListStateDescriptor("recent", int))
-        self.blocked = state.get_value(am.ValueStateDescriptor("blocked", bool))
+        self.blocked_until = state.get_value(am.ValueStateDescriptor("until", int))
         # Entered now, once a subtask, and left at the end; see context.resource.
         return SERVICE.connect()
 
     async def process_element(self, payment: Payment, context: Any, out: Any) -> None:
-        if self.blocked.value():
+        until = self.blocked_until.value()
+        if until is not None and payment.time_ms < until:
             out.collect(Decision(payment.user, payment.number, "blocked"))
             return
+        if until is not None:
+            # The payment has overtaken the watermark that would have fired the timer.
+            context.timer_service.delete_event_time_timer(until)
+            self.free(payment.user, out)
         since_ms = payment.time_ms - MINUTE_MS
         recent = [time_ms for time_ms in self.recent.get() if time_ms > since_ms]
         self.recent.update([*recent, payment.time_ms])
         if len(recent) >= PAYMENTS_PER_MINUTE:
-            self.blocked.update(True)
-            timers = context.timer_service
-            timers.register_event_time_timer(payment.time_ms + BLOCKED_FOR_MS)
+            until = payment.time_ms + BLOCKED_FOR_MS
+            self.blocked_until.update(until)
+            context.timer_service.register_event_time_timer(until)
             out.collect(Decision(payment.user, payment.number, "too many"))
             return
         risk = await context.resource.risk(payment)
@@ -109,8 +115,11 @@ class CheckPayments(am.KeyedAsyncProcessFunction):
         out.collect(Decision(payment.user, payment.number, verdict))
 
     async def on_timer(self, timestamp: int, context: Any, out: Any) -> None:
-        self.blocked.clear()
-        out.collect(Decision(context.current_key, 0, "free again"))
+        self.free(context.current_key, out)
+
+    def free(self, user: str, out: Any) -> None:
+        self.blocked_until.clear()
+        out.collect(Decision(user, 0, "free again"))
 
 
 def check(payments: am.DataStream[Payment]) -> am.DataStream[Decision]:

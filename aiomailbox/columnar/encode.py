@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import operator
-import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -742,11 +742,15 @@ def _by_values(values: Sequence[Any]) -> pa.DataType | None:
 
 def warmed() -> Pending:
     """Import in a thread what pyarrow imports later; None if that is done."""
-    if "pyarrow.acero" in sys.modules and "pandas" in sys.modules:
-        return None
-    return run_in_thread(_warm)
+    # Not by what `sys.modules` has: a module is there while it is still being imported,
+    # by the thread of another operator, and who uses it then is held until that ends.
+    return None if _is_warm.is_set() else run_in_thread(_warm)
+
+
+_is_warm: Final = threading.Event()
 
 
 def _warm() -> None:
     importlib.import_module("pyarrow.acero")
     pa.array([])
+    _is_warm.set()

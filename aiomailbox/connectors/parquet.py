@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
@@ -17,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from aiomailbox.columnar.encode import BatchMaker
+from aiomailbox.columnar.encode import BatchMaker, warmed
 from aiomailbox.columnar.ipc import types_in
 from aiomailbox.connectors.directory import (
     DirectoryTarget,
@@ -34,7 +33,7 @@ from aiomailbox.errors import (
 )
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import RecordFields
-from aiomailbox.operators.core.operator import Pending
+from aiomailbox.operators.core.operator import Pending, finished
 from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.policies.arguments import (
     check_choice,
@@ -219,8 +218,6 @@ class ParquetWriter(SegmentWriter):
         # By directory, the one that was written to last at the end.
         self._files: dict[str, _OpenFile] = {}
         self._schema: pa.Schema | None = None
-        # The first array that pyarrow makes of Python's values imports pandas.
-        self._is_warm = "pandas" in sys.modules
 
     def write_run(self, run: Run) -> Pending:
         """Collect records; write when there are enough.
@@ -228,8 +225,9 @@ class ParquetWriter(SegmentWriter):
         Raises:
             RecordsRefusedError: If some do not fit the schema; the others are taken.
         """
-        if not self._is_warm:
-            return self._write_warm(run)
+        importing = warmed()
+        if importing is not None:
+            return self._write_warm(run, importing)
         refused = self._collect(run)
         pending = None
         if self._rows >= self._group_rows or self._bytes >= self._group_bytes:
@@ -289,13 +287,10 @@ class ParquetWriter(SegmentWriter):
             self._bytes += sum(batch.nbytes for batch in batches)
         return refused
 
-    async def _write_warm(self, run: Run) -> None:
-        """Import in a thread what would take seconds on the loop, then collect."""
-        await self._turns.run(pa.array, [None])
-        self._is_warm = True
-        pending = self.write_run(run)
-        if pending is not None:
-            await pending
+    async def _write_warm(self, run: Run, importing: Awaitable[None]) -> None:
+        """Wait for what would take seconds on the loop, then collect."""
+        await importing
+        await finished(self.write_run(run))
 
     def _write_groups(self) -> None:
         """Write whole row groups, and keep the rest."""

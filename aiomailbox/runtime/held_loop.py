@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import re
 import sys
 import traceback
 from collections import deque
@@ -27,6 +28,8 @@ from aiomailbox.threads import frames_stay
 _STACK_MAX: Final = 30
 # The whole has to fit into a heartbeat, and names are as long as users like.
 _TEXT_MAX: Final = 400
+# A module's own code in a stack, and the file of it.
+_BODY: Final = re.compile(r"in <module> \((.*):\d+\)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +229,15 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return self.gc_ms * 2 > self.duration_ms
 
     @property
-    def is_import(self) -> bool:
-        """Whether a module was imported at that moment, inside of the loop."""
+    def imported(self) -> str | None:
+        """The module that was being imported inside of the loop, as far as is known."""
         steps = [n for n, one in enumerate(self.stack) if "asyncio/events.py" in one]
         inside = self.stack[steps[-1] :] if steps else self.stack
-        return any("<frozen importlib" in one for one in inside)
+        imports = [n for n, one in enumerate(inside) if "<frozen importlib" in one]
+        if not imports:
+            return None
+        bodies = (_BODY.match(one) for one in inside[imports[0] :])
+        return next((f" ({body[1]})" for body in bodies if body), "")
 
     def __str__(self) -> str:
         who = f"operator {self.operator!r}" if self.operator else "code of no operator"
@@ -295,10 +302,10 @@ class StallLog:
         if stall.is_garbage_collection:
             what += " by a collection of garbage"
             remedy = "call am.tune_collector() at the start"
-        elif stall.is_import:
+        elif (imported := stall.imported) is not None:
             remedy = (
-                "a module was imported: import it where the program starts, before the "
-                "job does"
+                f"a module was imported{imported}: import it where the program starts, "
+                "before the job does"
             )
         elif stall.function and stall.operator:
             remedy = 'give it run_in="thread", or await instead of blocking'

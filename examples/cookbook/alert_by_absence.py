@@ -1,7 +1,8 @@
 """An alert when a device has been silent for too long.
 
 Each heartbeat plans a timer and takes back the one before it. A timer that fires has
-seen none since. In event time the answer does not depend on when the job runs.
+seen none since. Timers wait for watermarks, and a heartbeat may come before these: then
+it tells of the silence itself, so the answer does not depend on when watermarks come.
 """
 
 import asyncio
@@ -20,15 +21,20 @@ class Silence(am.KeyedProcessFunction):
         self.timer = context.keyed_state.get_value(descriptor)
 
     def process_element(self, beat: Any, context: Any, out: am.Collector) -> None:
-        timers = context.timer_service
-        if self.timer.value() is not None:
-            timers.delete_event_time_timer(self.timer.value())
+        timers, planned = context.timer_service, self.timer.value()
+        if planned is not None:
+            timers.delete_event_time_timer(planned)
+            if planned < context.timestamp:
+                self.tell(context.current_key, planned, out)
         self.timer.update(context.timestamp + SILENT_MS)
         timers.register_event_time_timer(self.timer.value())
 
     def on_timer(self, timestamp: int, context: Any, out: am.Collector) -> None:
         self.timer.clear()
-        out.collect(f"{context.current_key} silent at {timestamp // 1000} s")
+        self.tell(context.current_key, timestamp, out)
+
+    def tell(self, device: str, timestamp: int, out: am.Collector) -> None:
+        out.collect(f"{device} silent at {timestamp // 1000} s")
 
 
 async def main() -> None:

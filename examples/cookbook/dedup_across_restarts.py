@@ -1,9 +1,9 @@
 """Each event once, also across restarts of the program.
 
-`deduplicate` remembers keys in state, for a day here. Checkpoints keep the state, and
-`restore_from="latest"` resumes with it. A receiver cannot read events again, so the
-sender sends them again after a restart if it does not know that they had arrived. The
-job still drops them.
+`deduplicate` remembers keys in state, for a day here. The savepoint of a stop keeps the
+state, and `restore_from=` resumes with it; after a crash, `restore_from="latest"` resumes
+with the last checkpoint. A receiver cannot read events again, so the sender sends them
+again after a restart if it does not know that they had arrived. The job still drops them.
 """
 
 import asyncio
@@ -13,8 +13,14 @@ from collections.abc import AsyncIterator
 import aiomailbox as am
 
 
-async def run(directory: str, events: list[int]) -> list[int]:
-    """Run the job as a program would that is started every day."""
+async def run(
+    directory: str, events: list[int], restore_from: str | None = None
+) -> tuple[list[int], str]:
+    """Run the job as a program would that is started every day.
+
+    Returns:
+        The events that are new, and the savepoint.
+    """
     env = am.StreamExecutionEnvironment()
     env.enable_checkpointing(
         am.seconds(60),
@@ -37,17 +43,18 @@ async def run(directory: str, events: list[int]) -> list[int]:
         .uid("new events")
         .sink_to(new.append)
     )
-    async with env.start("events", restore_from="latest") as job:
+    async with env.start("events", restore_from=restore_from) as job:
         await all_came.wait()
-        await job.trigger_checkpoint()
-        await job.cancel()
-    return new
+        savepoint = await job.stop_with_savepoint(f"{directory}/savepoints")
+    return new, savepoint.place
 
 
 async def main() -> None:
     directory = tempfile.mkdtemp()
-    print("monday ", await run(directory, [1, 2, 2, 1]))
-    print("tuesday", await run(directory, [2, 1, 3, 3, 4]))
+    new, savepoint = await run(directory, [1, 2, 2, 1])
+    print("monday ", new)
+    new, savepoint = await run(directory, [2, 1, 3, 3, 4], savepoint)
+    print("tuesday", new)
 
 
 if __name__ == "__main__":

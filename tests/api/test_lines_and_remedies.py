@@ -132,6 +132,7 @@ class Operator:
 
 LOOP = "in _run (/usr/lib/python3.11/asyncio/events.py:80)"
 IMPORT = "in _find_and_load (<frozen importlib._bootstrap>:1176)"
+BODY = "in <module> (/lib/pandas/__init__.py:26)"
 
 
 def held(
@@ -153,7 +154,8 @@ def held(
         (held("", ""), "no function of yours ran"),
         # Neither a thread nor an await mends an import.
         (held("slow", stack=[LOOP, "a.py:3", IMPORT, "b.py:1"]), "a module was impor"),
-        (held("", stack=[IMPORT]), "a module was imported"),
+        (held("", stack=[IMPORT]), "a module was imported:"),
+        (held("", stack=[IMPORT, BODY]), "a module was imported (/lib/pandas/__init__.py):"),
         # The program itself is an import of another one.
         (held("slow", stack=[IMPORT, LOOP, "a.py:3"]), "give it run_in="),
     ],

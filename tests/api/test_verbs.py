@@ -34,6 +34,34 @@ async def test_collect_returns_all_records_in_order(env: Env) -> None:
     ]
 
 
+async def test_results_of_one_subtask_keep_their_order_in_a_wider_environment() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        for number in range(5_000):
+            yield number
+
+    env = Env(parallelism=3)
+    one = env.from_async_iterable(numbers).map(str).set_parallelism(1)
+    expected = list(map(str, range(5_000)))
+    assert await one.collect() == expected
+    assert await one.take(3_000) == expected[:3_000]
+    async with aclosing(aiter(one)) as iterated:
+        assert [each async for each in iterated] == expected
+    assert await env.from_async_iterable(numbers).collect() == list(range(5_000))
+
+
+async def test_a_program_in_virtual_time_waits_hours_for_its_sources_in_silence(
+    env: Env, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def hours() -> AsyncIterator[int]:
+        for hour in range(23):
+            yield hour
+            await asyncio.sleep(3600)
+
+    numbers = env.from_async_iterable(hours)
+    assert len(await numbers.collect()) == await numbers.count() == 23
+    assert not caplog.records
+
+
 async def test_execute_runs_every_sink_to_its_end(env: Env) -> None:
     evens: list[int] = []
     doubled: list[int] = []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
+import threading
 
 import pytest
+
+from aiomailbox.columnar import encode
 
 pytestmark = pytest.mark.real_time
 
@@ -65,3 +69,17 @@ def test_rocksdb_is_imported_where_it_is_chosen() -> None:
         "stream = env.from_collection([1, 2]).key_by(str).reduce(max)"
     )
     assert found_by(build) == "False True [('rocksdict', True, 'written')]"
+
+
+async def test_who_comes_while_it_is_being_imported_waits_for_it_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A module is in `sys.modules` before its import has ended."""
+    pandas = importlib.import_module("pandas")
+    monkeypatch.setattr(encode, "_is_warm", threading.Event())
+    assert sys.modules["pandas"] is pandas
+    both = encode.warmed(), encode.warmed()
+    for one in both:
+        assert one is not None
+        await one
+    assert encode.warmed() is None

@@ -59,6 +59,7 @@ from aiomailbox.operators.core.user_code import (
     check_methods,
     checkpoint_listener,
     describe,
+    method_of,
     refuse_generator,
 )
 from aiomailbox.operators.core.watched import repeated_objects
@@ -125,8 +126,8 @@ class AsyncFunction:
             return None
         if hasattr(type(instance), "__aenter__"):
             return self._enter(instance)
-        self._exit = getattr(instance, "close", None)
-        acquire = getattr(instance, "open", None)
+        self._exit = method_of(instance, "close")
+        acquire = method_of(instance, "open")
         return None if acquire is None else pending_of(acquire(context))
 
     def close(self) -> Pending:

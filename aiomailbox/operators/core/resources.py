@@ -13,6 +13,7 @@ from aiomailbox.operators.core.user_code import (
     check_methods,
     describe,
     is_async_callable,
+    method_of,
 )
 from aiomailbox.signatures import no_such_name
 from aiomailbox.state.operator_state import OperatorStateStore
@@ -185,7 +186,7 @@ class FunctionLife:
         if self._checkpointed is not None:
             self._state = FunctionStateContext(context)
             self._checkpointed.initialize_state(self._state)
-        acquire = getattr(self._function, "open", None)
+        acquire = method_of(self._function, "open")
         return None if acquire is None else self._enter(acquire(context))
 
     @property
@@ -210,7 +211,7 @@ class FunctionLife:
             return None
         self._is_open = False
         leave, self._exit = self._exit, None
-        release = getattr(self._function, "close", None)
+        release = method_of(self._function, "close")
         if leave is None:
             return None if release is None else _ended(release())
         return self._leave(leave, release)

@@ -129,6 +129,12 @@ def refuse_called(given: object, parameter: str) -> None:
     )
 
 
+def method_of(owner: object, name: str) -> Callable[..., Any] | None:
+    """Return a method; None where the name is that of data, as of a price at opening."""
+    found = getattr(owner, name, None)
+    return found if callable(found) else None
+
+
 def check_methods(
     owner: object, parameter: str, methods: Mapping[str, Sequence[str]]
 ) -> None:
@@ -144,8 +150,8 @@ def check_methods(
         WrongTypeError: Naming the method, its line, and how to write it.
     """
     for name, arguments in methods.items():
-        method = getattr(owner, name, None)
-        if not callable(method) or accepts(method, len(arguments)):
+        method = method_of(owner, name)
+        if method is None or accepts(method, len(arguments)):
             continue
         raise WrongTypeError(
             parameter,

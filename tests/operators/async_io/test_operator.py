@@ -368,6 +368,19 @@ async def test_a_class_is_made_opened_and_closed_once_a_subtask(drive: Any) -> N
     assert Client.log == ["made", "open in enrich", "closed"]
 
 
+async def test_an_attribute_named_as_a_method_may_be_data(drive: Any) -> None:
+    class Price:
+        open, close = 100, 101
+
+        async def __call__(self, value: int) -> int:
+            return self.close - self.open + value
+
+    driven = await drive(Price())
+    driven.send([1])
+    assert await driven.finish() == [2]
+    await driven.close()
+
+
 async def test_an_asynchronous_context_manager_is_entered_and_left(drive: Any) -> None:
     log = []
 
