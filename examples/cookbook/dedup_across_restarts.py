@@ -14,7 +14,7 @@ import aiomailbox as am
 
 
 async def run(
-    directory: str, events: list[int], restore_from: str | None = None
+    directory: str, day: str, events: list[int], restore_from: str | None = None
 ) -> tuple[list[int], str]:
     """Run the job as a program would that is started every day.
 
@@ -45,15 +45,15 @@ async def run(
     )
     async with env.start("events", restore_from=restore_from) as job:
         await all_came.wait()
-        savepoint = await job.stop_with_savepoint(f"{directory}/savepoints")
+        savepoint = await job.stop_with_savepoint(f"{directory}/{day}")
     return new, savepoint.place
 
 
 async def main() -> None:
     directory = tempfile.mkdtemp()
-    new, savepoint = await run(directory, [1, 2, 2, 1])
+    new, savepoint = await run(directory, "monday", [1, 2, 2, 1])
     print("monday ", new)
-    new, savepoint = await run(directory, [2, 1, 3, 3, 4], savepoint)
+    new, savepoint = await run(directory, "tuesday", [2, 1, 3, 3, 4], savepoint)
     print("tuesday", new)
 
 

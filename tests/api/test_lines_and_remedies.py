@@ -155,7 +155,10 @@ def held(
         # Neither a thread nor an await mends an import.
         (held("slow", stack=[LOOP, "a.py:3", IMPORT, "b.py:1"]), "a module was impor"),
         (held("", stack=[IMPORT]), "a module was imported:"),
-        (held("", stack=[IMPORT, BODY]), "a module was imported (/lib/pandas/__init__.py):"),
+        (
+            held("", stack=[IMPORT, BODY]),
+            "a module was imported (/lib/pandas/__init__.py):",
+        ),
         # The program itself is an import of another one.
         (held("slow", stack=[IMPORT, LOOP, "a.py:3"]), "give it run_in="),
     ],
