@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 
 from aiomailbox.errors import CorruptStreamError, InvalidArgumentError, WrongTypeError
-from aiomailbox.metrics.catalogue import DECLARED, Metric, MetricValue
+from aiomailbox.metrics.catalogue import DECLARED, Metric, MetricScope, MetricValue
 from aiomailbox.metrics.instruments import HotKey, KeyTotal
 from aiomailbox.operators.core.operator import OpenCalls
 from aiomailbox.runtime.bottleneck import Bottleneck
@@ -24,6 +24,8 @@ from aiomailbox.runtime.views import TaskView
 
 # Grows with each change that a reader of the one before would misunderstand.
 SNAPSHOT_VERSION: Final = 1
+# The states of a task after it has opened its functions, unless it has failed.
+_OPEN: Final = frozenset({"running", "finishing", "finished"})
 
 
 class VertexSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -302,6 +304,8 @@ class JobMetrics:
         checkpoints: How many checkpoints there were, and id, milliseconds and bytes of
             the last completed one, None before it, under Flink's names; empty for a job
             without.
+        is_open: Whether all tasks have opened their functions, which then have declared
+            their own metrics.
     """
 
     state: JobState
@@ -309,6 +313,7 @@ class JobMetrics:
     operators: dict[str, dict[str, Any]]
     tasks: dict[str, dict[str, Any]]
     checkpoints: dict[str, Any]
+    is_open: bool = False
 
     @staticmethod
     def of(snapshot: JobSnapshot) -> JobMetrics:
@@ -319,6 +324,8 @@ class JobMetrics:
             {operator.name: operator.metrics for operator in snapshot.operators},
             {task.name: task.metrics for task in snapshot.tasks},
             snapshot.checkpoint_metrics,
+            len(snapshot.tasks) >= sum(one.parallelism for one in snapshot.vertices)
+            and all(task.state in _OPEN for task in snapshot.tasks),
         )
 
     if not TYPE_CHECKING:
@@ -338,20 +345,66 @@ class JobMetrics:
                 f"job.metrics().total({name!r}) for the sum of all.",
             )
 
-    def total(self, name: str) -> int:
-        """Return a count summed over all operators that have it; 0 if none has it yet.
+    def total(self, name: str) -> int | float:
+        """Return a counter, or a gauge that is a number, summed over all operators.
+
+        It is 0 for a metric of aiomailbox that no operator has, and for one that no
+        function has declared yet: until all tasks have opened theirs.
 
         Raises:
-            InvalidArgumentError: If no operator has it, and another name is close to it.
+            InvalidArgumentError: If no operator has such a metric, which names the
+                nearest ones; if it is one of tasks or of checkpoints; if it is a
+                histogram or a text, which have no sum.
         """
-        if not any(name in metrics for metrics in self.operators.values()):
-            close = get_close_matches(name, DECLARED, 1, 0.8)
-            if close and name not in DECLARED:
+        having = {
+            operator: metrics[name]
+            for operator, metrics in self.operators.items()
+            if name in metrics
+        }
+        if not having:
+            self._check_known(name)
+        total: int | float = 0
+        for operator, value in having.items():
+            if isinstance(value, int | float):
+                total += value
+            elif value is not None:
+                is_text = isinstance(value, str)
+                place = f"job.metrics().operators[{operator!r}][{name!r}]"
                 raise InvalidArgumentError(
-                    "name", f"no operator counts {name!r}", f"Is {close[0]!r} meant?"
+                    "name",
+                    f"{name!r} is a {'text' if is_text else 'histogram'}, and has no sum",
+                    f"Read {place}."
+                    if is_text
+                    else f"Read {place}, which has count, total, mean and p95.",
                 )
-        values = [metrics.get(name) for metrics in self.operators.values()]
-        return sum(value for value in values if isinstance(value, int))
+        return total
+
+    def _check_known(self, name: str) -> None:
+        declared = DECLARED.get(name)
+        if declared is not None and declared.scope is MetricScope.OPERATOR:
+            return
+        if declared is not None:
+            of_tasks = declared.scope is MetricScope.TASK
+            raise InvalidArgumentError(
+                "name",
+                f"{name!r} is no metric of operators",
+                f"It is in job.metrics().{'tasks' if of_tasks else 'checkpoints'}.",
+            )
+        found = {each for metrics in self.operators.values() for each in metrics}
+        names = {
+            *found,
+            *(one for one, it in DECLARED.items() if it.scope is MetricScope.OPERATOR),
+        }
+        close = get_close_matches(name, sorted(names), 3, 0.8)
+        if close or self.is_open:
+            right = " or ".join(map(repr, close))
+            raise InvalidArgumentError(
+                "name",
+                f"no operator has a metric {name!r}",
+                f"Is {right} meant?"
+                if close
+                else f"The operators have: {', '.join(sorted(found))}.",
+            )
 
 
 class _Head(msgspec.Struct):

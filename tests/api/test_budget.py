@@ -120,6 +120,21 @@ async def test_the_unit_is_named_wherever_the_limit_is() -> None:
     assert str(error) == "the budget of 3 tokens of limit 'openai' is exhausted"
 
 
+async def test_a_call_that_the_budget_refuses_is_not_counted() -> None:
+    env = am.StreamExecutionEnvironment()
+    limit = am.RateLimit(1_000, per=1.0, budget=3)
+    asked = env.from_collection(list("abcde")).map_async(
+        ask, concurrency=1, limit=limit, on_error=am.skip
+    )
+    asked.name("ask").sink_to(lambda text: None)
+    async with env.start() as job:
+        await job.result()
+    found = job.metrics().operators["ask"]
+    assert (found["calls"], found["units_used"]) == (3, 3.0)
+    assert job.metrics().total("units_used") == 3.0
+    assert found["skipped"] > 0
+
+
 PAYS = """
 import asyncio, sys
 import aiomailbox as am

@@ -190,9 +190,47 @@ async def test_a_misspelt_metric_is_not_zero() -> None:
     async with env.start() as job:
         await job.result()
     assert job.metrics().total("num_records_in") == 2
-    assert job.metrics().total("a_metric_of_mine") == 0
+    assert job.metrics().total("num_late_records_dropped") == 0
     with pytest.raises(am.InvalidArgumentError, match="Is 'num_records_in' meant"):
         job.metrics().total("num_record_in")
+    with pytest.raises(
+        am.InvalidArgumentError, match="have: current_input_watermark, "
+    ):
+        job.metrics().total("a_metric_of_mine")
+
+
+class Measures(am.ProcessFunction[int, int]):
+    """Has a metric of each kind."""
+
+    def open(self, context: am.RuntimeContext) -> None:
+        metrics = context.metrics
+        self.sizes = metrics.histogram("sizes", unit="1", text="Sizes.")
+        metrics.gauge("area", lambda: 2.5, unit="1")
+        metrics.gauge("colour", lambda: "red", unit="1", merge=am.Merge.LAST)
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        self.sizes.observe(value)
+        out.collect(value)
+
+
+async def test_numbers_of_any_kind_are_added_up_and_nothing_else_is() -> None:
+    env = Env()
+    stream = env.from_collection([1, 2]).process(Measures()).process(Measures())
+    stream.sink_to(lambda number: None)
+    async with env.start() as job:
+        early = job.metrics()
+        await job.result()
+    # Nobody has declared them before the functions were opened.
+    assert early.total("area") == 0
+    assert job.metrics().total("area") == 5.0
+    for name, told in (
+        ("sizes", "'sizes' is a histogram, and has no sum"),
+        ("colour", "'colour' is a text, and has no sum"),
+        ("arrea", "Is 'area' meant"),
+        ("busy_time_ms_per_second", r"in job\.metrics\(\)\.tasks"),
+    ):
+        with pytest.raises(am.InvalidArgumentError, match=told):
+            job.metrics().total(name)
 
 
 async def test_a_job_is_not_awaited_itself() -> None:

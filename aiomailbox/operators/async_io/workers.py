@@ -341,12 +341,13 @@ class Caller:
         call.attempts += 1
         call.begun_s = self._clock.monotonic()
         call.worker = worker
-        self._calls.value += 1
         try:
             if self._deadline_s is not None and call.deadline is None:
                 self._arm_deadline(call, self._deadline_s)
             if self._limiter is not None:
                 await self._lease(self._limiter, call)
+            # What its budget refuses is not made.
+            self._calls.value += 1
             if self._timeout_s is not None:
                 loop = asyncio.get_running_loop()
                 call.timer = loop.call_later(self._timeout_s, self._time_out, call)

@@ -188,7 +188,7 @@ async def results(
     assert_type(await env.execute("orders"), am.JobResult)
     async with env.start("orders") as job:
         assert_type(job, am.JobClient)
-        assert_type(job.metrics().total("num_records_in"), int)
+        assert_type(job.metrics().total("num_records_in"), int | float)
         assert_type(job.backpressure(), am.BackpressureReport)
         assert_type(await job.stop(), am.JobResult)
 
