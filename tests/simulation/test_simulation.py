@@ -59,7 +59,8 @@ def check_calls(run: SimulatedRun) -> None:
     "name", ["journalled", "journalled_unordered", "journalled_failures"]
 )
 def test_no_finished_call_is_made_again_whatever_crashes(name: str) -> None:
-    report = simulate(PIPELINES[name], seeds=range(5))
+    # Seeds that crash while calls are in flight.
+    report = simulate(PIPELINES[name], seeds=[2, 4])
     for run in report.runs:
         check_calls(run)
         assert len(run.calls.begun) == COUNT
@@ -92,11 +93,11 @@ def test_seeds_that_have_found_something(name: str, seed: int) -> None:
 
 def test_the_same_seed_is_the_same_run() -> None:
     late_data = PIPELINES["late_data"]
-    one = simulate(late_data, seeds=range(3), backends=BACKENDS).runs
-    other = simulate(late_data, seeds=[2, 1, 0], backends=BACKENDS).runs
+    one = simulate(late_data, seeds=range(2), backends=BACKENDS).runs
+    other = simulate(late_data, seeds=[1, 0], backends=BACKENDS).runs
     assert one == other[::-1]
     assert any(run.faults for run in one)
-    assert len({run.trace for run in one}) == 3
+    assert len({run.trace for run in one}) == 2
 
 
 def test_a_seed_is_the_same_run_however_often_garbage_is_collected() -> None:
