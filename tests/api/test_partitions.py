@@ -510,12 +510,16 @@ async def test_partitions_in_worker_processes() -> None:
     words = ["tea", "jam", "tea", "ale", "jam", "tea"]
     by_word = env.from_collection(words).key_by(lambda word: word)
     parts = by_word.full_window_partition()
-    counts = parts.aggregate(am.count(), include_key=True)
-    assert sorted(await counts.collect()) == [("ale", 1), ("jam", 2), ("tea", 3)]
-    longest = parts.map_partition(lambda found: [found[0] * len(found)])
-    assert sorted(await longest.collect()) == ["ale", "jamjam", "teateatea"]
+    counts: list[Any] = []
+    parts.aggregate(am.count(), include_key=True).sink_to(counts.append)
+    longest: list[str] = []
+    parts.map_partition(lambda found: [found[0] * len(found)]).sink_to(longest.append)
     ordered = env.from_collection(words).full_window_partition()
-    found = await ordered.sort_partition(lambda word: word).collect()
+    found: list[str] = []
+    ordered.sort_partition(lambda word: word).sink_to(found.append)
+    await env.execute()
+    assert sorted(counts) == [("ale", 1), ("jam", 2), ("tea", 3)]
+    assert sorted(longest) == ["ale", "jamjam", "teateatea"]
     assert sorted(found) == sorted(words)
 
 

@@ -31,7 +31,7 @@ async def rows():
 
 async def main():
     waits = random.Random(7)
-    for number in range(30):
+    for number in range(15):
         env = am.StreamExecutionEnvironment()
         sink = am.ParquetSink(f"{sys.argv[1]}/{number}", row_group_rows=1000)
         env.from_async_iterable(rows).sink_to(sink)
