@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
+from aiomailbox.typevars import T
 
 _SECONDS_MAX = 86_400
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -133,6 +134,22 @@ def pipeline_ms(value: timedelta, parameter: str) -> int:
         f"Were seconds or milliseconds meant? Write am.seconds({value!r}), "
         f"am.millis({value!r}), or give a timedelta.",
     )
+
+
+def above_zero(duration: T, parameter: str, why: str = "") -> T:
+    """Return a duration, in whichever unit, if it is not 0.
+
+    Args:
+        duration: The duration.
+        parameter: The argument's name as the caller wrote it, for the message.
+        why: What 0 would do, as ", so that every checkpoint would fail".
+
+    Raises:
+        InvalidArgumentError: If it is 0.
+    """
+    if duration == 0:
+        raise InvalidArgumentError(parameter, f"it is 0{why}", "Use more than 0.")
+    return duration
 
 
 def signed_ms(value: timedelta, parameter: str) -> int:

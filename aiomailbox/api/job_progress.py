@@ -18,8 +18,7 @@ from typing import Any, Final, Protocol, TextIO
 
 from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.api.showing import displayed, is_notebook
-from aiomailbox.durations import duration_s
-from aiomailbox.errors import InvalidArgumentError
+from aiomailbox.durations import above_zero, duration_s
 from aiomailbox.runtime.job_snapshot import JobSnapshot, OperatorSummary
 
 _PLAIN_S: Final = 5.0
@@ -290,8 +289,9 @@ async def progress(
         >>> am.run(main())
         numbers finished, 1,000 of 1,000 rows read (100%), .../s, 1,000 out
     """
-    if interval is not None and duration_s(interval, "interval") == 0:
-        raise InvalidArgumentError("interval", "it is 0", "Use seconds above 0.")
+    above_zero(
+        None if interval is None else duration_s(interval, "interval"), "interval"
+    )
     if quiet:
         yield
         return

@@ -9,7 +9,7 @@ from enum import Enum
 from os import PathLike
 from typing import Any, Final
 
-from aiomailbox.durations import duration_text, pipeline_ms
+from aiomailbox.durations import above_zero, duration_text, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
 from aiomailbox.policies.arguments import check_count, check_type, refuse_home
 from aiomailbox.records.events import NO_ALIGNED_TIMEOUT, Alignment, SnapshotType
@@ -123,12 +123,8 @@ class CheckpointConfig:
                 f"{self.mode!r} is not a checkpointing mode",
                 "Use e.g. am.CheckpointingMode.EXACTLY_ONCE.",
             )
-        if self.timeout_ms == 0:
-            raise InvalidArgumentError(
-                "timeout",
-                "it is 0, so that every checkpoint would fail",
-                "Use more than 0.",
-            )
+        why = ", so that every checkpoint would fail"
+        above_zero(self.timeout_ms, "timeout", why)
         pipeline_ms(self.min_pause, "min_pause")
         check_count(self.max_concurrent, "max_concurrent")
         check_count(self.retained, "retained")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from aiomailbox.connectors.sinks import ImmediateWriter, field_names, patient
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import above_zero, duration_ms
 from aiomailbox.errors import (
     InvalidArgumentError,
     MissingExtraError,
@@ -96,12 +96,7 @@ class RedisSink:
         self._prefix = prefix
         self._as_hash = as_hash
         self._expire_ms = None if expire is None else duration_ms(expire, "expire")
-        if self._expire_ms == 0:
-            raise InvalidArgumentError(
-                "expire",
-                "it is 0, so that keys would expire at once",
-                "Use more than 0, or None.",
-            )
+        above_zero(self._expire_ms, "expire", ", so that keys would expire at once")
 
     def create_writer(self, context: RuntimeContext) -> _RedisWriter:
         """Create the writer of one subtask."""

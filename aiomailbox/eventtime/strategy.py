@@ -12,8 +12,8 @@ from operator import attrgetter, itemgetter
 from types import CoroutineType
 from typing import Any, ClassVar, Generic, NoReturn
 
-from aiomailbox.durations import event_time_ms, pipeline_ms
-from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
+from aiomailbox.durations import above_zero, event_time_ms, pipeline_ms
+from aiomailbox.errors import TimestampError, WrongTypeError
 from aiomailbox.eventtime.generators import (
     BoundedOutOfOrderness,
     NoWatermarks,
@@ -378,12 +378,9 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
             InvalidArgumentError: If it is zero or negative.
         """
         idleness_ms = pipeline_ms(timeout, "timeout")
-        if idleness_ms == 0:
-            raise InvalidArgumentError(
-                "timeout",
-                "it is 0, so that every input would be idle at once",
-                "Use more than zero.",
-            )
+        above_zero(
+            idleness_ms, "timeout", ", so that every input would be idle at once"
+        )
         return self._with("with_idleness", idleness_ms=idleness_ms)
 
     def with_watermark_alignment(
@@ -403,8 +400,7 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
             InvalidArgumentError: If a duration is negative, or the interval zero.
         """
         interval_ms = pipeline_ms(update_interval, "update_interval")
-        if interval_ms == 0:
-            raise InvalidArgumentError("update_interval", "it is 0", "Use e.g. 1.0.")
+        above_zero(interval_ms, "update_interval")
         drift_ms = pipeline_ms(max_drift, "max_drift")
         alignment = AlignmentConfig(group, drift_ms, interval_ms)
         return self._with("with_watermark_alignment", alignment=alignment)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from aiomailbox.durations import duration_s
-from aiomailbox.errors import InvalidArgumentError, WrongTypeError
+from aiomailbox.durations import above_zero, duration_s
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.signatures import accepts
 
@@ -55,10 +55,7 @@ class Cache:
                 f"Its signature is {inspect.signature(given)}.",
             )
         check_count(self.size, "size")
-        if self.ttl is not None and duration_s(self.ttl, "ttl") == 0:
-            raise InvalidArgumentError(
-                "ttl", "0 keeps nothing", "Use a positive duration, or no cache."
-            )
+        above_zero(self.ttl_s, "ttl", ", which keeps nothing")
 
     @property
     def ttl_s(self) -> float | None:

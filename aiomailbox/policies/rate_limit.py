@@ -17,7 +17,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from aiomailbox.durations import duration_s, duration_text
+from aiomailbox.durations import above_zero, duration_s, duration_text
 from aiomailbox.errors import InvalidArgumentError
 from aiomailbox.policies.arguments import check_choice, check_number, check_type
 
@@ -74,8 +74,7 @@ class RateLimit:
 
     def __post_init__(self) -> None:
         _check_positive(self.count, "count")
-        if duration_s(self.per, "per") == 0:
-            raise InvalidArgumentError("per", "it is 0", "Use e.g. per=1.0.")
+        above_zero(duration_s(self.per, "per"), "per")
         check_type(self.name, str | None, "name", "Use a str.", "a name")
         if self.name == "":
             raise InvalidArgumentError("name", "it is empty", "Use a name, or None.")

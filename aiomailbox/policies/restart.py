@@ -35,7 +35,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final, NamedTuple, Protocol
 
-from aiomailbox.durations import duration_ms
+from aiomailbox.durations import above_zero, duration_ms
 from aiomailbox.errors import (
     AioMailboxError,
     BufferRecycledError,
@@ -270,8 +270,7 @@ class FailureRateRestart:
 
     def __post_init__(self) -> None:
         check_count(self.failures, "failures")
-        if duration_ms(self.per, "per") == 0:
-            raise InvalidArgumentError("per", "it is 0", "Give a duration above zero.")
+        above_zero(duration_ms(self.per, "per"), "per")
         duration_ms(self.delay, "delay")
 
     def begin(self, random: Random) -> RestartBackoff:
@@ -321,10 +320,7 @@ class ExponentialDelayRestart:
 
     def __post_init__(self) -> None:
         initial_ms = duration_ms(self.initial, "initial")
-        if initial_ms == 0:
-            raise InvalidArgumentError(
-                "initial", "it is 0, and would never grow", "Use 1 ms or more."
-            )
+        above_zero(initial_ms, "initial", ", and would never grow")
         if duration_ms(self.maximum, "maximum") < initial_ms:
             raise InvalidArgumentError(
                 "maximum",

@@ -9,8 +9,8 @@ from datetime import timedelta
 from random import Random
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
-from aiomailbox.durations import duration_ms
-from aiomailbox.errors import BufferFullError, InvalidArgumentError, RejectedMailError
+from aiomailbox.durations import above_zero, duration_ms
+from aiomailbox.errors import BufferFullError, RejectedMailError
 from aiomailbox.eventtime.processing_time import TimerHandle
 from aiomailbox.operators.core.context import RuntimeContext
 from aiomailbox.operators.core.fields import field_or_function, why_rows
@@ -76,10 +76,7 @@ class BatchOperator(Operator):
         self.within_ms: int | None = (
             None if within is None else duration_ms(within, "within")
         )
-        if self.within_ms == 0:
-            raise InvalidArgumentError(
-                "within", "it is 0", "Use a millisecond or more, or None."
-            )
+        above_zero(self.within_ms, "within")
         self._values: list[Any] = []
         self._stamps: list[int] = []
         self._timer: TimerHandle | None = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, NamedTuple
 
-from aiomailbox.durations import event_datetime, pipeline_ms
+from aiomailbox.durations import above_zero, event_datetime, pipeline_ms
 from aiomailbox.errors import InvalidArgumentError, TimestampError, WrongTypeError
 from aiomailbox.eventtime.timers import Timer
 from aiomailbox.operators.core.context import LateRecords
@@ -178,11 +178,7 @@ class Pattern:
         Raises:
             InvalidArgumentError: If it is not above zero.
         """
-        within_ms = pipeline_ms(duration, "duration")
-        if within_ms == 0:
-            raise InvalidArgumentError(
-                "duration", "it is 0", "Use a millisecond or more."
-            )
+        within_ms = above_zero(pipeline_ms(duration, "duration"), "duration")
         return replace(self, within_ms=within_ms)
 
     def skipping(self, skip: Skip) -> Pattern:
