@@ -154,9 +154,6 @@ Read = Callable[[ByteReader], RuntimeEvent]
 _INT: Final = struct.Struct(">i")
 
 
-_TWO_INTS: Final = struct.Struct(">ii")
-
-
 _LONG: Final = struct.Struct(">q")
 
 
@@ -243,23 +240,19 @@ def _padding_bytes(event: RuntimeEvent, size_bytes: int) -> int:
     return 0
 
 
-def _write_nothing(event: RuntimeEvent, output: bytearray) -> None:
-    """Append nothing: the number says it all."""
+def _fixed(
+    number: int, kind: type[RuntimeEvent], form: str = "", *names: str
+) -> tuple[int, type[RuntimeEvent], Write, Read]:
+    """Return the row of an event that is written as some numbers, or as none."""
+    fields = struct.Struct(f">{form}")
 
+    def write(event: RuntimeEvent, output: bytearray) -> None:
+        output += fields.pack(*(getattr(event, name) for name in names))
 
-def _reader_of(event: RuntimeEvent) -> Read:
     def read(source: ByteReader) -> RuntimeEvent:
-        return event
+        return kind(*source.unpack(fields))
 
-    return read
-
-
-def _write_cancel(event: CancelCheckpoint, output: bytearray) -> None:
-    output += _LONG.pack(event.checkpoint_id)
-
-
-def _read_cancel(source: ByteReader) -> RuntimeEvent:
-    return CancelCheckpoint(source.read_long())
+    return number, kind, write, read
 
 
 def _write_announcement(event: EventAnnouncement, output: bytearray) -> None:
@@ -275,14 +268,6 @@ def _read_announcement(source: ByteReader) -> RuntimeEvent:
     return EventAnnouncement(_read_event(source), sequence_number)
 
 
-def _write_connection(event: SubtaskConnection, output: bytearray) -> None:
-    output += _TWO_INTS.pack(event.input_subtask, event.output_subtask)
-
-
-def _read_connection(source: ByteReader) -> RuntimeEvent:
-    return SubtaskConnection(source.read_int(), source.read_int())
-
-
 def _write_end_of_data(event: EndOfData, output: bytearray) -> None:
     output.append(_STOP_MODES.index(event.mode))
 
@@ -292,14 +277,6 @@ def _read_end_of_data(source: ByteReader) -> RuntimeEvent:
     if not 0 <= mode < len(_STOP_MODES):
         raise CorruptStreamError(f"there is no stop mode {mode}")
     return EndOfData(_STOP_MODES[mode])
-
-
-def _write_recovery(event: RecoveryMetadata, output: bytearray) -> None:
-    output += _INT.pack(event.final_subpartition)
-
-
-def _read_recovery(source: ByteReader) -> RuntimeEvent:
-    return RecoveryMetadata(source.read_int())
 
 
 def _write_watermark_event(event: WatermarkEvent, output: bytearray) -> None:
@@ -324,18 +301,18 @@ def _read_watermark_event(source: ByteReader) -> RuntimeEvent:
 
 
 _TABLE: Final[tuple[tuple[int, type[RuntimeEvent], Write, Read], ...]] = (
-    (0, EndOfPartition, _write_nothing, _reader_of(EndOfPartition())),
+    _fixed(0, EndOfPartition),
     (1, CheckpointBarrier, write_barrier, read_barrier),
-    (2, EndOfSuperstep, _write_nothing, _reader_of(EndOfSuperstep())),
-    (4, CancelCheckpoint, _write_cancel, _read_cancel),
-    (5, EndOfOutputChannelState, _write_nothing, _reader_of(EndOfOutputChannelState())),
+    _fixed(2, EndOfSuperstep),
+    _fixed(4, CancelCheckpoint, "q", "checkpoint_id"),
+    _fixed(5, EndOfOutputChannelState),
     (_ANNOUNCEMENT, EventAnnouncement, _write_announcement, _read_announcement),
-    (7, SubtaskConnection, _write_connection, _read_connection),
+    _fixed(7, SubtaskConnection, "ii", "input_subtask", "output_subtask"),
     (8, EndOfData, _write_end_of_data, _read_end_of_data),
-    (9, EndOfSegment, _write_nothing, _reader_of(EndOfSegment())),
-    (10, RecoveryMetadata, _write_recovery, _read_recovery),
+    _fixed(9, EndOfSegment),
+    _fixed(10, RecoveryMetadata, "i", "final_subpartition"),
     (11, WatermarkEvent, _write_watermark_event, _read_watermark_event),
-    (12, EndOfInputChannelState, _write_nothing, _reader_of(EndOfInputChannelState())),
+    _fixed(12, EndOfInputChannelState),
 )
 
 
