@@ -142,7 +142,7 @@ def above_zero(duration: T, parameter: str, why: str = "") -> T:
     Args:
         duration: The duration.
         parameter: The argument's name as the caller wrote it, for the message.
-        why: What 0 would do, as ", so that every checkpoint would fail".
+        why: The effect of 0, as in ", so that every checkpoint would fail".
 
     Raises:
         InvalidArgumentError: If it is 0.
