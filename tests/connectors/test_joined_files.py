@@ -93,6 +93,9 @@ async def test_appended_lines_have_no_columns(
         ("in/*/*.csv", "in/out", True),
         ("in/*.jsonl", "in", False),
         ("in/**/*.csv", "in/a/out", True),
+        ("in/**/*.csv", "in/a/_out", False),
+        ("in/*/*.csv", "in/_out", False),
+        ("in/_*/*.csv", "in/_out", True),
         ("in/a.csv", "in", False),
     ],
 )

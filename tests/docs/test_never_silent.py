@@ -988,6 +988,16 @@ async def _no_files(told: Told) -> None:
     await told.run(env)
 
 
+@line("a source finds files in directories such as `day=2026-05-01`")
+async def _columns_in_names(told: Told) -> None:
+    place = told.directory / "day=2026-05-01"
+    place.mkdir()
+    (place / "a.csv").write_text("item\ntea\n")
+    env = new_env()
+    env.from_source(am.FileSource(told.directory, "csv")).sink_to(drop)
+    await told.run(env)
+
+
 @line("the header of a CSV file looks as if it had another delimiter")
 async def _other_delimiter(told: Told) -> None:
     await read_csv(told, "item;price\ntea;3\n")

@@ -15,6 +15,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Literal, get_args, overload
+from urllib.parse import unquote
 
 from aiomailbox.connectors.files.formats import (
     CsvFormat,
@@ -76,8 +77,9 @@ def find_files(
 ) -> list[str]:
     """Return the files that paths name, sorted within each path; blocks.
 
-    A directory means all files below it but those whose names, or whose directories'
-    names, begin with a dot or an underscore: they belong to writers.
+    Names that begin with a dot or an underscore belong to writers: a directory means all
+    files below it but those, and what is below those. A pattern finds none of them
+    unless it has that character at that place.
 
     Raises:
         FileNotFoundError: If a path names nothing.
@@ -104,17 +106,29 @@ def is_among(path: str, file: Path) -> bool:
     wanted, given = Path(path).absolute().parts, file.absolute().parts
     if not _is_pattern(path):
         below = given[len(wanted) :]
-        return given[: len(wanted)] == wanted and not any(
-            part[0] in "._" for part in below
-        )
+        return given[: len(wanted)] == wanted and all(map(_is_visible, below))
     if "**" in wanted:
-        return fnmatch.fnmatchcase(
+        return _is_meant(wanted, given) and fnmatch.fnmatchcase(
             "/".join(given), "/".join(wanted).replace("**/", "*")
         )
     return len(wanted) == len(given) and all(
-        fnmatch.fnmatchcase(part, pattern)
-        for part, pattern in zip(given, wanted, strict=True)
+        _matches(part, pattern) for part, pattern in zip(given, wanted, strict=True)
     )
+
+
+def columns_in_name(name: str, paths: Iterable[str]) -> list[str]:
+    """Return the columns that writers put into names of directories.
+
+    Example:
+        >>> columns_in_name("out/day=2026-05-01/age=36/part-0.parquet", ["out/day=*"])
+        ['day', 'age']
+        >>> columns_in_name("out/age=36/part-0.parquet", ["out/age=36"])
+        []
+    """
+    known = {part for path in paths for part in path.replace(os.sep, "/").split("/")}
+    *directories, _ = name.replace(os.sep, "/").split("/")
+    found = [part for part in directories if "=" in part[1:] and part not in known]
+    return [unquote(part.partition("=")[0]) for part in found]
 
 
 def _check_there(path: str, *, empty_ok: bool) -> None:
@@ -170,15 +184,30 @@ def _matching(directory: str, parts: tuple[str, ...]) -> Iterator[str]:
 
 
 def _names(directory: str, pattern: str) -> list[str]:
-    import fnmatch
-
     try:
         names = os.listdir(directory or os.curdir)
     except (FileNotFoundError, NotADirectoryError):
         return []
-    if not pattern.startswith("."):
-        names = [name for name in names if not name.startswith(".")]
-    return fnmatch.filter(names, pattern)
+    return [name for name in names if _matches(name, pattern)]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    is_meant = _is_visible(name) or pattern[:1] == name[:1]
+    return is_meant and fnmatch.fnmatchcase(
+        os.path.normcase(name), os.path.normcase(pattern)
+    )
+
+
+def _is_meant(wanted: Sequence[str], given: Sequence[str]) -> bool:
+    """Say whether a pattern of a whole path has what begins its hidden names."""
+    return all(
+        _is_visible(part)
+        or any(
+            part == one or (_is_pattern(one) and part[0] == one[0]) for one in wanted
+        )
+        for part in given
+        if part
+    )
 
 
 def _mode(path: str) -> int:
@@ -199,7 +228,13 @@ def _find_remote(path: str) -> list[str]:
     files, root = fsspec_for(path).core.url_to_fs(path)
     files.invalidate_cache()
     if _is_pattern(path):
-        names = files.glob(root, **_how_to_walk(files))
+        found = files.glob(root, detail=True, **_how_to_walk(files))
+        names = [
+            name
+            for name, about in found.items()
+            if about["type"] != "directory"
+            and _is_meant(root.split("/"), name.split("/"))
+        ]
     elif files.isfile(root):
         names = [root]
     else:
@@ -633,8 +668,10 @@ class FileSource(Generic[OutT]):
 
     Args:
         path: A file, a directory, a pattern with ``*``, a URL that fsspec knows (extra
-            ``storage``), or several of these. In a directory, names that begin with a
-            dot or an underscore are skipped.
+            ``storage``), or several of these. Names that begin with a dot or an
+            underscore are skipped, unless the path has that character at that place.
+            Columns that writers put into the names of directories (``day=2026-05-01``)
+            are not read, and a warning names them.
         format: ``"jsonl"``, ``"csv"``, ``"text"`` (each line is a str) or
             ``"parquet"`` (needs pyarrow); None to infer it from the path's suffix, before
             ``.gz``.
@@ -734,6 +771,7 @@ class FileSource(Generic[OutT]):
             raise InvalidArgumentError(
                 "watch", f"{watch} is too short", "Use at least 10 ms."
             )
+        self._has_warned = False
         check_count(batch_rows, "batch_rows")
         names = None if columns is None else _columns(columns, self._format)
         self._reading = _reading(
@@ -785,14 +823,8 @@ class FileSource(Generic[OutT]):
             FileNotFoundError: If a path names nothing.
             OSError: If files cannot be listed.
         """
-        find = partial(
-            find_files,
-            self._paths,
-            missing_ok=self._missing_ok,
-            empty_ok=self._interval_s is not None,
-        )
         enumerator = FileEnumerator(
-            context, find, repr(self), self._interval_s, state, self._row_count
+            context, self._find, repr(self), self._interval_s, state, self._row_count
         )
         is_allowed = self._missing_ok or self._interval_s is not None
         if state is None and not is_allowed and not enumerator.has_files:
@@ -804,6 +836,38 @@ class FileSource(Generic[OutT]):
                 "do not count; watch= waits for files, missing_ok=True allows none",
             )
         return enumerator
+
+    def _find(self) -> list[str]:
+        names = find_files(
+            self._paths,
+            missing_ok=self._missing_ok,
+            empty_ok=self._interval_s is not None,
+        )
+        if not self._has_warned:
+            for name in names:
+                columns = columns_in_name(name, self._paths)
+                if columns:
+                    self._has_warned = True
+                    self._warn_of_columns(name, columns)
+                    break
+        return names
+
+    def _warn_of_columns(self, name: str, columns: Sequence[str]) -> None:
+        # pyarrow reads no lines of text.
+        kind = {"jsonl": "json", "text": ""}.get(self._format, self._format)
+        whole = (
+            "read all with pyarrow: env.from_arrow(pyarrow.dataset.dataset(path, "
+            f'format="{kind}", partitioning="hive").to_table()); or '
+        )
+        library_log().warning(
+            "columns in the names of directories are not read into the records",
+            source=repr(self),
+            columns=", ".join(columns),
+            first=name,
+            line=self._line,
+            remedy=f"{whole if kind else ''}give each directory a source of its own, "
+            "and add them with map",
+        )
 
     def create_reader(self, context: ReaderContext) -> FileReader:
         """Create a reader."""

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, strategies as st
-from pyarrow import parquet
+from pyarrow import dataset, parquet
 
 import aiomailbox as am
 from aiomailbox.connectors.files.formats import FileFormat
@@ -511,13 +511,25 @@ def test_files_behind_fsspec_that_cannot_be_listed_do_not_seem_gone(
 
 @given(
     st.lists(
-        st.sampled_from(["a.x", "b.x", ".c.x", "d", "e/a.x", "e/.f/b.x", "e/g/b.x"])
+        st.sampled_from(
+            [
+                "a.x",
+                "b.x",
+                ".c.x",
+                "_c.x",
+                "d",
+                "e/a.x",
+                "e/.f/b.x",
+                "e/_f/b.x",
+                "e/g/b.x",
+            ]
+        )
     ),
     st.sampled_from(
-        ["*", "*.x", "?.x", "[ab].x", "**", "**/*.x", "*/*.x", "e/**/b.x", ".*"]
+        ["*", "*.x", "?.x", "[ab].x", "**", "**/*.x", "*/*.x", "e/**/b.x", ".*", "_*"]
     ),
 )
-def test_a_pattern_names_what_glob_names(
+def test_a_pattern_names_what_glob_names_but_what_begins_with_an_underscore(
     tmp_path_factory: pytest.TempPathFactory, names: list[str], pattern: str
 ) -> None:
     place = tmp_path_factory.mktemp("glob")
@@ -527,7 +539,52 @@ def test_a_pattern_names_what_glob_names(
             (place / name).write_text("")
     asked = str(place / pattern)
     named = {name for name in glob.glob(asked, recursive=True) if os.path.isfile(name)}
+    if pattern != "_*":
+        named = {name for name in named if "/_" not in name[len(str(place)) :]}
     assert set(find_files((asked,), missing_ok=True)) == named
+
+
+def test_a_pattern_of_a_url_names_no_file_of_a_writer(tmp_path: Path) -> None:
+    place = f"memory://{tmp_path.name}/_in"
+    files = fsspec.filesystem("memory")
+    for name in ("a=1/b.x", "_SUCCESS", ".c.x", "d/_temporary/e.x"):
+        files.pipe(f"{place}/{name}", b"")
+    assert find_files((f"{place}/**",)) == [f"memory:///{tmp_path.name}/_in/a=1/b.x"]
+    assert find_files((f"{place}/_*",)) == [f"memory:///{tmp_path.name}/_in/_SUCCESS"]
+
+
+@pytest.mark.parametrize("given", ["", "**", "age=*/*.parquet"])
+async def test_columns_in_the_names_of_directories_are_said_not_to_be_read(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, given: str
+) -> None:
+    class Person(NamedTuple):
+        name: str
+        age: int
+
+    env = am.StreamExecutionEnvironment()
+    people = [Person("Ada", 36), Person("Bob", 41)]
+    sink = am.ParquetSink(tmp_path / "out", partition_by="age")
+    env.from_collection(people).sink_to(sink)
+    await env.execute()
+    caplog.clear()
+
+    async def read(path: Path) -> list[Any]:
+        source = FileSource(path, "parquet", records=dict)
+        return await am.StreamExecutionEnvironment().from_source(source).collect()
+
+    found = await read(tmp_path / "out" / given)
+    assert sorted(found, key=str) == [{"name": "Ada"}, {"name": "Bob"}]
+    [told] = [record for record in caplog.records if "names of dir" in record.message]
+    assert told.columns == "age"
+    # What it advises.
+    table = dataset.dataset(tmp_path / "out", format="parquet", partitioning="hive")
+    assert 'format="parquet", partitioning="hive"' in told.remedy
+    rows = await am.StreamExecutionEnvironment().from_arrow(table.to_table()).collect()
+    assert sorted(map(tuple, rows)) == people
+    caplog.clear()
+    # Who names the directory knows what it says.
+    assert await read(tmp_path / "out" / "age=36") == [{"name": "Ada"}]
+    assert caplog.records == []
 
 
 def test_many_files_are_dealt_out_in_a_time_that_grows_as_their_number(
