@@ -21,7 +21,6 @@ from aiomailbox.errors import (
     InvalidArgumentError,
     MissingExtraError,
     UsageError,
-    add_note,
 )
 from aiomailbox.graph.describe import (
     describe_mermaid,
@@ -70,6 +69,7 @@ class JobDefinition:
         sinks: What `execute` runs: transformations whose effects are wanted.
         executed: What it has run last, to be explained.
         taken_by: The job that has taken what ended in sinks before; "" if there was none.
+        refused: Whether the last ones that ended in sinks are given up: no job can run them.
         declared: The newest operators that no job has run.
         token: Stands for it among those with sinks that no job has run.
     """
@@ -81,6 +81,7 @@ class JobDefinition:
     sinks: list[Transformation] = field(default_factory=list)
     executed: list[Transformation] = field(default_factory=list)
     taken_by: str = ""
+    refused: bool = False
     declared: deque[Transformation] = field(
         default_factory=partial(deque, maxlen=_DECLARED_MAX)
     )
@@ -185,7 +186,12 @@ class JobDefinition:
         """
         if not sinks:
             reason = "no stream ends in a sink"
-            if self.taken_by:
+            if self.refused:
+                reason = (
+                    "the streams that end in a sink were refused when they were to run, "
+                    "and are given up, because streams do not change"
+                )
+            elif self.taken_by:
                 reason = (
                     f"job {self.taken_by!r} took all streams that end in a sink when it "
                     "was started"
@@ -210,16 +216,11 @@ class JobDefinition:
             parent_apart=_place(config).parent_apart,
         )
 
-    def _forget(self, sinks: list[Transformation], error: UsageError) -> None:
+    def _forget(self, sinks: list[Transformation]) -> None:
         """Run no sinks that no job can have, as nothing can mend them."""
         kept = [item for item in self.sinks if item not in sinks]
-        if len(kept) < len(self.sinks):
-            self.sinks[:] = kept
-            add_note(
-                error,
-                "the job has forgotten its streams, because streams do not change: "
-                "write these streams again",
-            )
+        self.refused = len(kept) < len(self.sinks)
+        self.sinks[:] = kept
 
     def explain(self, name: str, sinks: list[Transformation], form: str) -> str:
         """Return the graph of what ends in the sinks.
@@ -266,8 +267,8 @@ class JobDefinition:
         place = _place(config)
         try:
             graph = self.job_graph(name, sinks, config)
-        except UsageError as error:
-            self._forget(sinks, error)
+        except UsageError:
+            self._forget(sinks)
             raise
         # Workers get the settings, and start no others.
         config = replace(traced(config), deployment=None)

@@ -532,7 +532,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         # What could not be deployed stays: it may be mended and run.
         definition.sinks.clear()
         definition.executed = sinks
-        definition.taken_by = job_name
+        definition.taken_by, definition.refused = job_name, False
         _warn_of_unread(job, definition)
         told = definition.config
 

@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 class _Folded:
-    """A block whose frames are left out of what a job's end raises through it.
+    """A block whose frames are left out of what a job's end, or a refusal, raises.
 
     The functions that it calls are left out, and so is the one that has the block: Python
     adds no frame where a block passes on what was raised in it. The caller's come after.
@@ -49,8 +49,9 @@ class _Folded:
 
     def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
         # An interrupt in a notebook is a cancellation: it says nothing of the engine,
-        # and a notebook shows five lines of source for each frame.
-        if isinstance(error, JobFailedError | asyncio.CancelledError):
+        # and a notebook shows five lines of source for each frame. What is wrong with the
+        # program is said in words, and there is no line of it in the engine.
+        if isinstance(error, JobFailedError | UsageError | asyncio.CancelledError):
             error.__traceback__ = None
 
 
@@ -60,7 +61,7 @@ folded: Final = _Folded()
 def verb(
     run: Callable[P, Coroutine[Any, Any, R]],
 ) -> Callable[P, Coroutine[Any, Any, R]]:
-    """Let a job's failure, or a cancellation, be raised without lines of the engine."""
+    """Let a failure, a refusal or a cancellation be raised without lines of the engine."""
 
     @wraps(run)
     async def shortly(*args: P.args, **named: P.kwargs) -> R:

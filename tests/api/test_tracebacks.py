@@ -70,6 +70,42 @@ async def test_executing_and_waiting_are_short_too() -> None:
         assert [PACKAGE in frame.filename for frame in frames] == [False]
 
 
+async def test_what_is_refused_shows_the_users_lines_only() -> None:
+    env = am.StreamExecutionEnvironment()
+
+    def changed() -> am.DataStream[int]:
+        scores = env.from_collection([1]).map(deep)
+        # As a statement, which changes nothing.
+        scores.uid("scores")
+        return scores
+
+    async def started() -> None:
+        changed().sink_to(print)
+        async with env.start():
+            raise AssertionError("it does not start")
+
+    async def executed(execute: Any) -> None:
+        changed().sink_to(print)
+        await execute()
+
+    async def iterated() -> None:
+        async for _ in changed():
+            raise AssertionError("it does not start")
+
+    for run in (
+        started(),
+        executed(env.execute),
+        executed(env.execute_async),
+        changed().collect(),
+        iterated(),
+    ):
+        with pytest.raises(am.UsageError, match="as it was before") as caught:
+            await run
+        frames = traceback.extract_tb(caught.value.__traceback__)
+        assert [frame.name for frame in frames if PACKAGE in frame.filename] == []
+        assert not hasattr(caught.value, "__notes__")
+
+
 def test_the_blocking_door_adds_no_line() -> None:
     async def main(env: am.StreamExecutionEnvironment) -> None:
         await env.from_collection([1]).map(deep).collect()
