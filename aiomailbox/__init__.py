@@ -77,6 +77,7 @@ from aiomailbox.errors import (
     WorldError,
     WrongTypeError,
 )
+from aiomailbox.eventtime.generators import WatermarkGenerator, WatermarkOutput
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.mailbox.control import MailboxController, MailboxDefaultAction
 from aiomailbox.mailbox.executor import MailboxExecutor
@@ -149,7 +150,10 @@ from aiomailbox.operators.sinks.sink import (
 )
 from aiomailbox.operators.sources.source import (
     Boundedness,
+    EnumeratorContext,
     InputStatus,
+    ReaderContext,
+    ReaderOutput,
     Source,
     SourceReader,
     Split,
@@ -311,6 +315,7 @@ __all__ = [
     "DeltaEvictor",
     "DeltaTrigger",
     "EdgeSummary",
+    "EnumeratorContext",
     "EventTimeSessionWindows",
     "EventTimeTrigger",
     "Evictor",
@@ -398,6 +403,8 @@ __all__ = [
     "RateLimit",
     "ReadOnlyBroadcastState",
     "ReadOnlyContext",
+    "ReaderContext",
+    "ReaderOutput",
     "RecordTypeError",
     "RecordsRefusedError",
     "RedisSink",
@@ -451,6 +458,8 @@ __all__ = [
     "ValueState",
     "ValueStateDescriptor",
     "VertexPressure",
+    "WatermarkGenerator",
+    "WatermarkOutput",
     "WatermarkStrategy",
     "WindowAssigner",
     "WindowState",

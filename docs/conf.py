@@ -26,6 +26,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
     "link_names",
+    "overloads",
 ]
 myst_enable_extensions = ["deflist"]
 myst_heading_anchors = 3

@@ -359,8 +359,9 @@ class WatermarkStrategy(Generic[InT_contra], metaclass=Suggesting):
 
         Args:
             assigner: A field's name, ``fn(value)`` or ``fn(value, previous)``, giving
-                int milliseconds or an aware datetime. ``previous`` is the event time
-                so far, or None.
+                int milliseconds or an aware datetime. ``previous`` is the event time that
+                this record already has, from its source or an earlier strategy; None if
+                it has none. It is not that of the record before.
 
         Raises:
             WrongTypeError: If it is neither, or is an ``async def`` function.

@@ -45,7 +45,11 @@ if TYPE_CHECKING:
         SimulationReport,
         simulate,
     )
-    from aiomailbox.testing.simulation.world import Faults
+    from aiomailbox.testing.simulation.world import (
+        Faults,
+        SimulatedCalls,
+        SimulatedSink,
+    )
 
 __all__ = [
     "CRASH",
@@ -64,7 +68,9 @@ __all__ = [
     "RecordingLog",
     "RecordingOutput",
     "ScriptedSource",
+    "SimulatedCalls",
     "SimulatedRun",
+    "SimulatedSink",
     "SimulationError",
     "SimulationReport",
     "TestRuntimeContext",
@@ -93,7 +99,9 @@ _MODULE_OF = {
     "MemoryHandover": "context",
     "RecordingLog": "context",
     "Faults": "simulation",
+    "SimulatedCalls": "simulation",
     "SimulatedRun": "simulation",
+    "SimulatedSink": "simulation",
     "SimulationError": "simulation",
     "SimulationReport": "simulation",
     "simulate": "simulation",

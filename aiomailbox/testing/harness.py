@@ -258,7 +258,11 @@ class OperatorHarness:
         self.do(self.operator.prepare_snapshot_pre_barrier, checkpoint_id)
 
     def snapshot(self) -> OperatorSnapshot:
-        """Return what a new operator needs to resume; call `prepare_snapshot` first."""
+        """Return what a new operator needs to resume.
+
+        Only an operator that does something before a barrier needs `prepare_snapshot`
+        first: a sink, and calls with a journal.
+        """
         taken = self.operator.snapshot()
         self.operator.settle_snapshots()
         return taken
@@ -346,8 +350,12 @@ class OneInputHarness(OperatorHarness):
     """Drives an operator with one input; see `OperatorHarness` for the rest.
 
     Example:
-        >>> from aiomailbox.operators.stateless.operators import MapOperator
-        >>> with OneInputHarness(MapOperator(str.upper)) as harness:
+        >>> import aiomailbox as am
+        >>> from aiomailbox.operators import ProcessOperator
+        >>> class Upper(am.ProcessFunction):
+        ...     def process_element(self, value, context, out):
+        ...         out.collect(value.upper())
+        >>> with OneInputHarness(ProcessOperator(Upper())) as harness:
         ...     harness.process_element("a", 5)
         ...     harness.process_watermark(5)
         ...     harness.output
@@ -385,7 +393,7 @@ class TwoInputHarness(OperatorHarness):
     """Drives an operator with two inputs; see `OperatorHarness` for the rest.
 
     Example:
-        >>> from aiomailbox.operators.functions.process import CoMapOperator
+        >>> from aiomailbox.operators import CoMapOperator
         >>> with TwoInputHarness(CoMapOperator(str.upper, str.lower)) as harness:
         ...     harness.first.process_element("a")
         ...     harness.second.process_element("B")
@@ -439,13 +447,12 @@ def redistributed(
         For each new subtask what `OperatorHarness.restore` takes.
 
     Example:
-        >>> from aiomailbox.operators.functions.process import ProcessFunction
-        >>> from aiomailbox.operators.functions.process import ProcessOperator
-        >>> from aiomailbox.state.descriptors import ListStateDescriptor
+        >>> import aiomailbox as am
+        >>> from aiomailbox.operators import ProcessOperator
         >>> from aiomailbox.testing import OneInputHarness
-        >>> class Keep(ProcessFunction):
+        >>> class Keep(am.ProcessFunction):
         ...     def open(self, context):
-        ...         kept = ListStateDescriptor("kept")
+        ...         kept = am.ListStateDescriptor("kept")
         ...         self.kept = context.operator_state.get_list_state(kept)
         ...
         ...     def process_element(self, value, context, out):

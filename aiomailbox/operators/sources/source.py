@@ -286,7 +286,8 @@ class StaticEnumerator(Generic[SplitT]):
     """Hands out splits that are all known at the start.
 
     With ``on_request=False`` split i goes to reader ``i % parallelism`` when it
-    registers; with True each reader gets the next split when it asks for one.
+    registers, and `SourceReader.notify_no_more_splits` follows at once; with True each
+    reader gets the next split when it asks for one, and that call when none is left.
     """
 
     def __init__(

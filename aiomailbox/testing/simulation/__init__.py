@@ -8,6 +8,14 @@ from aiomailbox.testing.simulation.simulating import (
     SimulationReport,
     simulate,
 )
-from aiomailbox.testing.simulation.world import Faults
+from aiomailbox.testing.simulation.world import Faults, SimulatedCalls, SimulatedSink
 
-__all__ = ["Faults", "SimulatedRun", "SimulationError", "SimulationReport", "simulate"]
+__all__ = [
+    "Faults",
+    "SimulatedCalls",
+    "SimulatedRun",
+    "SimulatedSink",
+    "SimulationError",
+    "SimulationReport",
+    "simulate",
+]

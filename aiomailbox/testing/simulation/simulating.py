@@ -20,7 +20,7 @@ from aiomailbox.errors import (
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.logs import library_log
 from aiomailbox.state.backends import StateBackend
-from aiomailbox.testing.simulation.world import Calls, Faults, World
+from aiomailbox.testing.simulation.world import Faults, SimulatedCalls, World
 
 if TYPE_CHECKING:
     from aiomailbox.testing.simulation.run import Pipeline
@@ -52,7 +52,7 @@ class SimulatedRun:
     seed: int
     faults: tuple[str, ...]
     trace: tuple[str, ...] = field(repr=False)
-    calls: Calls = field(repr=False)
+    calls: SimulatedCalls = field(repr=False)
     attempts: int
     journal_appends: bool
 
@@ -136,8 +136,8 @@ def simulate(
     processes and sockets are not simulated: do without.
 
     Args:
-        pipeline: Called with an environment and a sink, describes the job: it ends
-            streams with ``sink_to(sink)``, and starts nothing. It is called again for
+        pipeline: Called with a `StreamExecutionEnvironment` and a `SimulatedSink`,
+            describes the job: it ends streams with ``sink_to(sink)``, and starts nothing. It is called again for
             each life of the program, and keeps nothing that such a crash would lose.
         seeds: Of the runs with faults.
         faults: The faults that may happen; None for a few of each kind.

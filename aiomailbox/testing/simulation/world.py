@@ -25,7 +25,7 @@ from aiomailbox.records.run import Run
 
 
 @dataclass(slots=True)
-class Calls:
+class SimulatedCalls:
     """The calls of a server, by the key that came with each.
 
     Attributes:
@@ -35,7 +35,7 @@ class Calls:
             got an answer.
 
     Example:
-        >>> calls = Calls()
+        >>> calls = SimulatedCalls()
         >>> calls.begin("a")
         >>> calls.begin("a")
         >>> calls.answer("a")
@@ -226,7 +226,7 @@ class World:
         self.notes: int = 0
         self.savepoint: SimulatedSavepoint | None = None
         self.ended_s: float = 0.0
-        self.calls: Calls = Calls()
+        self.calls: SimulatedCalls = SimulatedCalls()
         self.attempts: int = 0
         self.journal_appends: bool = self.random.random() < 0.5
         self.journals: Path | None = None
