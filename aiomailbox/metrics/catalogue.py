@@ -110,7 +110,7 @@ class HistogramValue(msgspec.Struct, frozen=True):
     "the histogram", dict.fromkeys(("update", "record", "add"), "observe(value)")
 )
 class Histogram:
-    """Takes observations of a quantity; what it keeps is bounded.
+    """Takes observations of a quantity, in bounded memory.
 
     Example:
         >>> latency = Histogram()

@@ -101,8 +101,8 @@ class ProcessOperator(ElementOperator):
 
     Args:
         function: The function; it is not shared between subtasks.
-        on_error: How to handle a record for which it raises. What it had emitted
-            for the record until then stays emitted.
+        on_error: How to handle a record for which it raises. Its results for the
+            record until then stay emitted.
 
     Raises:
         WrongTypeError: If ``function`` has no usable ``process_element``, or needs a
@@ -189,8 +189,8 @@ class KeyedFunctionOperator(ElementOperator, StatefulOperator):
 
     Args:
         function: The function; it is not shared between subtasks.
-        on_error: How to handle a record for which it raises. What it had emitted
-            and kept for the record until then stays.
+        on_error: How to handle a record for which it raises. The results and
+            the state of the record until then stay.
         **keys: For each input that has keys a field's name or a function of a record,
             by the parameter's name; those of all inputs are of one type.
     """
@@ -297,8 +297,8 @@ class KeyedProcessOperator(KeyedFunctionOperator):
     Args:
         key: A field's name or a function of a record.
         function: The function; it is not shared between subtasks.
-        on_error: How to handle a record for which it raises. What it had emitted
-            and kept for the record until then stays.
+        on_error: How to handle a record for which it raises. The results and
+            the state of the record until then stay.
 
     Raises:
         WrongTypeError: If ``function`` lacks ``process_element`` or ``on_timer``, or
@@ -549,8 +549,8 @@ class KeyedCoProcessOperator(KeyedFunctionOperator, CoFunctionOperator):
         key1: The key of the first stream's records: a field's name or a function.
         key2: The key of the second stream's; keys of both are of one type.
         function: The function; it is not shared between subtasks.
-        on_error: How to handle a record for which it raises. What it had emitted
-            and kept for the record until then stays.
+        on_error: How to handle a record for which it raises. The results and
+            the state of the record until then stay.
 
     Raises:
         WrongTypeError: If ``function`` lacks a method, or one of them is a generator.

@@ -427,8 +427,8 @@ class StatefulOperator(Operator):
     def expect_accumulators(self) -> None:
         """Ask for state that holds accumulators, before a restore; nothing by default.
 
-        Those of an older aggregate are converted while they are restored, in pieces; what
-        is asked for later is converted all at once.
+        Accumulators of an older aggregate are converted in pieces while they are
+        restored; state that is asked for later is converted all at once.
         """
 
     def _settle_after(self, delay_ms: int) -> None:

@@ -46,7 +46,8 @@ class SimulatedRun:
         calls: The calls of `SimulatedSink.call`.
         attempts: How often the tasks were started, the first time included.
         journal_appends: Whether finished calls were kept in files: none of those is made
-            again. Else an object store had them: what had not been uploaded is.
+            again. Else an object store kept them: calls that were not yet uploaded are
+            made again.
     """
 
     seed: int

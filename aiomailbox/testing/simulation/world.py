@@ -365,7 +365,7 @@ class Life:
 
 
 class SimulatedSink:
-    """Where a simulated pipeline ends: what is committed here is compared.
+    """The end of a simulated pipeline: the rows that are committed here are compared.
 
     A pipeline may end several streams in it: each is a sink of its own.
 
@@ -381,8 +381,8 @@ class SimulatedSink:
     async def call(self, key: str, seconds: float = 0.01) -> None:
         """Call a server outside, which counts calls by key and takes a while.
 
-        What it counted is in `SimulatedRun.calls`: whether a call that was answered was
-        made again.
+        `SimulatedRun.calls` has the counts: for example whether a call that was answered
+        was made again.
 
         Args:
             key: Of the call, such as its idempotency key.
