@@ -224,7 +224,7 @@ async def test_a_journal_stays_small_while_a_job_goes_on(tmp_path: Path) -> None
     stream.uid("ask").sink_to(lambda _: None)
     async with env.start("endless") as job:
         sizes = []
-        for _ in range(8):
+        for _ in range(4):
             # 10 checkpoints, some 10,000 calls.
             await asyncio.sleep(0.5)
             found = tmp_path.rglob("journal/**/*.log")
