@@ -523,34 +523,6 @@ def check_paid(directory: Path, server: Server, crashes: int) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("workers", [0, 2], ids=["embedded", "processes"])
-async def test_a_program_that_is_killed_again_and_again_pays_each_call_once(
-    tmp_path: Path, workers: int
-) -> None:
-    orders_in(tmp_path)
-    kills = 0
-    moments = random.Random(workers)
-    async with Server() as server:
-        while True:
-            child = await started(tmp_path, server, workers)
-            goal = server.keys.total() + moments.randrange(40, 160)
-            while child.returncode is None and (
-                kills == 2 or server.keys.total() < goal
-            ):
-                await asyncio.sleep(0.005)
-            if child.returncode is not None:
-                break
-            # Its workers see that it is gone a moment later.
-            os.kill(child.pid, signal.SIGKILL)
-            await child.wait()
-            kills += 1
-    assert child.returncode == 0
-    assert kills >= 2
-    check_paid(tmp_path, server, kills)
-
-
-@pytest.mark.real_time
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_workers_that_die_or_stop_pay_each_call_once(
     tmp_path: Path, how: signal.Signals
