@@ -11,17 +11,7 @@ import cloudpickle
 import pytest
 
 import aiomailbox as am
-
-ROOT = Path(__file__).parents[2]
-
-# What runs the graph elsewhere: it knows the package and the bytes, nothing else.
-RUN_STREAM = """
-import pickle, sys
-import aiomailbox as am
-stream = pickle.loads(sys.stdin.buffer.read())
-for line in sorted(map(repr, am.run(stream.collect()))):
-    print(line)
-"""
+from tests.forks import ROOT, Forks
 
 
 @pytest.fixture
@@ -46,9 +36,15 @@ def load_example() -> Iterator[Callable[[str], ModuleType]]:
         del sys.modules[name]
 
 
+@pytest.fixture(scope="module")
+def elsewhere() -> Iterator[Forks]:
+    with Forks("tests.examples.elsewhere") as forks:
+        yield forks
+
+
 @pytest.fixture
-def run_elsewhere(tmp_path: Path) -> Callable[..., object]:
-    """Run a pickled stream in a new interpreter; return its results' texts, sorted."""
+def run_elsewhere(tmp_path: Path, elsewhere: Forks) -> Callable[..., object]:
+    """Run a pickled stream in another process; return its results' texts, sorted."""
 
     async def run(stream: am.DataStream[object], *modules: ModuleType) -> list[str]:
         for module in modules:
@@ -58,17 +54,9 @@ def run_elsewhere(tmp_path: Path) -> Callable[..., object]:
         finally:
             for module in modules:
                 cloudpickle.unregister_pickle_by_value(module)
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            RUN_STREAM,
-            cwd=tmp_path,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        out, err = await process.communicate(payload)
-        assert process.returncode == 0, err.decode()
-        return out.decode().splitlines()
+        (tmp_path / "stream").write_bytes(payload)
+        done = await asyncio.to_thread(elsewhere.run, tmp_path, str(tmp_path))
+        assert done.code == 0, done.log
+        return done.printed.splitlines()
 
     return run

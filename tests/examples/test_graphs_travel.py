@@ -1,4 +1,4 @@
-"""Graphs hold nothing live: each example's is run by a new interpreter as well."""
+"""Graphs hold nothing live: each example's is run by another process as well."""
 
 from __future__ import annotations
 
