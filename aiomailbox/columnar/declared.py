@@ -19,12 +19,13 @@ from uuid import UUID
 import pyarrow as pa
 
 from aiomailbox.columnar.forms import (
+    OTHER_LISTS,
     class_hints,
     field_hints,
     is_record_type,
     is_typed_dict,
 )
-from aiomailbox.columnar.types import is_any_list
+from aiomailbox.columnar.types import is_any_list, unencoded_type
 from aiomailbox.errors import UnsupportedColumnError
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.records.record_classes import SPARK_TYPES
@@ -117,6 +118,60 @@ of class int, and Visit.id is annotated as str. Cast the column, or annotate it 
             _check_hint(hint, schema[name], path, owner, 0)
 
 
+def plain_types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """Return the types of a file's or a table's columns, as `check_annotations` takes them."""
+    return {field.name: unencoded_type(field.type) for field in schema}
+
+
+class NullCheck:
+    """Refuses NULL where a class of records leaves no room for None.
+
+    Args:
+        record_type: The class.
+    """
+
+    def __init__(self, record_type: type) -> None:
+        self._owner = record_type.__qualname__
+        self._hints = {
+            name: hint
+            for name, hint in class_hints(record_type).items()
+            if not _may_be_none(hint)
+        }
+
+    def check(self, batch: pa.RecordBatch, first: int) -> None:
+        """Check a batch, whose first row has this number.
+
+        Raises:
+            UnsupportedColumnError: If there is such a NULL; names column and row.
+        """
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            if not column.null_count or name not in self._hints:
+                continue
+            row = first + column.is_null().to_pylist().index(True)
+            hint = self._hints[name]
+            shown = hint.__name__ if isinstance(hint, type) else str(hint)
+            raise UnsupportedColumnError(
+                f"column {name!r} is NULL in row {row}, and {self._owner}.{name} is "
+                f"annotated as {shown}. Annotate it as {shown} | None, or fill the column."
+            )
+
+
+def _may_be_none(hint: Any) -> bool:
+    """Say whether an annotation leaves room for None, or says nothing that is known."""
+    while isinstance(hint, NewType):
+        hint = hint.__supertype__
+    origin = typing.get_origin(hint)
+    if origin in {typing.Union, UnionType}:
+        return any(map(_may_be_none, typing.get_args(hint)))
+    plain = origin or hint
+    # In Python 3.11 Any is a class; of a protocol only None itself can tell.
+    return (
+        not isinstance(plain, type)
+        or plain in {Any, object, type(None)}
+        or getattr(plain, "_is_protocol", False)
+    )
+
+
 def _check_hint(
     hint: Any, kind: pa.DataType, where: str, owner: str, depth: int
 ) -> None:
@@ -126,7 +181,8 @@ def _check_hint(
     arguments, origin = typing.get_args(hint), typing.get_origin(hint)
     if depth > DEPTH_MAX or _is_special(kind):
         return
-    if is_any_list(kind) and origin in {list, tuple, set, frozenset}:
+    is_list = origin is list or (origin in OTHER_LISTS and not depth)
+    if is_any_list(kind) and is_list:
         element = arguments[0] if arguments else Any
         _check_hint(element, kind.value_type, f"{where}.element", owner, depth + 1)
     elif pa.types.is_map(kind) and origin is dict:

@@ -37,6 +37,9 @@ from aiomailbox.records.record_classes import (
 )
 from aiomailbox.records.run import map_all
 
+# What a column of lists becomes if the field of a class is annotated as that.
+OTHER_LISTS: Final = frozenset({tuple, set, frozenset})
+
 # (columns of Python values, how many rows) → records.
 StructBuilder = Callable[[Sequence[Sequence[Any]], int], list[Any]]
 
@@ -135,7 +138,7 @@ class ClassForm:
 
     The columns must be the class's fields, in any order; a field with a default may be
     missing. A struct column becomes the record class named in the field's annotation,
-    or else a NamedTuple.
+    or else a NamedTuple; a list becomes the set or the tuple that is annotated.
 
     Args:
         record_type: The class.
@@ -144,12 +147,27 @@ class ClassForm:
     def __init__(self, record_type: type) -> None:
         self.record_type = record_type
         self._fields = _class_fields(record_type)
+        self._kinds = {
+            name: kind
+            for name, hint in class_hints(record_type).items()
+            if (kind := _other_list(hint)) is not None
+        }
 
     def builder(self, names: tuple[str, ...], where: str = "") -> StructBuilder:
         """Return the function that makes objects of the class."""
         check_unique(names, where)
         self._check_fields(names, where)
         cls: Callable[..., Any] = self.record_type
+        kinds = [self._kinds.get(name) for name in names]
+
+        def converted(columns: Sequence[Sequence[Any]]) -> Sequence[Sequence[Any]]:
+            if not any(kinds):
+                return columns
+            return [
+                column if kind is None else _as_kind(column, kind)
+                for kind, column in zip(kinds, columns, strict=True)
+            ]
+
         order = [field.name for field in self._fields if field.name in names]
         if len(order) == len(self._fields) and not any(
             field.keyword_only for field in self._fields
@@ -159,6 +177,7 @@ class ClassForm:
             def by_position(columns: Sequence[Sequence[Any]], count: int) -> list[Any]:
                 if not columns:
                     return [cls() for _ in range(count)]
+                columns = converted(columns)
                 return map_all(cls, *[columns[position] for position in positions])
 
             return by_position
@@ -168,7 +187,7 @@ class ClassForm:
                 return [cls() for _ in range(count)]
             return [
                 cls(**dict(zip(names, values, strict=True)))
-                for values in zip(*columns, strict=True)
+                for values in zip(*converted(columns), strict=True)
             ]
 
         return by_keyword
@@ -198,6 +217,19 @@ class ClassForm:
                     f"{class_name}; the columns are {list(names)}. Add the column, or "
                     "give the field a default."
                 )
+
+
+def _other_list(hint: Any) -> Callable[[list[Any]], Any] | None:
+    """Return what makes the values of an annotation such as ``set[int] | None`` of lists."""
+    parts = typing.get_args(hint)
+    if type(None) in parts and len(parts) == 2:
+        hint = parts[0] if parts[1] is type(None) else parts[1]
+    origin = typing.get_origin(hint)
+    return origin if origin in OTHER_LISTS else None
+
+
+def _as_kind(column: Sequence[Any], kind: Callable[[list[Any]], Any]) -> list[Any]:
+    return [kind(each) if type(each) is list else each for each in column]
 
 
 def changed_form(form: RecordForm, inner: Mapping[str, RecordForm]) -> RecordForm:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Final
 import pyarrow as pa
 
 from aiomailbox.columnar.arrow_run import ArrowRun
-from aiomailbox.columnar.declared import check_annotations
+from aiomailbox.columnar.declared import NullCheck, check_annotations, plain_types
 from aiomailbox.columnar.encode import canonical_in_micros
 from aiomailbox.columnar.forms import DictForm, RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
@@ -49,8 +49,8 @@ class ArrowSource:
     Raises:
         WrongTypeError: If ``data`` is none of these.
         RecordTypeError: If the schemas of the batches cannot be unified; names the batch.
-        UnsupportedColumnError: If a column does not fit ``records``, or a class annotates
-            its field as something else.
+        UnsupportedColumnError: If a column does not fit ``records``, a class annotates
+            its field as something else, or a NULL is in one that is not ``| None``.
 
     Example:
         >>> ArrowSource(pa.table({"city": ["Oslo", "Rome"]}))
@@ -105,12 +105,19 @@ class ArrowSource:
     def _known(self, schema: pa.Schema) -> RecordFields | None:
         types = {field.name: canonical_in_micros(field.type) for field in schema}
         if self.record_types:
-            check_annotations(self.record_types[0], types)
+            check_annotations(self.record_types[0], plain_types(schema))
+            self._check_nulls(self.record_types[0])
             found = RecordFields.of_type(self.record_types[0])
             return None if found is None else replace(found, types=types)
         readable = frozenset(dir(tuple)) | frozenset(dir(dict))
         are_keys = isinstance(self._form, DictForm)
         return RecordFields(tuple(schema.names), readable, are_keys, types)
+
+    def _check_nulls(self, record_type: type) -> None:
+        check, first = NullCheck(record_type), 0
+        for batch in self._batches:
+            check.check(batch, first)
+            first += batch.num_rows
 
     @property
     def _row_count(self) -> int:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.declared import NullCheck, check_annotations, plain_types
 from aiomailbox.columnar.forms import RecordForm, record_form
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import without_views
@@ -49,6 +50,8 @@ class ParquetFormat:
 
         Raises:
             RecordTypeError: If the file lacks a column that is to be read.
+            UnsupportedColumnError: If a column does not fit the class, by its type or by
+                a NULL.
             DamagedFileError: If it is no Parquet file.
         """
         with reading(name) as source:
@@ -58,13 +61,19 @@ class ParquetFormat:
                 if position > file.metadata.num_rows:
                     raise changed(name, f"ends before row {position}")
                 maker: RowMaker | None = None
+                nulls = NullCheck(self.record_types[0]) if self.record_types else None
                 rows = batches_from(file, position, self._batch_rows, self._columns)
                 for first, batch in rows:
                     if self._form is None:
                         yield _chunk(first, batch, None)
                         continue
                     plain = without_views(batch)
-                    maker = maker or RowMaker(plain.schema, self._form)
+                    if maker is None:
+                        maker = RowMaker(plain.schema, self._form)
+                        for record_type in self.record_types:
+                            check_annotations(record_type, plain_types(plain.schema))
+                    if nulls is not None:
+                        nulls.check(plain, first)
                     yield _chunk(first, plain, maker)
             except pa.ArrowInvalid as error:
                 raise DamagedFileError(name, str(error)) from error

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gzip
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import date, datetime, time
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -208,3 +211,71 @@ async def test_rows_of_a_file_are_read_on_from_where_a_job_stopped(
     assert seen[-2_000:] == list(range(2_000)) or sorted(set(seen)) == list(
         range(2_000)
     )
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("values", "hint", "told"),
+    [
+        (["a"], int, "of class str, and Row.v is annotated as int"),
+        (["a"], date, "annotated as date"),
+        (["1.5"], Decimal, "annotated as Decimal"),
+        (["red"], Colour, "annotated as Colour"),
+        ([str(UUID(int=7))], UUID, "annotated as UUID"),
+        (
+            [1, None],
+            int,
+            r"'v' is NULL in row 1, and Row.v is annotated as int.*\| None",
+        ),
+        ([None], int | str, r"'v' is NULL in row 0"),
+        ([[["a"]]], list[set[str]], "'v.element'.*of class list"),
+        ([["a"]], set[int], "'v.element'.*of class str"),
+    ],
+)
+@pytest.mark.parametrize("is_file", [True, False], ids=["file", "table"])
+async def test_a_column_that_is_not_what_the_class_says_is_refused(
+    values: list[Any], hint: Any, told: str, tmp_path: Path, *, is_file: bool
+) -> None:
+    row: Any = make_dataclass("Row", [("v", hint)])
+    table = pa.table({"v": values})
+    pq.write_table(table, tmp_path / "o.parquet")
+    if is_file:
+        with pytest.raises(am.JobFailedError, match=told):
+            await rows(am.FileSource(tmp_path / "o.parquet", records=row))
+    else:
+        with pytest.raises(am.UnsupportedColumnError, match=told):
+            am.StreamExecutionEnvironment().from_arrow(table, records=row)
+
+
+@dataclass
+class Tagged:
+    id: int
+    tags: set[str]
+    place: tuple[float, ...] | None
+    score: float | None = None
+    more: Any = None
+
+
+async def test_lists_become_the_sets_and_tuples_that_the_class_says(
+    tmp_path: Path,
+) -> None:
+    given = [Tagged(1, {"a", "b"}, (0.5, 1.0)), Tagged(2, set(), None, 2.0)]
+    env = am.StreamExecutionEnvironment()
+    env.from_collection(given).sink_to(am.ParquetSink(tmp_path / "out"))
+    await env.execute()
+    source = am.FileSource(tmp_path / "out", "parquet", records=Tagged)
+    assert await rows(source) == given
+    table = pq.read_table(tmp_path / "out").drop_columns(["more"])
+    read = am.StreamExecutionEnvironment().from_arrow(table, records=Tagged)
+    assert await read.collect() == given
+
+
+async def test_the_row_of_a_null_is_that_of_the_file(tmp_path: Path) -> None:
+    table = pa.table({"user": ["a", "b", "c", None], "price": [1.0] * 4})
+    pq.write_table(table, tmp_path / "o.parquet", row_group_size=1)
+    source = am.FileSource(tmp_path / "o.parquet", records=Order, batch_rows=2)
+    with pytest.raises(am.JobFailedError, match="'user' is NULL in row 3"):
+        await rows(source)
