@@ -28,14 +28,17 @@ pytestmark = pytest.mark.spark
 async def test_the_job_equals_spark_sql_and_writes_as_it_reads(
     load_example: Load, spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Two months of it: each call takes its time."""
     demo = load_example("flight_delays")
-    flights = demo.read_flights(spark, tmp_path / "unpacked")
+    year = demo.read_flights(spark, tmp_path / "unpacked")
+    assert year.where("dep_delay is not null").count() == demo.FLIGHTS_EXPECTED
+    flights = year.where("scheduled < timestamp'2013-03-01 00:00:00'")
     target = tmp_path / "out" / "flight_delays"
     written_at_half = await demo.run(flights, target, quiet=True)
     rows = demo.read_result(target)
-    assert sum(row.flights for row in rows) == demo.FLIGHTS_EXPECTED
+    assert len(rows) > 170
     assert demo.differences(rows, demo.by_spark_sql(flights, spark)) == []
-    assert written_at_half >= 400
+    assert written_at_half >= 40, written_at_half
     assert sorted(path.name for path in target.parent.iterdir()) == ["flight_delays"]
     assert (target / "_SUCCESS").exists()
     assert spark.sparkContext.statusTracker().getActiveJobsIds() == []
