@@ -264,7 +264,7 @@ async def read(source: SparkSource | SparkStreamSource) -> list[Any]:
 
 
 @settings(
-    max_examples=5,
+    max_examples=3,
     **SLOW,
 )
 @given(table=tables(has_void=True))
