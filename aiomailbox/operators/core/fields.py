@@ -202,8 +202,9 @@ def field_or_function(selector: object, parameter: str) -> Callable[[Any], Any]:
             if not isinstance(selector, list | tuple)
             else 'Write "name"; key_by("a", "b") takes several, one by one.',
         )
+    checked = check_sync_function(selector, parameter, arity=1)
     refuse_generator(selector, parameter, "Return one value.")
-    return check_sync_function(selector, parameter, arity=1)
+    return checked
 
 
 def is_expression(value: object) -> bool:
