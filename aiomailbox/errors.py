@@ -166,14 +166,7 @@ class WorldError(AioMailboxError):
     """Something outside the program's text went wrong."""
 
 
-class _ArgumentError(UsageError):
-    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
-        self.parameter = parameter
-        tail = f" {remedy}" if remedy else ""
-        super().__init__(f"{parameter}: {problem}.{tail}")
-
-
-class InvalidArgumentError(_ArgumentError, ValueError):
+class InvalidArgumentError(UsageError, ValueError):
     """An argument has a value that cannot work.
 
     Args:
@@ -182,8 +175,13 @@ class InvalidArgumentError(_ArgumentError, ValueError):
         remedy: A correct value or call.
     """
 
+    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
+        self.parameter = parameter
+        tail = f" {remedy}" if remedy else ""
+        super().__init__(f"{parameter}: {problem}.{tail}")
 
-class WrongTypeError(_ArgumentError, TypeError):
+
+class WrongTypeError(UsageError, TypeError):
     """An argument or a record has a type that cannot work.
 
     Args:
@@ -191,6 +189,11 @@ class WrongTypeError(_ArgumentError, TypeError):
         problem: The fault of the type.
         remedy: A correct value or call.
     """
+
+    def __init__(self, parameter: str, problem: str, remedy: str = "") -> None:
+        self.parameter = parameter
+        tail = f" {remedy}" if remedy else ""
+        super().__init__(f"{parameter}: {problem}.{tail}")
 
 
 class WrongTaskError(UsageError):
