@@ -308,8 +308,7 @@ def _json_line(record: Any) -> bytes:
 
 def _no_json(record: Any, error: TypeError) -> RecordTypeError:
     """Return an error that names the first field whose value JSON does not have."""
-    names = () if isinstance(record, str | list | tuple) else _names_of(record)
-    for name in names:
+    for name in _names_of(record):
         value = (
             record.get(name) if isinstance(record, Mapping) else getattr(record, name)
         )

@@ -76,6 +76,30 @@ async def test_texts_and_named_tuples(tmp_path: Path) -> None:
     assert rows.read_text() == "word\na\nb\n"
 
 
+async def test_columns_that_are_named_are_written_whatever_else_records_have(
+    tmp_path: Path,
+) -> None:
+    job = Program(partial(am.FileSink, tmp_path / "out", "csv", columns=["n"]))
+    await job.start()
+    await job.write({"n": 1, "m": 2}, {"n": 3})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    (file,) = (tmp_path / "out").glob("*.csv")
+    assert file.read_text() == "n\n1\n3\n"
+
+
+@pytest.mark.parametrize("format_", ["text", "csv"])
+async def test_a_checkpoint_without_records_makes_no_file(
+    tmp_path: Path, format_: str
+) -> None:
+    job = Program(partial(am.FileSink, tmp_path / "out", format_))
+    await job.start()
+    await job.checkpoint()
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert not [*(tmp_path / "out").glob("part-*")]
+
+
 async def test_lines_appear_with_every_checkpoint_and_each_file_has_its_first_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -103,7 +127,7 @@ async def test_records_without_a_line_are_refused_and_no_others(
 ) -> None:
     monkeypatch.setattr(file_sink, "_BUFFERED_BYTES", buffered)
     cases: list[tuple[Any, list[Any], list[int], str]] = [
-        ("text", ["a", 5, "b\nc", "d"], [1, 2], "a\nd\n"),
+        ("text", ["a", 5, "b\nc", "d", "e\rf"], [1, 2, 4], "a\nd\n"),
         ("jsonl", [1, object(), {"a": None}], [1], '1\n{"a":null}\n'),
         (
             "csv",
@@ -111,7 +135,9 @@ async def test_records_without_a_line_are_refused_and_no_others(
             [0, 2],
             "n,word\n1,a\n3,b\n",
         ),
-        # A lone surrogate is in no encoding of a file.
+        ("csv", [{"n": 1}, {"n": 2, "m": 3}, {"n": None}], [1], 'n\n1\n""\n'),
+        # A lone surrogate is in no encoding of a file, also in what would be a column.
+        ("csv", [{"\ud800": 1}, {"n": 2}], [0], "n\n2\n"),
         (
             "csv",
             [Pair(1, "a"), Pair(2, "\ud800"), Pair(3, "b")],

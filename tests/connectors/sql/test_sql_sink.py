@@ -88,6 +88,10 @@ async def test_rows_of_all_subtasks_appear_with_their_checkpoint(database: Any) 
     await job.end(succeeded=True)
     assert await rows(database) == [1, 2, 3, 4]
     assert await staged(database) == 0
+    committer = job.committer
+    owners = [*job.writers, committer]
+    connections = [one._database for one in owners] + [committer._keeper]
+    assert [one._connection for one in connections] == [None] * 4
 
 
 async def test_the_ledger_names_job_sink_checkpoint_and_subtask(database: Any) -> None:
@@ -471,6 +475,9 @@ async def test_a_table_with_a_check_is_asked_about_every_run(
     with pytest.raises(RecordsRefusedError) as caught:
         await job.write({"n": 1, "t": "a"}, {"n": 2, "t": "long"}, {"n": 3, "t": "d"})
     assert sorted(caught.value.errors) == [1]
+    # Nor is the last one of a run tried again with what comes later.
+    with pytest.raises(RecordsRefusedError):
+        await job.write({"n": 4, "t": "last"})
     # Nothing that was tried is left.
     assert await rows(sqlite) == [(7, "a")]
     await job.checkpoint(end=True)
