@@ -238,13 +238,13 @@ class SqliteDatabase(SqlDatabase):
         )
 
     def _look_at_columns(self, connection: sqlite3.Connection) -> None:
-        """Learn which columns need a value, and whether types and checks are enforced."""
+        """Learn which columns take no null, and whether types and checks are enforced."""
         self._required = frozenset(
             name
-            for _, name, _, not_null, default, key, _ in connection.execute(
+            for _, name, _, not_null, _, key, _ in connection.execute(
                 self._info(self._name)
             )
-            if not_null and default is None and not key
+            if not_null and not key
         )
         is_strict = _executed(connection, self._strictness).fetchall()
         self._is_strict = is_strict == [(1,)]

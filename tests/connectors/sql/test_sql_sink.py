@@ -449,6 +449,24 @@ async def test_nan_which_is_null_to_sqlite_is_refused_where_null_is(
     assert await rows(sqlite) == [1.5, 2.5]
 
 
+async def test_none_is_refused_where_no_null_may_be_also_if_there_is_a_default(
+    sqlite: Any,
+) -> None:
+    """A default is for columns that are not written; the key is given a number."""
+    await sqlite.execute(
+        "CREATE TABLE numbers (n INTEGER PRIMARY KEY NOT NULL, "
+        "t TEXT NOT NULL DEFAULT 'x')"
+    )
+    job = program(sqlite)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"n": 1, "t": None}, {"n": 2, "t": "a"}, {"n": None, "t": "b"})
+    assert sorted(caught.value.errors) == [0]
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(sqlite) == [(2, "a"), (3, "b")]
+
+
 async def test_a_strict_table_is_asked_about_every_run(sqlite: Any) -> None:
     await sqlite.execute("CREATE TABLE numbers (n INTEGER, t TEXT) STRICT")
     job = program(sqlite)
@@ -1017,6 +1035,7 @@ async def test_the_lease_of_a_job_that_writes_nothing_is_renewed(
         await other.start()
     await finish(other.committer.end(succeeded=False))
     await job.end(succeeded=True)
+    assert keeper._connection is None
 
 
 async def test_rows_that_are_gone_fail_the_checkpoint_and_not_its_commit(
