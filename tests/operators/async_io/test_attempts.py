@@ -344,6 +344,8 @@ async def test_a_retry_after_may_be_longer_than_the_timeout(drive: Any) -> None:
     driven.send([1])
     assert await driven.finish() == [1]
     assert server.times(1) == at(0, 30)
+    # Nor is anything of a call that has ended kept.
+    assert not driven.operator._rows.caller._deadlines
 
 
 async def test_a_retry_that_waits_for_its_slot_still_has_its_deadline(
@@ -417,11 +419,14 @@ async def test_two_operators_at_parallelism_4_never_exceed_their_shared_limit(
     assert units / log[-1][0] > 30
 
 
-async def test_a_retry_after_holds_back_all_who_share_the_limit(drive: Any) -> None:
+@pytest.mark.parametrize("retry", [STEADY, None])
+async def test_a_retry_after_holds_back_all_who_share_the_limit(
+    drive: Any, retry: Any
+) -> None:
     limit = RateLimit(1000, name="api")
     first = Server({1: [RetryLater(retry_after=7)]})
     second = Server({})
-    one = await drive(first, limit=limit, retry=STEADY)
+    one = await drive(first, limit=limit, retry=retry, on_error=skip)
     other = await drive(second, limit=limit)
     one.send([1])
     await asyncio.sleep(1)
