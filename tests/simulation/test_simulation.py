@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -161,13 +162,14 @@ class Forgetful(am.ProcessFunction):
         out.collect(self.count)
 
 
-def test_state_that_no_checkpoint_has_is_found_and_replays() -> None:
-    def pipeline(env: Any, sink: Any) -> None:
-        events = ordered(env).set_parallelism(1)
-        events.process(Forgetful()).set_parallelism(1).sink_to(sink)
+def forgetting(env: Any, sink: Any) -> None:
+    events = ordered(env).set_parallelism(1)
+    events.process(Forgetful()).set_parallelism(1).sink_to(sink)
 
+
+def test_state_that_no_checkpoint_has_is_found_and_replays() -> None:
     with pytest.raises(SimulationError) as caught:
-        simulate(pipeline, seeds=range(20))
+        simulate(forgetting, seeds=range(20))
     found = caught.value
     assert found.faults
     assert found.missing
@@ -175,7 +177,7 @@ def test_state_that_no_checkpoint_has_is_found_and_replays() -> None:
     assert f"seed {found.seed}:" in str(found)
     assert f"seeds=[{found.seed}]" in str(found)
     with pytest.raises(SimulationError) as again:
-        simulate(pipeline, seeds=[found.seed])
+        simulate(forgetting, seeds=[found.seed])
     assert again.value.trace == found.trace
     assert str(again.value) == str(found)
 
@@ -213,6 +215,43 @@ def test_every_kind_of_fault_comes_up() -> None:
 def test_without_faults_nothing_happens() -> None:
     report = simulate(stateless, seeds=range(2), faults=Faults.none())
     assert report.faults == 0
+
+
+def test_what_faults_lead_to_is_logged_with_the_run_and_what_the_pipeline_does_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def pipeline(env: Any, sink: Any) -> None:
+        logged = ordered(env).map(lambda event: event.number)
+        logged.process(Warns()).sink_to(sink)
+
+    report = simulate(pipeline, seeds=range(4))
+    told = [one for one in caplog.records if one.levelno >= logging.WARNING]
+    # By the run without faults.
+    assert [one.getMessage().split(" job=")[0] for one in told] == ["zero came"]
+    kept = [line for run in report.runs for line in run.log]
+    assert any("the job failed and starts again" in line for line in kept)
+    assert any("zero came" in line for line in kept)
+    debug = [one for one in caplog.records if one.levelno == logging.DEBUG]
+    assert {one.getMessage() for one in debug} >= {
+        line.split(" ", 1)[1] for line in kept
+    }
+    with pytest.raises(SimulationError) as caught:
+        simulate(forgetting, seeds=range(20))
+    assert caught.value.log
+    assert caught.value.log[-1] in str(caught.value)
+    assert not logging.getLogger("aiomailbox").filters
+
+
+class Warns(am.ProcessFunction[int, int]):
+    """Warns of one record."""
+
+    def open(self, context: Any) -> None:
+        self.log = context.log
+
+    def process_element(self, value: int, context: Any, out: Any) -> None:
+        if value == 0:
+            self.log.warning("zero came")
+        out.collect(value)
 
 
 def test_invariants_may_be_checked_instead() -> None:

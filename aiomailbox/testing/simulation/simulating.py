@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,7 +21,7 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.graph.transformation import Transformation
-from aiomailbox.logs import library_log
+from aiomailbox.logs import LOGGER_NAME, library_log
 from aiomailbox.state.backends import StateBackend
 from aiomailbox.testing.simulation.world import Faults, SimulatedCalls, World
 
@@ -33,6 +36,8 @@ _CHECKPOINTS: Final = 10
 _STEPS_PER_STEP: Final = 100
 _STEPS_LEAST: Final = 200_000
 _SHOWN_MAX: Final = 5
+_LINES_MAX: Final = 1_000
+_LINES_SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,8 @@ class SimulatedRun:
         trace: The events, line by line; the same for the same seed.
         calls: The calls of `SimulatedSink.call`.
         attempts: How often the tasks were started, the first time included.
+        log: The warnings and errors that the library, or the pipeline's ``context.log``,
+            logged; at most 1,000. They go to ``logging`` at level DEBUG only.
         journal_appends: Whether finished calls were kept in files: none of those is made
             again. Else an object store kept them: calls that were not yet uploaded are
             made again.
@@ -56,6 +63,7 @@ class SimulatedRun:
     calls: SimulatedCalls = field(repr=False)
     attempts: int
     journal_appends: bool
+    log: tuple[str, ...] = field(default=(), repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +93,7 @@ class SimulationError(AioMailboxError, AssertionError):
         missing: Rows that were to be committed and were not, with their counts.
         unexpected: Rows that were committed and were not to be, or too often.
         trace: The events, line by line.
+        log: The warnings and errors that were logged, as of `SimulatedRun`.
     """
 
     def __init__(
@@ -96,16 +105,21 @@ class SimulationError(AioMailboxError, AssertionError):
         missing: Counter[Any] | None = None,
         unexpected: Counter[Any] | None = None,
         trace: Sequence[str] = (),
+        log: Sequence[str] = (),
     ) -> None:
         self.seed: int | None = seed
         self.faults: list[str] = list(faults)
         self.missing: Counter[Any] = missing or Counter()
         self.unexpected: Counter[Any] = unexpected or Counter()
         self.trace: list[str] = list(trace)
+        self.log: list[str] = list(log)
         lines = [problem if seed is None else f"seed {seed}: {problem}"]
         lines += _shown("missing", self.missing) + _shown("unexpected", self.unexpected)
         if faults:
             lines += ["faults:", *(f"  {fault}" for fault in faults)]
+        if log:
+            shown = self.log[-_LINES_SHOWN_MAX:]
+            lines += ["logged last:", *(f"  {line}" for line in shown)]
         if seed is not None:
             lines.append(f"Replay it with simulate(..., seeds=[{seed}]).")
         super().__init__("\n".join(lines))
@@ -129,7 +143,8 @@ def simulate(
     rescaled, and how long everything takes. It also decides how large buffers are, and
     whether barriers are aligned, overtake data, or do so after a while. Checkpoints are
     in memory, journals of finished calls in a temporary directory, and nothing is left
-    behind.
+    behind. What is logged in runs with faults is kept with them, and written nowhere else
+    but at level DEBUG.
 
     The program is a deterministic one: its committed rows are the same in any order of
     arrival at operators with several inputs or subtasks. Where they are not, give a
@@ -198,7 +213,11 @@ def simulate(
 
     def run(world: World, setting: Setting, seed: int | None) -> list[Any]:
         try:
-            return run_world(checked, world, setting)
+            if world is still:
+                return run_world(checked, world, setting)
+            # What there is to say of the pipeline itself, the run before has said.
+            with _kept(world.log):
+                return run_world(checked, world, setting)
         except RunFailedError as error:
             without = ", without any fault" if seed is None else ""
             raise SimulationError(
@@ -206,6 +225,7 @@ def simulate(
                 seed=seed,
                 faults=world.taken,
                 trace=world.trace,
+                log=world.log,
             ) from error.__cause__
 
     still = World("without faults", Faults.none())
@@ -240,9 +260,29 @@ def simulate(
                 world.calls,
                 world.attempts,
                 world.journal_appends,
+                tuple(world.log),
             )
         )
     return SimulationReport(outputs, runs)
+
+
+@contextmanager
+def _kept(lines: list[str]) -> Iterator[None]:
+    """Keep what this thread warns of: it comes from faults that are meant to be."""
+    logger, thread = logging.getLogger(LOGGER_NAME), threading.get_ident()
+
+    def keep(record: logging.LogRecord) -> bool:
+        if threading.get_ident() == thread and record.levelno >= logging.WARNING:
+            if len(lines) < _LINES_MAX:
+                lines.append(f"{record.levelname} {record.getMessage()}")
+            record.levelno, record.levelname = logging.DEBUG, "DEBUG"
+        return True
+
+    logger.addFilter(keep)
+    try:
+        yield
+    finally:
+        logger.removeFilter(keep)
 
 
 def _check_arguments(parallelisms: Sequence[int]) -> None:
@@ -289,6 +329,7 @@ def _compare(
                 seed=seed,
                 faults=world.taken,
                 trace=world.trace,
+                log=world.log,
             ) from error
         return
     expected, counted = _counted(outputs), _counted(found)
@@ -306,6 +347,7 @@ def _compare(
             missing=expected - counted,
             unexpected=counted - expected,
             trace=world.trace,
+            log=world.log,
         )
 
 

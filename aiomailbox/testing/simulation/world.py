@@ -196,6 +196,7 @@ class World:
     Attributes:
         trace: The events, in order.
         taken: The faults among it.
+        log: The warnings and errors that were logged.
         files: Contents by name.
         staged: The prepared results of writers, by identity.
         committed: The committed ones, likewise.
@@ -218,6 +219,7 @@ class World:
         self.faults = faults
         self.trace: list[str] = []
         self.taken: list[str] = []
+        self.log: list[str] = []
         self.files: dict[str, bytes] = {}
         self.staged: dict[str, list[Any]] = {}
         self.committed: dict[str, list[Any]] = {}
