@@ -143,8 +143,8 @@ def simulate(
     rescaled, and how long everything takes. It also decides how large buffers are, and
     whether barriers are aligned, overtake data, or do so after a while. Checkpoints are
     in memory, journals of finished calls in a temporary directory, and nothing is left
-    behind. What is logged in runs with faults is kept with them, and written nowhere else
-    but at level DEBUG.
+    behind. The warnings of a run with faults are in
+    its ``log``, and reach ``logging`` at level DEBUG only.
 
     The program is a deterministic one: its committed rows are the same in any order of
     arrival at operators with several inputs or subtasks. Where they are not, give a
