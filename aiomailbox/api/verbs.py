@@ -527,7 +527,8 @@ class Results(Generic[T]):
 
         Args:
             spark: The SparkSession that gets the data.
-            schema: The DataFrame's schema; None infers it from the records.
+            schema: The DataFrame's schema: text, such as ``"city string"``, a StructType,
+                an Arrow schema or a record class. None infers it from the records.
             path: A directory that does not exist yet, for all records; it appears when
                 they are complete. None for files that are removed with this process and
                 that only a local session can read.

@@ -499,6 +499,8 @@ class _SessionWindows(_MadeOfDurations, MergingWindowAssigner):
 class EventTimeSessionWindows(_SessionWindows):
     """Sessions in event time: they end when a key has no record for longer than a gap.
 
+    A record exactly a gap after the last one still joins its session.
+
     Args:
         gap_ms: Milliseconds, or a function of a record that returns them; see
             `with_gap` and `with_dynamic_gap`.

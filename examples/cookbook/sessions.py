@@ -1,4 +1,4 @@
-"""Sessions of users: clicks with less than half an hour between them.
+"""Sessions of users: clicks with at most half an hour between them.
 
 `sessionise` gives whole sessions, with their records. If you need only figures, use a
 session window with aggregates: it keeps no records.
