@@ -26,6 +26,7 @@ OURS = {
     "WatermarkStrategy.assigner",
     "WatermarkStrategy.create_assigner",
     "WatermarkStrategy.create_generator",
+    "WatermarkStrategy.has_own_generator",
     "WatermarkStrategy.idleness_ms",
 }
 
