@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from enum import Enum
 from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final, NoReturn
@@ -49,6 +50,7 @@ _SCHEMA_ADVICE: Final = (
     "The first records decide the types where no schema= is given. Give all records the "
     "same types."
 )
+_ENUM_ADVICE: Final = "An Enum has no type of columns. Emit its .value."
 
 
 class BatchMaker:
@@ -231,7 +233,7 @@ class BatchMaker:
         try:
             return _converted(values, field.type)
         except _UNFIT as error:
-            raise self._misfit(field, str(error)) from error
+            raise self._misfit(field, str(error), _advice(values)) from error
 
     def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
         if column.type.equals(field.type):
@@ -242,9 +244,11 @@ class BatchMaker:
         except (pa.ArrowException, ValueError) as error:
             raise self._misfit(field, str(error)) from error
 
-    def _misfit(self, field: pa.Field, problem: str) -> RecordTypeError:
+    def _misfit(
+        self, field: pa.Field, problem: str, advice: str = _SCHEMA_ADVICE
+    ) -> RecordTypeError:
         if not self._is_given:
-            return _misfit(field, problem)
+            return _misfit(field, problem, advice)
         return RecordTypeError(
             f"column {field.name!r}",
             f"a record does not fit {field.type}, its type in the schema: {problem}",
@@ -402,7 +406,8 @@ def _inferred_field(
     try:
         kind = _type_of(values)
     except _UNFIT as error:
-        raise _misfit(pa.field(name, pa.null()), str(error)) from error
+        unknown = pa.field(name, pa.null())
+        raise _misfit(unknown, str(error), _advice(values)) from error
     if declared is not None:
         kind = _settled(kind, declared)
     if pa.types.is_decimal(kind):
@@ -500,6 +505,11 @@ def _converted(values: list[Any], kind: pa.DataType) -> pa.Array:
             raise
     check_values(plain, kind)
     return pa.array(plain, kind)
+
+
+def _advice(values: list[Any]) -> str:
+    has_enum = any(isinstance(value, Enum) for value in values)
+    return _ENUM_ADVICE if has_enum else _SCHEMA_ADVICE
 
 
 def _misfit(

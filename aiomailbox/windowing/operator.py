@@ -728,7 +728,8 @@ class WindowOperator(StatefulOperator):
 
     def _tell_of_rest(self, count: int | None) -> None:
         if count:
-            self.context.repeated.unfired(count)
+            timeout = needs_live_clock(self._trigger)
+            self.context.repeated.unfired(count, has_timeout=timeout)
 
     # None: nothing was added since it was purged, and then nothing is emitted.
     def _fire(self, key: Any, window: Any, state_window: Any) -> Pending:

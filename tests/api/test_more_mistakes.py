@@ -1076,6 +1076,21 @@ async def test_records_that_a_count_trigger_never_fires_for_are_told(
     assert not told or f"{rest}" in str(re.findall(r"total\W+(\d+)", told[-1]))
 
 
+async def test_a_timeout_that_has_not_passed_is_not_advised_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    full = am.ProcessingTimeoutTrigger.of(am.CountTrigger.of(5), am.hours(1))
+    windows = stream_of(1, 2, 3).key_by(str).window(am.GlobalWindows.create())
+    await windows.trigger(am.PurgingTrigger.of(full)).reduce(max).collect()
+    (told,) = (
+        one.getMessage()
+        for one in caplog.records
+        if "before its trigger fired" in one.getMessage()
+    )
+    assert "ended before the timeout of am.ProcessingTimeoutTrigger" in told
+    assert "wrap it" not in told
+
+
 async def call(record: Any) -> Any:
     return record
 

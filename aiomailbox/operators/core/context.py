@@ -109,19 +109,25 @@ class RepeatedWarnings:
             "side_output": tag.id,
             "function": emitted_by,
             "remedy": "read it with get_side_output(tag) of the stream that the "
-            "operator returns",
+            "operator returns; of a pipeline that was applied to a DataFrame, with "
+            "applied.side(tag, schema=...), or run_on(..., sides={tag: schema})",
         }
         self._count(_UNREAD, found, count)
 
-    def unfired(self, count: int) -> None:
+    def unfired(self, count: int, *, has_timeout: bool) -> None:
         """Say that windows drop records that their trigger never fired for: once a minute.
 
         Args:
             count: How many.
+            has_timeout: Whether a timeout would have fired the trigger later.
         """
         found = self._found(_UNFIRED, _LATE_INTERVAL_S)
         found.fields = {
-            "remedy": "a count trigger, as of count_window, fires for full counts only: "
+            "remedy": "the window, or the input, ended before the timeout of "
+            "am.ProcessingTimeoutTrigger: use windows of time for all records of an "
+            "input that ends"
+            if has_timeout
+            else "a count trigger, as of count_window, fires for full counts only: "
             "wrap it in am.ProcessingTimeoutTrigger, or use windows of time",
         }
         self._count(_UNFIRED, found, count)

@@ -279,3 +279,14 @@ async def test_the_row_of_a_null_is_that_of_the_file(tmp_path: Path) -> None:
     source = am.FileSource(tmp_path / "o.parquet", records=Order, batch_rows=2)
     with pytest.raises(am.JobFailedError, match="'user' is NULL in row 3"):
         await rows(source)
+
+
+@pytest.mark.parametrize("values", [[Colour.RED], [None, Colour.RED]])
+async def test_an_enum_for_a_column_is_told_what_to_emit(
+    values: list[Any], tmp_path: Path
+) -> None:
+    env = am.StreamExecutionEnvironment()
+    stream = env.from_collection([{"colour": value} for value in values])
+    stream.sink_to(am.ParquetSink(tmp_path / "out"))
+    with pytest.raises(am.JobFailedError, match=r"Emit its \.value"):
+        await env.execute()
