@@ -560,10 +560,15 @@ class NotShippableError(UsageError, TypeError):
     def __init__(self, operator: str, uid: str | None, problem: str) -> None:
         self.operator: str = operator
         self.uid = uid
+        # A sentence says what to do.
+        if not problem.endswith("."):
+            problem += (
+                ". Create live objects, such as clients, in `open`, which runs in the "
+                "worker, instead of keeping them in the function."
+            )
         super().__init__(
-            f"{named_operator(operator, uid)} cannot be sent to a worker "
-            f"process: {problem}. Create live objects, such as clients, in `open`, "
-            "which runs in the worker, instead of keeping them in the function."
+            f"{named_operator(operator, uid)} cannot be sent to a worker process: "
+            f"{problem}"
         )
 
 

@@ -418,8 +418,11 @@ def _check_files(graph: JobGraph) -> None:
     for source, sink in product(items, items):
         files: Any = source.source
         may_read = getattr(files, "may_read", None)
+        if may_read is None:
+            continue
+        # Spark has to be asked for that of a table.
         file_like = getattr(sink.sink, "file_like", None)
-        if may_read is None or file_like is None or not may_read(file_like):
+        if file_like is None or not may_read(file_like):
             continue
         if files.boundedness is Boundedness.UNBOUNDED:
             raise UsageError(

@@ -43,8 +43,17 @@ class Pipeline(Generic[InT, OutT]):
         """Attach the steps to one or several streams, and return the resulting stream.
 
         Raises:
-            WrongTypeError: If the function does not return a stream.
+            WrongTypeError: If the function does not return a stream, or is given a
+                DataFrame.
         """
+        for given in (*streams, *named.values()):
+            if hasattr(type(given), "mapInArrow"):
+                raise WrongTypeError(
+                    "pipeline",
+                    f"{self.name!r} takes streams, and it is given a DataFrame",
+                    "Write pipeline.apply_to(df), which runs it inside Spark, or "
+                    "env.from_source(am.SparkSource(df)).through(pipeline).",
+                )
         return checked_result(
             self._build(*streams, **named),
             repr(self.name),
@@ -117,6 +126,14 @@ class Pipeline(Generic[InT, OutT]):
         from aiomailbox.connectors import Application, default_parallelism, new_input
         from aiomailbox.connectors.spark.inside.applied import Applied
 
+        for setting in ("checkpoints", "restart", "restore_from"):
+            if getattr(config, setting, None) is not None:
+                raise InvalidArgumentError(
+                    "config",
+                    f"it has {setting}=, and over Spark's shuffle Spark repeats the "
+                    "tasks that fail",
+                    "Leave it out, or use run_on().",
+                )
         frames = _frames(df, named)
         orders = _orders(order_by, frames)
         inputs = {
@@ -332,5 +349,9 @@ def _inside_spark(config: JobConfig | None) -> JobConfig:
 
 def _orders(order_by: Any, frames: dict[str, Any]) -> dict[str, Any]:
     if isinstance(order_by, dict):
+        for name in order_by.keys() - frames.keys():
+            raise InvalidArgumentError(
+                "order_by", f"there is no DataFrame {name!r}", f"There are {[*frames]}."
+            )
         return order_by
     return dict.fromkeys(frames, order_by)

@@ -545,13 +545,14 @@ class Results(Generic[T]):
             self._definition, self._origins, "to_spark", lambda run: (run,)
         )
         try:
-            return await dataframe_from_runs(
-                spark,
-                runs,
-                schema=schema,
-                path=path,
-                fields=known_fields(self._origins),
-            )
+            with looking_on(partial(runs.waited_for, "to_spark")):
+                return await dataframe_from_runs(
+                    spark,
+                    runs,
+                    schema=schema,
+                    path=path,
+                    fields=known_fields(self._origins),
+                )
         finally:
             await runs.aclose()
 

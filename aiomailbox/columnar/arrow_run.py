@@ -346,7 +346,8 @@ class ArrowRun:
             row = column.is_null().to_pylist().index(True)
             raise TimestampError(
                 f"an event time cannot be None: column {name!r} is null in record "
-                f"{self.slice(row, row + 1).values[0]!r}."
+                f"{self.slice(row, row + 1).values[0]!r}. Leave such records out, or give "
+                "them another event time."
             )
         return _millis(column, name)
 

@@ -298,7 +298,7 @@ class _Hints:
             key = self.type_of(arguments[0], f"{where} key", depth + 1)
             item = self.field("value", arguments[1], f"{where} value", depth)
             return pa.map_(key, item)
-        if is_record_type(hint):
+        if is_record_type(hint) or is_typed_dict(hint):
             within = where or hint.__qualname__
             return pa.struct(
                 [

@@ -231,11 +231,16 @@ class BatchMaker:
 
     def _encoded(self, values: list[Any], field: pa.Field) -> pa.Array:
         try:
-            return _converted(values, field.type)
+            found = _converted(values, field.type)
         except _UNFIT as error:
             raise self._misfit(field, str(error), _advice(values)) from error
+        if not field.nullable and found.null_count:
+            raise self._misfit(field, "it is None, and the column takes no null")
+        return found
 
     def _cast(self, column: pa.Array, field: pa.Field) -> pa.Array:
+        if not field.nullable and column.null_count:
+            raise self._misfit(field, "it is None, and the column takes no null")
         if column.type.equals(field.type):
             return column
         try:

@@ -447,6 +447,8 @@ def class_hints(record_type: type | None) -> dict[str, Any]:
 def field_hints(record_type: type) -> dict[str, Any]:
     """Return the annotations of what a class of records is made of, in order."""
     hints = class_hints(record_type)
+    if is_typed_dict(record_type):
+        return hints
     made_of = inspect.signature(record_type).parameters
     return {name: hints[name] for name in made_of if name in hints}
 

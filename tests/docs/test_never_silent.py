@@ -113,6 +113,14 @@ OF_SPARK = {
     "a Python worker of Spark is killed",
     "a map's keys cannot be those of a dict",
     "calls inside Spark are divided over tasks",
+    "a function inside Spark adds to a list of this program",
+    "a pipeline is applied inside Spark, and none of its DataFrames is read",
+    "`apply_to` gets settings that only `run_on` follows",
+    "a result is None in a column that takes no null",
+    "a sink writes files, or rows of a table, where the DataFrame of its job reads",
+    "a sink writes files where a streaming DataFrame of its job reads",
+    "`to_spark()` waits for a source that may never end",
+    "`local_session` finds a session that exists already, with other settings",
 }
 
 
@@ -1706,6 +1714,93 @@ async def _divided(told: Told) -> None:
 
     applied = called.apply_to(local_session().range(1), schema="n int")
     told.explained.append(applied.explain())
+
+
+SEEN: list[int] = []
+
+
+@am.pipeline
+def remembering(rows: Any) -> Any:
+    def remember(row: Any) -> dict[str, int]:
+        SEEN.append(row.id)
+        return {"n": row.id}
+
+    return rows.map(remember)
+
+
+@line("a function inside Spark adds to a list of this program")
+async def _adds_inside(told: Told) -> None:
+    rows = local_session().range(1)
+    assert remembering.apply_to(rows, schema="n int").result.count() == 1
+    await remembering.run_on(rows, told.directory / "rows", schema="n int")
+    assert SEEN == []
+    assert told.log().count("variable='global SEEN'") == 2
+
+
+@line("a pipeline is applied inside Spark, and none of its DataFrames is read")
+async def _never_read(told: Told) -> None:
+    remembering.apply_to(local_session().range(1), schema="n int")
+
+
+@line("`apply_to` gets settings that only `run_on` follows")
+async def _settings_of_run_on(told: Told) -> None:
+    config = am.JobConfig(restore_from="latest")
+    remembering.apply_to(local_session().range(1), schema="n int", config=config)
+
+
+@line("a result is None in a column that takes no null")
+async def _no_null(told: Told) -> None:
+    schema = pa.schema([pa.field("n", pa.int64(), nullable=False)])
+    stream = new_env().from_collection([{"n": None}])
+    await stream.to_spark(local_session(), schema=schema)
+
+
+@line("a sink writes files, or rows of a table, where the DataFrame of its job reads")
+async def _back_to_the_dataframe(told: Told) -> None:
+    spark, place = local_session(), told.directory / "rows"
+    spark.sql(f"CREATE TABLE echoed (n LONG) USING parquet LOCATION '{place}'")
+    try:
+        spark.sql("INSERT INTO echoed VALUES (1)")
+        for df, sink in (
+            (spark.read.parquet(str(place)), am.ParquetSink(place, mode="append")),
+            (
+                spark.table("echoed"),
+                am.SparkTableSink(spark, "echoed", stage=told.directory / "stage"),
+            ),
+        ):
+            env = new_env()
+            env.from_source(am.SparkSource(df, records=dict)).sink_to(sink)
+            await told.run(env)
+    finally:
+        spark.sql("DROP TABLE echoed")
+    assert told.log().count("a sink writes files where a source of its job reads") == 2
+
+
+@line("a sink writes files where a streaming DataFrame of its job reads")
+async def _back_to_the_stream(told: Told) -> None:
+    place = told.directory / "rows"
+    local_session().range(1).write.parquet(str(place))
+    df = local_session().readStream.schema("id long").parquet(str(place))
+    env = new_env()
+    rows = env.from_source(am.SparkStreamSource(df, told.state, records=dict))
+    rows.sink_to(am.ParquetSink(place, mode="append"))
+    await told.run(env)
+
+
+@line("`to_spark()` waits for a source that may never end")
+async def _waits_for_spark(told: Told) -> None:
+    async def until_told() -> AsyncIterator[dict[str, int]]:
+        yield {"n": 1}
+        await told.until_logged("call='to_spark()'")
+
+    await new_env().from_async_iterable(until_told).to_spark(local_session())
+
+
+@line("`local_session` finds a session that exists already, with other settings")
+async def _session_exists(told: Told) -> None:
+    local_session()
+    assert "a Spark session exists" not in told.log()
+    local_session(cores=3)
 
 
 # Mistakes in what functions return.

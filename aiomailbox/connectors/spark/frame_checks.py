@@ -9,11 +9,14 @@ within what was emitted, which changes nothing for a job that resumes behind it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -27,7 +30,7 @@ from aiomailbox.columnar.forms import (
     check_unique,
     record_form,
 )
-from aiomailbox.connectors.spark.jobs import explaining_loss, is_connect
+from aiomailbox.connectors.spark.jobs import explaining_loss, has_stopped, is_connect
 from aiomailbox.connectors.spark.types import (
     column_types,
     is_user_type,
@@ -83,7 +86,8 @@ def checked_stream(df: Any, parameter: str = "df") -> Any:
 
 
 def _examined(df: Any, parameter: str) -> tuple[bool, Any]:
-    if not hasattr(df, "toLocalIterator") or not hasattr(df, "mapInArrow"):
+    # Its class is asked: a column has every name.
+    if not hasattr(type(df), "toLocalIterator") or not hasattr(type(df), "mapInArrow"):
         raise WrongTypeError(
             parameter,
             f"{type(df).__name__} is not a Spark DataFrame",
@@ -91,7 +95,7 @@ def _examined(df: Any, parameter: str) -> tuple[bool, Any]:
             "spark.createDataFrame(rows); env.from_arrow(...) and "
             "env.from_collection(...) take rows without Spark.",
         )
-    if _has_stopped(df.sparkSession):
+    if has_stopped(df.sparkSession):
         raise InvalidArgumentError(
             parameter,
             "the Spark session that it belongs to was stopped",
@@ -237,17 +241,10 @@ def check_session(spark: Any, parameter: str = "spark") -> None:
             f"{type(spark).__name__} is not a Spark session",
             "Pass a pyspark.sql.SparkSession.",
         )
-    if _has_stopped(spark):
+    if has_stopped(spark):
         raise InvalidArgumentError(
             parameter, "the Spark session was stopped", "Make a new one."
         )
-
-
-def _has_stopped(session: Any) -> bool:
-    if hasattr(session, "is_stopped"):
-        return bool(session.is_stopped)
-    context = getattr(session, "_sc", None)
-    return context is not None and getattr(context, "_jsc", None) is None
 
 
 # What shows that a DataFrame is still the one that a position is of.
@@ -285,6 +282,33 @@ def quoted(name: str) -> str:
 def wrapped(check: int) -> int:
     """Return a sum of checks as the signed 64-bit number that it is, modulo 2**64."""
     return (check + _WRAP // 2) % _WRAP - _WRAP // 2
+
+
+def paths_of(df: Any) -> list[str]:
+    """Return the local files and directories that a DataFrame reads, those of tables too.
+
+    None where Spark does not tell, as on Spark Connect.
+    """
+    found: list[str] = []
+    # Inner parts of Spark's plans, which another version may not have.
+    with contextlib.suppress(Exception):
+        leaves = df._jdf.queryExecution().analyzed().collectLeaves()
+        for number in range(leaves.size()):
+            leaf = leaves.apply(number)
+            with contextlib.suppress(Exception):
+                is_stream = leaf.getClass().getSimpleName() == "StreamingRelation"
+                roots = (
+                    leaf.dataSource().options().apply("path")
+                    if is_stream
+                    else leaf.relation().location().rootPaths().mkString("\n")
+                )
+                found += [unquote(urlsplit(root).path) for root in roots.splitlines()]
+    return found
+
+
+def reads(df: Any, file: Path) -> bool:
+    """Say whether a DataFrame reads a file, or would if it were there."""
+    return any(file.absolute().is_relative_to(path) for path in paths_of(df))
 
 
 def _plan_text(df: Any) -> str:

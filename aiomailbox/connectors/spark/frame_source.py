@@ -21,6 +21,7 @@ from aiomailbox.connectors.spark.frame_checks import (
     form_of,
 )
 from aiomailbox.connectors.spark.types import check_types, special_columns
+from aiomailbox.errors import WrongTypeError
 from aiomailbox.graph.job_graph import JobVertex
 from aiomailbox.graph.transformation import OperatorFactory, Transformation
 from aiomailbox.operators.core.fields import RecordFields
@@ -118,6 +119,13 @@ def input_frame(
     """Return a DataFrame as the beginning of a pipeline."""
     given = [] if order_by is None else order_by
     order = [*given] if isinstance(given, list | tuple) else [given]
+    for one in order:
+        if not isinstance(one, str) and type(one).__name__ != "Column":
+            raise WrongTypeError(
+                "order_by",
+                f"{one!r} is neither the name of a column nor a column",
+                'Give e.g. "at", or a list.',
+            )
     # Of a column its expression is all that is known.
     first = re.sub(r"^Column<'(.*)'>$", r"\1", str(order[0])) if order else ""
     schema = checked_schema(df, name, may_stream=may_stream)

@@ -193,6 +193,14 @@ def is_connect(owned: Any) -> bool:
     return type(owned).__module__.startswith("pyspark.sql.connect")
 
 
+def has_stopped(session: Any) -> bool:
+    """Say whether a session was stopped, without asking its Java process."""
+    if hasattr(session, "is_stopped"):
+        return bool(session.is_stopped)
+    context = getattr(session, "_sc", None)
+    return context is not None and getattr(context, "_jsc", None) is None
+
+
 def master_of(session: Any) -> str:
     """Return what Spark runs on; "" for a server that does not tell."""
     with contextlib.suppress(Exception):
@@ -295,6 +303,11 @@ def explained(error: BaseException, session: Any, does: str) -> Exception:
     if isinstance(error, AioMailboxError):
         return error
     lost = lost_session_error(error, session, _running(does))
+    if lost is None and has_stopped(session):
+        return SparkJobError(
+            f"the Spark session was stopped when {_running(does)}: make the DataFrame "
+            "again in a session that runs"
+        )
     return lost or spark_job_error(error, does)
 
 

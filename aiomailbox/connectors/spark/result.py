@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import hashlib
 import os
 import shutil
@@ -22,7 +23,7 @@ from aiomailbox.connectors.directory import (
     token_of,
 )
 from aiomailbox.connectors.parquet import GROUP_BYTES, ParquetWriter
-from aiomailbox.connectors.spark.frame_checks import check_session
+from aiomailbox.connectors.spark.frame_checks import check_session, paths_of
 from aiomailbox.connectors.spark.jobs import (
     explaining_loss,
     is_connect,
@@ -50,6 +51,7 @@ from aiomailbox.operators.sinks.sink import CommitterContext, Guarantee
 from aiomailbox.policies.arguments import local_path
 from aiomailbox.records.run import ListRun, Run
 from aiomailbox.scratch import ScratchDirectory
+from aiomailbox.signatures import explained
 from aiomailbox.storage.local import make_directories
 from aiomailbox.threads import ThreadTurns, run_in_thread
 
@@ -199,7 +201,9 @@ class _Place(Segments):
         self._spark = spark
         self._path = None if path is None else local_path(path, "path").absolute()
         if self._path is not None and self._path.exists():
-            raise TargetExistsError(f"{str(self._path)!r} exists already")
+            raise TargetExistsError(
+                f"{str(self._path)!r} exists already. Give another path, or remove it"
+            )
         super().__init__(Path(), "part", ".parquet")
         self._is_made = False
 
@@ -256,6 +260,7 @@ def _in_memory(spark: Any, table: pa.Table, schema: Any) -> Any:
 _DONE_KEPT: Final = 16
 
 
+@explained('Write SparkTableSink(spark, "table", stage="directory").')
 class SparkTableSink:
     """Appends records to a table of Spark's catalog.
 
@@ -330,6 +335,13 @@ class SparkTableSink:
         return (
             Guarantee.AT_LEAST_ONCE if self._ledger is None else Guarantee.EXACTLY_ONCE
         )
+
+    @property
+    def file_like(self) -> Path | None:
+        """A path like those of the table's files; None if they are not known."""
+        with contextlib.suppress(Exception):
+            return Path(paths_of(self._spark.table(self._table))[0]) / "part-0.parquet"
+        return None
 
     def for_fields(self, fields: RecordFields | None) -> SparkTableSink:
         """Return the same sink for records whose fields are known so far."""

@@ -24,6 +24,7 @@ from aiomailbox.errors import (
     UsageError,
     install_command,
 )
+from aiomailbox.logs import library_log
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.scratch import ScratchDirectory
 
@@ -222,7 +223,8 @@ def local_session(
             ``**{"spark.sql.shuffle.partitions": 4}``.
 
     Returns:
-        The session. Stopping it is the caller's business.
+        The session. Stopping it is the caller's business. One that exists keeps its
+        cores, memory and the like: a warning says so.
 
     Raises:
         InvalidArgumentError: If ``cores`` is less than 1.
@@ -243,7 +245,21 @@ def local_session(
         builder = builder.config(key, value)
     for key, given in conf.items():
         builder = builder.config(key, _as_text(given))
-    return builder.getOrCreate()
+    had_session = SparkSession._instantiatedSession is not None
+    session = builder.getOrCreate()
+    found = session.sparkContext.getConf()
+    kept = {
+        key: found.get(key)
+        for key, given in {"spark.master": f"local[{cores}]", **conf}.items()
+        if found.get(key) != _as_text(given) and not session.conf.isModifiable(key)
+    }
+    if had_session and kept:
+        library_log().warning(
+            "a Spark session exists already, and keeps its settings",
+            kept=kept,
+            remedy="call spark.stop() before, or give these settings to the first call",
+        )
+    return session
 
 
 _SETTINGS = {

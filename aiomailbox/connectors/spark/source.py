@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Literal, NoReturn, overload
 
-from aiomailbox.connectors.spark.frame_checks import checked_schema, quoted
+from aiomailbox.connectors.spark.frame_checks import checked_schema, quoted, reads
 from aiomailbox.connectors.spark.frame_source import RowsAsRecords
 from aiomailbox.connectors.spark.jobs import is_connect, master_of
 from aiomailbox.connectors.spark.reader import SparkReader, SparkSplit
@@ -17,7 +18,12 @@ from aiomailbox.connectors.spark.staged import (
     check_stageable,
     nothing_staged,
 )
-from aiomailbox.errors import AioMailboxError, InvalidArgumentError, UsageError
+from aiomailbox.errors import (
+    AioMailboxError,
+    InvalidArgumentError,
+    UsageError,
+    WrongTypeError,
+)
 from aiomailbox.exchange.remote.handshake import is_loopback
 from aiomailbox.operators.sources.source import (
     Boundedness,
@@ -33,6 +39,7 @@ _LOOPBACK: Final = "127.0.0.1"
 
 
 @explained(
+    columns=' Select them before: SparkSource(df.select("a", "b")).',
     path=" Leave it out: all columns come as Arrow batches, user-defined types too.",
     stage_name=' To read staged rows, write SparkSource.from_stage("directory").',
 )
@@ -178,6 +185,10 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
         place = None
         if stage is not None:
             place = Stage(local_path(stage, "stage").absolute())
+            if place.directory.is_file():
+                raise InvalidArgumentError(
+                    "stage", f"{str(stage)!r} is a file", "Give a directory."
+                )
             check_stageable(schema)
         _check_read(read, listen, encrypt, df)
         if encrypt is None:
@@ -286,6 +297,10 @@ class SparkSource(RowsAsRecords, Generic[OutT]):
     def _position(self) -> str:
         return "a row" if self._plan.by_count else "(partition, row)"
 
+    def may_read(self, file: Path) -> bool:
+        """Say whether a file would be among those that are read, if it were there."""
+        return self._plan.df is not None and reads(self._plan.df, file)
+
     def create_enumerator(
         self, context: EnumeratorContext[SparkSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[SparkSplit]:
@@ -376,9 +391,17 @@ def _check_read(read: str, listen: str | None, encrypt: bool | None, df: Any) ->
 
 
 def _columns(order_by: Any, schema: Any) -> list[str]:
-    names = [order_by] if isinstance(order_by, str) else list(order_by or ())
+    given = () if order_by is None else order_by
+    names = list(given) if isinstance(given, list | tuple) else [given]
     known = [field.name for field in schema.fields]
     for name in names:
+        if not isinstance(name, str):
+            raise WrongTypeError(
+                "order_by",
+                f"{name!r} is not the name of a column",
+                "Give names; for another order, sort before: "
+                "df.sortWithinPartitions(...).",
+            )
         if name not in known:
             raise InvalidArgumentError(
                 "order_by", f"there is no column {name!r}", f"There are {known}."

@@ -13,9 +13,10 @@ import queue
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn
 
-from aiomailbox.connectors.spark.frame_checks import checked_stream, wrapped
+from aiomailbox.connectors.spark.frame_checks import checked_stream, reads, wrapped
 from aiomailbox.connectors.spark.frame_source import BatchRuns, RowsAsRecords
 from aiomailbox.connectors.spark.jobs import explained, watching_driver
 from aiomailbox.connectors.spark.reader import Inflow, Receiver
@@ -26,6 +27,7 @@ from aiomailbox.connectors.spark.reading import (
     ReadPlan,
 )
 from aiomailbox.errors import (
+    InvalidArgumentError,
     SourceChangedError,
     SparkJobError,
     UsageError,
@@ -37,10 +39,12 @@ from aiomailbox.operators.sources.source import (
     ReaderOutput,
     StaticEnumerator,
 )
-from aiomailbox.policies.arguments import check_count
+from aiomailbox.policies.arguments import check_count, refuse_home
+from aiomailbox.signatures import explained as explains
 from aiomailbox.state.serializers import kept_in_state
 
 _LOOK_S: Final = 0.2
+_TRIGGERS: Final = {"processingTime", "once", "availableNow"}
 # For messages.
 _DOES: Final = "reads the streaming DataFrame"
 
@@ -68,6 +72,7 @@ class StreamSplit:
     check: int = 0
 
 
+@explains('Write SparkStreamSource(df, "checkpoint"), with a directory for Spark.')
 class SparkStreamSource(RowsAsRecords):
     """Streams the micro-batches of a streaming DataFrame in.
 
@@ -94,7 +99,9 @@ class SparkStreamSource(RowsAsRecords):
         handover_batches: How many of these may wait for the pipeline.
 
     Raises:
-        InvalidArgumentError: If the DataFrame is no streaming one, or its session ended.
+        InvalidArgumentError: If the DataFrame is no streaming one, or its session ended,
+            or the trigger is unknown.
+        WrongTypeError: If ``df`` is no DataFrame, or ``checkpoint`` no path.
         UsageError: If it belongs to Spark Connect.
         UnsupportedColumnError: If a column cannot be carried; names it.
 
@@ -122,10 +129,20 @@ class SparkStreamSource(RowsAsRecords):
         handover_batches: int = 2,
     ) -> None:
         super().__init__(checked_stream(df), records)
+        if trigger and not (
+            isinstance(trigger, Mapping)
+            and len(trigger) == 1
+            and _TRIGGERS & {*trigger}
+        ):
+            raise InvalidArgumentError(
+                "trigger",
+                f"{trigger!r} is unknown",
+                'Use {"processingTime": "1 second"} or {"availableNow": True}.',
+            )
         check_count(batch_rows, "batch_rows")
         check_count(handover_batches, "handover_batches")
         self._trigger = dict(trigger or {})
-        self._checkpoint = str(checkpoint)
+        self._checkpoint = refuse_home(checkpoint, "checkpoint")
         self._depth = handover_batches
         self._plan = ReadPlan(df, batch_rows)
 
@@ -134,6 +151,10 @@ class SparkStreamSource(RowsAsRecords):
         """Bounded if the trigger ends with the data that is there."""
         ends = self._trigger.get("availableNow") or self._trigger.get("once")
         return Boundedness.BOUNDED if ends else Boundedness.UNBOUNDED
+
+    def may_read(self, file: Path) -> bool:
+        """Say whether a file would be among those that are read, if it were there."""
+        return reads(self._plan.df, file)
 
     def create_enumerator(
         self, context: EnumeratorContext[StreamSplit], state: list[Any] | None = None
@@ -234,6 +255,15 @@ class _Query:
 
     def _on_batch(self, df: Any, batch: int) -> None:
         """Take a micro-batch; in a thread of Spark's, which waits for it."""
+        try:
+            self._take(df, batch)
+        except Exception:
+            # Of what was cancelled there is a long text, and Spark looks for errors of its
+            # own in it with a pattern that overflows the stack.
+            self._check()
+            raise
+
+    def _take(self, df: Any, batch: int) -> None:
         start, query_id = self._start, str(self._query_id(df))
         if start.query_id not in {"", query_id}:
             self._refusal = SourceChangedError(
@@ -273,7 +303,7 @@ class _Query:
     def _check(self) -> None:
         if self._stopped.is_set():
             # Spark must not take the batch for done.
-            raise RuntimeError("the job that reads the query has ended")
+            raise RuntimeError("the job that reads the query has ended") from None
 
 
 class _StreamReader(Receiver[StreamSplit, _BatchBegin | _BatchEnd]):

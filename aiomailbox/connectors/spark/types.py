@@ -6,12 +6,13 @@ import contextlib
 import functools
 import importlib.util
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NoReturn
 
 import msgspec
 import pyarrow as pa
 
+from aiomailbox.columnar.async_column import Declared
 from aiomailbox.columnar.declared import (
     NoColumnTypeError,
     declared_type,
@@ -19,7 +20,12 @@ from aiomailbox.columnar.declared import (
     type_of_hint,
 )
 from aiomailbox.columnar.encode import canonical_in_micros, in_micros
-from aiomailbox.columnar.forms import field_hints, is_record_type
+from aiomailbox.columnar.forms import (
+    check_unique,
+    field_hints,
+    is_record_type,
+    is_typed_dict,
+)
 from aiomailbox.columnar.types import canonical_type, is_rare_list, meaning
 from aiomailbox.connectors.parquet import spark_type
 from aiomailbox.connectors.spark.jobs import explaining_loss
@@ -30,6 +36,8 @@ from aiomailbox.errors import (
     WrongTypeError,
 )
 from aiomailbox.graph.transformation import Origin, known_fields
+from aiomailbox.operators.async_io.operator import AsyncMapOperator
+from aiomailbox.operators.stateless.fused import StageKind
 
 # Types that Arrow has batches of; those that users define are made of these.
 _CARRIED = frozenset({
@@ -240,11 +248,14 @@ def output_schema(
     if given is None:
         given = declared or known_schema(known_fields(origins))
     if given is None:
+        given = _shared(map(_returned_by, origins))
+    if given is None:
         raise InvalidArgumentError(
             parameter,
             "the columns of the records are unknown: a function has no schema",
-            'Give e.g. schema="city string, visits long", a record class, or declare '
-            "one: .map(function, output_type=Visit).",
+            'Give e.g. schema="city string, visits long", or a record class; or let the '
+            "last step say one: .map(function, output_type=Visit), or map or map_async "
+            "with a function that is annotated to return it.",
         )
     schema = as_spark_schema(given, session, parameter)
     if declared is not None:
@@ -254,6 +265,12 @@ def output_schema(
 
 def as_spark_schema(given: Any, session: Any, parameter: str = "schema") -> Any:
     """Return a schema that a user gives as Spark's; blocks."""
+    found = _as_spark_schema(given, session, parameter)
+    check_unique(tuple(found.fieldNames()), "")
+    return found
+
+
+def _as_spark_schema(given: Any, session: Any, parameter: str) -> Any:
     from pyspark.sql.types import StructType
 
     if isinstance(given, StructType):
@@ -263,7 +280,7 @@ def as_spark_schema(given: Any, session: Any, parameter: str = "schema") -> Any:
     if isinstance(given, str):
         with explaining_loss(session, "a schema was read"):
             return session.createDataFrame([], given).schema
-    if not is_record_type(given):
+    if not is_record_type(given) and not is_typed_dict(given):
         raise WrongTypeError(
             parameter,
             f"{given!r} is not a schema",
@@ -281,8 +298,25 @@ def as_spark_schema(given: Any, session: Any, parameter: str = "schema") -> Any:
 
 def declared_class(origins: list[Origin]) -> type | None:
     """Return the record class that the makers of a stream all declare, if they do."""
-    found = {_declared_by(origin) for origin in origins}
+    return _shared(map(_declared_by, origins))
+
+
+def _shared(classes: Iterable[type | None]) -> type | None:
+    found = {*classes}
     return found.pop() if len(found) == 1 else None
+
+
+def _returned_by(origin: Origin) -> type | None:
+    """Return the record class that the function of a `map` or `map_async` returns."""
+    factory = origin.transformation.factory
+    if origin.tag is not None or not isinstance(factory, functools.partial):
+        return None
+    match factory.args:
+        case (kind, function) if kind is StageKind.MAP or kind is AsyncMapOperator:
+            batched = factory.keywords.get("batch") is not None
+            found = Declared.by(function, batched=batched).returned
+            return found if is_record_type(found) or is_typed_dict(found) else None
+    return None
 
 
 def _declared_by(origin: Origin) -> type | None:

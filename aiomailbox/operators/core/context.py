@@ -91,6 +91,10 @@ class RepeatedWarnings:
                 event time has ended.
         """
         found = self._found(_LATE, _LATE_INTERVAL_S)
+        found.fields["remedy"] = (
+            "sort the source, or allow more: for_bounded_out_of_orderness, "
+            "allowed_lateness; side_output_late_data keeps them"
+        )
         if behind_ms is not None:
             behind_ms = max(behind_ms, found.fields.get("farthest_ms", 0))
             found.fields["farthest_ms"] = behind_ms

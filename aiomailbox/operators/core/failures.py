@@ -83,7 +83,9 @@ def is_closing(error: BaseException) -> bool:
 
 
 # What is meant, by the words of Python's error.
-_AWAITED: Final = {
+_OF_PYTHON: Final = {
+    "offset-naive and offset-aware": "One of the datetimes has a time zone, the other has "
+    "none: write datetime(..., tzinfo=UTC).",
     "object NoneType can't be used in 'await' expression": "That has returned None: "
     "out.collect(...), context.output(...) and the methods of a state are written "
     "without await.",
@@ -128,7 +130,7 @@ def _hint(error: BaseException, record: Any, *, is_keyed: bool) -> str:
             (
                 hint
                 for part, hint in (
-                    _AWAITED | _OF_STATE if is_keyed else _AWAITED
+                    _OF_PYTHON | _OF_STATE if is_keyed else _OF_PYTHON
                 ).items()
                 if part in str(error)
             ),

@@ -125,6 +125,11 @@ def _is_found_by_a_finder(module: ModuleType, file: str) -> bool:
 
 
 _DEPTH_MAX: Final = 8
+_OF_SPARK: Final = (
+    "Spark's driver is in this program, and functions run outside of it. Pass a DataFrame "
+    "as another input of the pipeline, apply_to(left=df, right=other), or collect() what "
+    "is small before."
+)
 _PARTS_MAX: Final = 100
 
 
@@ -151,8 +156,12 @@ def why_unpicklable(value: Any, probe: Callable[[Any], None]) -> str | None:
             if found is not None:
                 way.append(name)
                 value, problem = part, found
+                if type(part).__module__.startswith("pyspark."):
+                    problem = _OF_SPARK
                 break
         else:
+            break
+        if problem is _OF_SPARK:
             break
     named = [name for name in way if name]
     where = ", in ".join(reversed(named))

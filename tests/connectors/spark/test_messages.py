@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 import aiomailbox as am
-from aiomailbox.connectors.spark.jobs import spark_job_error
+from aiomailbox.connectors.spark.jobs import explained, spark_job_error
+from aiomailbox.connectors.spark.session import local_session
 from aiomailbox.policies.restart import NoRestart
 
 pytestmark = pytest.mark.spark
@@ -311,4 +312,159 @@ async def test_a_column_that_only_the_given_schema_has_is_named(spark: Any) -> N
     assert (
         "column 'b': the schema has it, as string, and a record has none: its fields "
         "are ['a']." in str(caught.value)
+    )
+
+
+@am.pipeline
+def ids(rows: Any) -> Any:
+    return rows.map(lambda row: {"id": row.id})
+
+
+def mistakes(spark: Any, path: Path) -> dict[str, tuple[Callable[[], Any], str]]:
+    """Return calls that are wrong, each with what it is told."""
+    df, rates = spark.range(3), spark.readStream.format("rate").load()
+    (path / "file").touch()
+
+    def stream(*arguments: Any, **options: Any) -> Callable[[], Any]:
+        return lambda: am.SparkStreamSource(rates, *arguments, **options)
+
+    def apply(**options: Any) -> Callable[[], Any]:
+        return lambda: ids.apply_to(**{"df": df, "schema": "id long"} | options)
+
+    def of_spark(rows: Any) -> Any:
+        return rows.map(lambda row: {"id": df.count()})
+
+    return {
+        "a column is no DataFrame": (
+            lambda: am.SparkSource(df.id),
+            "df: Column is not a Spark DataFrame",
+        ),
+        "a column sorts no source": (
+            lambda: am.SparkSource(df, order_by=df.id.desc()),
+            "Give names; for another order, sort before",
+        ),
+        "a number sorts no source": (
+            lambda: am.SparkSource(df, order_by=5),
+            "order_by: 5 is not the name of a column",
+        ),
+        "a number sorts no pipeline": (
+            apply(order_by=5),
+            'Give e.g. "at", or a list.',
+        ),
+        "a name that no DataFrame has": (
+            apply(df=None, left=df, order_by={"letf": "id"}),
+            "order_by: there is no DataFrame 'letf'. There are ['left'].",
+        ),
+        "columns are no argument": (
+            lambda: am.SparkSource(df, columns=["id"]),  # type: ignore[call-overload]
+            "Select them before",
+        ),
+        "a stage is a directory": (
+            lambda: am.SparkSource(df, stage=path / "file"),
+            "is a file. Give a directory.",
+        ),
+        "a trigger is no text": (
+            stream(path, trigger="1 second"),
+            'trigger: \'1 second\' is unknown. Use {"processingTime": "1 second"}',
+        ),
+        "a trigger is misspelt": (
+            stream(path, trigger={"processing_time": "1 second"}),
+            'or {"availableNow": True}',
+        ),
+        "None is no checkpoint": (stream(None), "checkpoint: None is not a path"),
+        "there is no checkpoint": (stream(), "Write SparkStreamSource(df, "),
+        "there is no stage": (
+            lambda: am.SparkTableSink(spark, "rows"),  # type: ignore[call-arg]
+            "Write SparkTableSink(spark, ",
+        ),
+        "a pipeline takes streams": (
+            lambda: ids(df),
+            "Write pipeline.apply_to(df), which runs it inside Spark, or ",
+        ),
+        "df.transform() takes no pipeline": (
+            lambda: df.transform(ids),
+            "Write pipeline.apply_to(df)",
+        ),
+        "settings of run_on": (
+            apply(config=am.JobConfig(restart=am.restart.fixed_delay(1, am.millis(1)))),
+            "config: it has restart=, and over Spark's shuffle Spark repeats",
+        ),
+        "a column twice": (
+            apply(schema="id long, id long"),
+            "column 'id' exists twice",
+        ),
+        "a DataFrame in a function": (
+            lambda: am.pipeline(of_spark).apply_to(df, schema="id long"),
+            "is a DataFrame: Spark's driver is in this program, and functions run out",
+        ),
+        "not its DataFrame": (
+            lambda: ids.apply_to(df, schema="id long").show(),  # type: ignore[attr-defined]
+            "write applied.result.show(...)",
+        ),
+    }
+
+
+def test_a_wrong_call_is_told_where_it_is_written_with_a_remedy(
+    spark: Any, no_job: None, tmp_path: Path
+) -> None:
+    for what, (call, says) in mistakes(spark, tmp_path).items():
+        with pytest.raises((am.AioMailboxError, AttributeError)) as caught:
+            call()
+        assert says in str(caught.value), what
+
+
+async def test_what_exists_is_told_with_a_remedy(spark: Any, tmp_path: Path) -> None:
+    df, there = spark.range(3), tmp_path / "there"
+    there.mkdir()
+    stream = am.StreamExecutionEnvironment().from_collection([{"id": 1}])
+    with pytest.raises(am.TargetExistsError, match="Give another path, or remove it"):
+        await stream.to_spark(spark, path=there)
+    with pytest.raises(am.TargetExistsError, match="Give another path, or remove it"):
+        await ids.run_on(df, there, schema="id long")
+    with pytest.raises(am.TargetExistsError, match="Give another path, or remove it"):
+        ids.apply_to(df, schema="id long").materialize(there)
+    with pytest.raises(am.WrongTypeError, match="does not say the schemas"):
+        sides: Any = [am.OutputTag("late")]
+        await ids.run_on(df, tmp_path / "out", schema="id long", sides=sides)
+
+
+async def test_a_none_in_a_column_that_takes_no_null_is_named(spark: Any) -> None:
+    from pyspark.sql.types import IntegerType, StructField, StructType
+
+    schema = StructType([StructField("n", IntegerType(), nullable=False)])
+    stream = am.StreamExecutionEnvironment().from_collection([{"n": 1}, {"n": None}])
+    with pytest.raises(am.RecordTypeError) as caught:
+        await stream.to_spark(spark, schema=schema)
+    assert (
+        "column 'n': a record does not fit int32, its type in the schema: it is "
+        in (str(caught.value))
+    )
+    nothing = am.pipeline(lambda rows: rows.map(lambda row: {"n": None}))
+    with pytest.raises(Exception, match="it is None, and the column takes no null"):
+        nothing.apply_to(spark.range(1), schema=schema).result.collect()
+
+
+class Stopped:
+    """A session that was stopped."""
+
+    is_stopped = True
+
+
+def test_a_session_that_was_stopped_is_told_where_its_rows_are_read() -> None:
+    error = AttributeError("'NoneType' object has no attribute 'setJobGroup'")
+    told = explained(error, Stopped(), "reads the DataFrame")
+    assert "the Spark session was stopped" in str(told)
+    assert "make the DataFrame again" in str(told)
+
+
+def test_a_session_that_exists_keeps_settings_with_a_warning(
+    spark: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert local_session(cores=2) is spark
+    assert "a Spark session exists already" not in caplog.text
+    local_session(
+        cores=4, **{"spark.driver.memory": "4g", "spark.sql.ansi.enabled": True}
+    )
+    assert (
+        "kept={'spark.master': 'local[2]', 'spark.driver.memory': None}" in caplog.text
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import secrets
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 import msgspec
 
@@ -39,6 +40,7 @@ from aiomailbox.connectors.spark.types import (
 )
 from aiomailbox.errors import (
     InvalidArgumentError,
+    TargetExistsError,
     UsageError,
     WrongTypeError,
 )
@@ -51,11 +53,13 @@ from aiomailbox.operators.sinks.sink import SinkOperator
 from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
+from aiomailbox.runtime.declared import warn_of_copies
 from aiomailbox.runtime.job_snapshot import JobMetrics, JobSnapshot
 from aiomailbox.runtime.observer import snapshot_after
 from aiomailbox.runtime.peers.placement import Placement
 from aiomailbox.runtime.peers.shipping import Shipment, pack
 from aiomailbox.runtime.views import TaskView
+from aiomailbox.signatures import Misnamed
 
 # From a pipeline's graph to a DataFrame: one ``mapInArrow`` a stage.
 
@@ -288,7 +292,7 @@ class _Output:
         ]
 
 
-class Applied:
+class Applied(Misnamed):
     """The outputs of a pipeline that runs inside Spark.
 
     Made by ``pipeline.apply_to(df)``. The DataFrames are lazy, like all of Spark's: each
@@ -303,6 +307,27 @@ class Applied:
         UsageError: If an operator cannot run over Spark's shuffle; says why.
         NotShippableError: If a function cannot be sent to Spark's workers.
     """
+
+    _called = "applied"
+    _meant: ClassVar = {
+        **{
+            name: f"result.{name}(...)"
+            for name in (
+                "collect",
+                "count",
+                "filter",
+                "first",
+                "select",
+                "show",
+                "take",
+            )
+        },
+        **dict.fromkeys(("df", "dataframe", "results", "output"), "result"),
+        "to_pandas": "result.toPandas()",
+        "write": "result.write",
+    }
+    # Also of one whose making failed.
+    _is_read = True
 
     def __init__(self, application: Application, schema: Any = None) -> None:
         self._application = application
@@ -327,6 +352,28 @@ class Applied:
             self._add(_Output(_DEAD_LETTERS, "dead letters", columns, letters))
         # What cannot be sent is said now.
         self.result  # noqa: B018 -- made, and kept
+        self._is_read = False
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Say what is meant.
+
+            Raises:
+                AttributeError: Always.
+            """
+            self._is_read = True
+            super().__getattr__(name)
+
+    def __del__(self) -> None:
+        if not self._is_read:
+            warnings.warn(
+                "a pipeline was applied, and did not run: none of its DataFrames was "
+                "read. Write applied.result.collect(), or applied.materialize(path)",
+                RuntimeWarning,
+                stacklevel=2,
+                source=self,
+            )
 
     @property
     def result(self) -> Any:
@@ -376,6 +423,7 @@ class Applied:
 
     def explain(self) -> str:
         """Return the stages, what each runs, and what is to be known of the order."""
+        self._is_read = True
         application = self._application
         job = self._shipped([self._outputs[_RESULT]])
         lines = [f"Pipeline {application.name!r} over Spark's shuffle"]
@@ -434,6 +482,7 @@ class Applied:
 
         Raises:
             SparkJobError: If it failed; says in which operator, line and record.
+            TargetExistsError: If there is something at the path.
             UsageError: If a DataFrame is a streaming one.
         """
         if self._is_streaming:
@@ -444,6 +493,7 @@ class Applied:
             )
         outputs = list(self._outputs.values())
         job = self._shipped(outputs)
+        self._is_read = True
         application = self._application
         clock = SystemClock()
         begun_s = clock.monotonic()
@@ -451,6 +501,10 @@ class Applied:
         try:
             rows.select("edge", "kind", "payload").write.parquet(str(path))
         except Exception as error:
+            if "PATH_ALREADY_EXISTS" in str(error):
+                raise TargetExistsError(
+                    f"{str(path)!r} exists already. Give another path, or remove it"
+                ) from error
             does = f"runs pipeline {application.name!r}"
             raise explained(error, self._session, does) from error
         return Materialized(
@@ -484,10 +538,13 @@ class Applied:
         self._outputs[output.number] = output
 
     def _frame(self, number: int) -> Any:
+        self._is_read = True
         frame = self._frames.get(number)
         if frame is None:
             output = self._outputs[number]
             job = self._shipped([output])
+            if number == _RESULT:
+                warn_of_copies(job.graph)
             frame = chained_frames(job, self._application.inputs, number, output.schema)
             self._frames[number] = frame
         return frame

@@ -78,6 +78,7 @@ from aiomailbox.policies.rate_limit import RateLimit
 from aiomailbox.policies.restart import FixedDelayRestart, NoRestart, RestartStrategy
 from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import IfFinished, JobConfig
+from aiomailbox.runtime.declared import warn_of_copies
 from aiomailbox.runtime.failures import job_failure
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 from aiomailbox.runtime.peers.messages import error_from_text
@@ -179,6 +180,7 @@ class _Job:
         self._first = run.config.restore_from
         self._config = _config(run.config, place)
         self._graph = run.build_graph([*outputs.values()])
+        warn_of_copies(self._graph)
         _check_groups(self._graph)
         encrypt = run.encrypt
         if encrypt is None:
@@ -192,7 +194,9 @@ class _Job:
         if self._first is None:
             for path in outputs:
                 if path.exists():
-                    raise TargetExistsError(f"{str(path)!r} exists already")
+                    raise TargetExistsError(
+                        f"{str(path)!r} exists already. Give another path, or remove it"
+                    )
             # Left there by another program, and not resumed from.
             shutil.rmtree(place, ignore_errors=True)
         place.mkdir(parents=True, exist_ok=True)
@@ -312,6 +316,12 @@ def _other_outputs(run: BarrierRun, target: Path) -> dict[Path, Transformation]:
     outputs: dict[Path, Transformation] = {}
     session = run.inputs[0].df.sparkSession
     items = reachable([origin.transformation for origin in run.origins])
+    if not isinstance(run.sides, Mapping):
+        raise WrongTypeError(
+            "sides",
+            f"{run.sides!r} does not say the schemas",
+            "Write {am.OutputTag('late'): 'id long'}.",
+        )
     for tag, given in run.sides.items():
         _check_side(tag)
         schema = output_schema(given, [], session, "sides")

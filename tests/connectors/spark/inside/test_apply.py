@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypedDict
 
 import pytest
 
@@ -590,3 +590,54 @@ def test_a_limit_per_task_asks_nobody(spark: Any) -> None:
 
     df = spark.range(0, 60, numPartitions=2)
     assert limited.apply_to(df, schema=Pair).result.count() == 60
+
+
+class Decade(TypedDict):
+    """A record of results."""
+
+    decade: int
+
+
+class Named(NamedTuple):
+    """Another one."""
+
+    name: str
+    score: float | None
+
+
+def test_the_class_that_the_last_function_returns_is_the_schema(spark: Any) -> None:
+    def decade(row: Any) -> Decade:
+        return {"decade": row.id // 10}
+
+    async def named(row: Any) -> Named:
+        return Named(f"n{row.id}", None)
+
+    async def all_named(rows: list[Any]) -> list[Named]:
+        return [Named(f"n{row.id}", 0.5) for row in rows]
+
+    def unsaid(row: Any) -> dict[str, int]:
+        return {"n": row.id}
+
+    df = spark.range(12, 13)
+
+    def applied(build: Any) -> Any:
+        return am.pipeline(build).apply_to(df).result
+
+    mapped = applied(lambda rows: rows.map(decade))
+    assert mapped.dtypes == [("decade", "bigint")]
+    assert mapped.collect() == [(1,)]
+    called = applied(lambda rows: rows.map_async(named))
+    assert called.dtypes == [("name", "string"), ("score", "double")]
+    assert called.collect() == [("n12", None)]
+    many = applied(lambda rows: rows.map_async(all_named, batch=am.Batch(size=2)))
+    assert many.collect() == [("n12", 0.5)]
+    for unknown in (
+        lambda rows: rows.map(unsaid),
+        lambda rows: rows.map(decade).filter(bool),
+        lambda rows: rows.map(decade).union(rows.map_async(named)),
+    ):
+        with pytest.raises(InvalidArgumentError, match="annotated to return it"):
+            applied(unknown)
+    # It is a hint: a schema that is given counts.
+    given = am.pipeline(lambda rows: rows.map(decade)).apply_to(df, schema="decade int")
+    assert given.result.dtypes == [("decade", "int")]
