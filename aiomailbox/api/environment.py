@@ -60,7 +60,7 @@ from aiomailbox.clock import Clock
 from aiomailbox.connectors.async_iterable import AsyncIterableSource
 from aiomailbox.connectors.collection import CollectionSource
 from aiomailbox.connectors.inbox import Inbox, Questions
-from aiomailbox.errors import InvalidArgumentError, UsageError, add_note
+from aiomailbox.errors import InvalidArgumentError, UsageError, WrongTypeError, add_note
 from aiomailbox.eventtime.strategy import WatermarkStrategy
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.operators.core.event_progress import rows_for_times
@@ -115,6 +115,13 @@ class StreamExecutionEnvironment(metaclass=Hinting):
         clock: Clock | None = None,
         config: JobConfig | None = None,
     ) -> None:
+        given: Any = parallelism
+        if isinstance(given, JobConfig):
+            raise WrongTypeError(
+                "parallelism",
+                "it is a JobConfig",
+                "Write am.StreamExecutionEnvironment(config=...).",
+            )
         check_count(parallelism, "parallelism")
         if max_parallelism is not None:
             check_max_parallelism(max_parallelism)

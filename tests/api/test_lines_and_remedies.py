@@ -678,3 +678,12 @@ def test_sliding_windows_that_hardly_can_be_meant_are_told_with_their_line(
     [record] = caplog.records
     assert told in record.getMessage()
     assert vars(record)["line"] == f"{__file__}:{line}"
+
+
+def test_a_config_in_the_place_of_the_parallelism_is_told_its_name() -> None:
+    config: Any = am.JobConfig(seed=1)
+    with pytest.raises(am.WrongTypeError) as caught:
+        am.StreamExecutionEnvironment(config)
+    assert str(caught.value) == (
+        "parallelism: it is a JobConfig. Write am.StreamExecutionEnvironment(config=...)."
+    )

@@ -310,18 +310,7 @@ class Applied(Misnamed):
 
     _called = "applied"
     _meant: ClassVar = {
-        **{
-            name: f"result.{name}(...)"
-            for name in (
-                "collect",
-                "count",
-                "filter",
-                "first",
-                "select",
-                "show",
-                "take",
-            )
-        },
+        **{name: f"result.{name}(...)" for name in ("collect", "count", "show")},
         **dict.fromkeys(("df", "dataframe", "results", "output"), "result"),
         "to_pandas": "result.toPandas()",
         "write": "result.write",
