@@ -474,6 +474,7 @@ class Applied(Misnamed):
             TargetExistsError: If there is something at the path.
             UsageError: If a DataFrame is a streaming one.
         """
+        self._is_read = True
         if self._is_streaming:
             raise UsageError(
                 "a streaming DataFrame has no end at which its results are complete: "
@@ -482,7 +483,6 @@ class Applied(Misnamed):
             )
         outputs = list(self._outputs.values())
         job = self._shipped(outputs)
-        self._is_read = True
         application = self._application
         clock = SystemClock()
         begun_s = clock.monotonic()
