@@ -391,8 +391,8 @@ def _check_read(read: str, listen: str | None, encrypt: bool | None, df: Any) ->
 
 
 def _columns(order_by: Any, schema: Any) -> list[str]:
-    given = () if order_by is None else order_by
-    names = list(given) if isinstance(given, list | tuple) else [given]
+    given: list[Any] = [] if order_by is None else [order_by]
+    names = [*order_by] if isinstance(order_by, list | tuple) else given
     known = [field.name for field in schema.fields]
     for name in names:
         if not isinstance(name, str):
