@@ -129,10 +129,9 @@ class SparkStreamSource(RowsAsRecords):
         handover_batches: int = 2,
     ) -> None:
         super().__init__(checked_stream(df), records)
-        if trigger and not (
-            isinstance(trigger, Mapping)
-            and len(trigger) == 1
-            and _TRIGGERS & {*trigger}
+        given: Any = trigger
+        if given and not (
+            isinstance(given, Mapping) and len(given) == 1 and _TRIGGERS & {*given}
         ):
             raise InvalidArgumentError(
                 "trigger",
