@@ -52,6 +52,7 @@ from aiomailbox.operators.core.user_code import (
     describe,
     is_async_callable,
     is_resultless,
+    loses_returned,
     refuse_called,
     refuse_generator,
     shortened,
@@ -515,6 +516,18 @@ def warn_if_resultless(function: Any, verb: str) -> None:
             function=describe(function),
             remedy="write return before its result; one that is called for its effect "
             "alone may return the record",
+        )
+
+
+def warn_if_returned_is_lost(function: Any, verb: str) -> None:
+    """Warn of a generator that returns a value at one of its ends."""
+    if callable(function) and loses_returned(function):
+        library_log().warning(
+            f"the function of {verb} is a generator that returns a value, which is lost: "
+            "what it yields are its results",
+            function=describe(function),
+            line=caller_location(),
+            remedy="yield the value, or write `yield from values` and `return`",
         )
 
 

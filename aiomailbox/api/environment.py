@@ -71,6 +71,7 @@ from aiomailbox.policies.arguments import check_count, check_type
 from aiomailbox.records.events import Question
 from aiomailbox.runtime.config import JobConfig, JobSettings, JobState
 from aiomailbox.runtime.master import JobMaster, JobResult
+from aiomailbox.signatures import explained
 from aiomailbox.typevars import T
 
 if TYPE_CHECKING:
@@ -610,6 +611,7 @@ class StreamExecutionEnvironment(metaclass=Hinting):
             return f"<code>{html.escape(repr(self))}</code>"
         return definition.explain("job", sinks, "svg")
 
+    @explained("Write enable_checkpointing(interval, directory=...).")
     def enable_checkpointing(
         self,
         interval: timedelta | None,

@@ -9,6 +9,7 @@ from aiomailbox.api.build import extreme
 from aiomailbox.graph.transformation import Origin
 from aiomailbox.operators.core.failures import OnError, check_on_error, fail
 from aiomailbox.operators.core.user_code import check_function
+from aiomailbox.signatures import explained
 from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.typevars import K, T, U
 
@@ -40,6 +41,10 @@ class Grouped(Generic[K, T]):
             on_error: OnError,
         ) -> DataStream[Any]: ...
 
+    @explained(
+        "Write reduce(function): it begins with the first record of each key. For another "
+        "beginning, use aggregate(...)."
+    )
     def reduce(
         self,
         function: Callable[[T, T], T] | Callable[[T, T], Awaitable[T]],

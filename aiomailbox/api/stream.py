@@ -41,6 +41,7 @@ from aiomailbox.api.build import (
     sink_transformation,
     told_strategy,
     warn_if_resultless,
+    warn_if_returned_is_lost,
     warn_of_misnamed,
     warn_of_unopened,
 )
@@ -342,6 +343,7 @@ class DataStream(Calls[T], Fields[T], Placed[T], Results[T]):
         ``run_in="thread"`` is for a function that blocks, see `map`; all items of a record
         are then collected in the thread.
         """
+        warn_if_returned_is_lost(function, "flat_map")
         return self._stateless(StageKind.FLAT_MAP, function, on_error, run_in)
 
     def process(

@@ -394,6 +394,12 @@ def _check_restore_from(given: Any) -> None:
             if place is not None
             else 'Give the path or URL of a checkpoint or savepoint, or "latest".',
         )
+    if given == "":
+        raise InvalidArgumentError(
+            "restore_from",
+            "it is an empty text",
+            'Give the path of a checkpoint or savepoint, "latest", or None to begin anew.',
+        )
     if isinstance(given, str) and given.lower() in _LATEST and not path.exists(given):
         raise InvalidArgumentError(
             "restore_from",

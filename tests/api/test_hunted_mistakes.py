@@ -184,3 +184,64 @@ async def test_a_key_that_is_a_hash_of_text_is_told_where_a_job_may_resume(
     env.enable_checkpointing(None, directory=tmp_path)
     await env.from_collection(["tea"]).key_by(key).reduce(max).collect()
     assert any("uses hash()" in one.getMessage() for one in caplog.records) == is_told
+
+
+async def test_a_filter_of_text_that_says_false_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = [{"ok": "True"}] * 40 + [{"ok": "False"}]
+    assert await stream_of(*rows).filter(lambda row: row["ok"]).collect() == rows
+    [record] = caplog.records
+    assert "the verdict of a filter is the text 'false'" in record.getMessage()
+
+
+async def test_a_filter_of_another_text_is_no_mistake(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    rows = [{"answer": "no"}, {"answer": ""}]
+    kept = await stream_of(*rows).filter(lambda row: row["answer"]).collect()
+    assert kept == rows[:1]
+    assert not caplog.records
+
+
+def test_a_generator_whose_returned_value_is_lost_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def parts(text: str) -> Any:
+        if not text:
+            return ["nothing"]
+        yield from text.split()
+
+    def ends(text: str) -> Any:
+        if not text:
+            return
+        yield from text.split()
+
+    stream_of("tea").flat_map(ends)
+    assert not caplog.records
+    stream_of("tea").flat_map(parts)
+    [record] = caplog.records
+    assert "is a generator that returns a value, which is lost" in record.getMessage()
+
+
+def test_what_a_reduce_and_checkpoints_take_by_name_is_told() -> None:
+    keyed = stream_of(1).key_by(str)
+    with pytest.raises(am.WrongTypeError, match=r"use aggregate\(\.\.\.\)"):
+        keyed.reduce(max, 0)
+    env = am.StreamExecutionEnvironment()
+    with pytest.raises(am.WrongTypeError, match=r"directory=\.\.\."):
+        env.enable_checkpointing(am.seconds(1), "state")  # type: ignore[misc]
+
+
+def test_an_empty_text_is_no_checkpoint() -> None:
+    with pytest.raises(am.InvalidArgumentError, match="it is an empty text"):
+        am.JobConfig(restore_from="")
+
+
+async def test_a_cell_of_another_type_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "prices.csv").write_text("item;price\ntea;2,5\n", "utf-8")
+    source = am.FileSource(
+        tmp_path / "prices.csv", delimiter=";", records={"price": float}
+    )
+    with pytest.raises(am.JobFailedError, match="the cell is '2,5'"):
+        await am.StreamExecutionEnvironment().from_source(source).collect()

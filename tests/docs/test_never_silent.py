@@ -2394,3 +2394,18 @@ async def _list_in_list(told: Told) -> None:
     env = new_env()
     env.from_collection([1]).key_by(str).process(Keeps()).sink_to(drop)
     await told.run(env)
+
+
+@line('the verdict of a filter is the text `"False"`, as of a CSV file')
+async def _false_text(told: Told) -> None:
+    await new_env().from_collection(["False"]).filter(str).collect()
+
+
+@line("a generator of a `flat_map` returns a value")
+async def _lost_return(told: Told) -> None:
+    def letters(word: str) -> Iterator[str]:
+        if not word:
+            return ["none"]
+        yield from word
+
+    new_env().from_collection(["tea"]).flat_map(letters)

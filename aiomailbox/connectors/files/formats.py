@@ -361,7 +361,7 @@ class CsvFormat:
                     texts = dict(zip(columns, row, strict=True))
                     collected.add(make(texts), end)
             except (csv.Error, ValueError, msgspec.ValidationError) as error:
-                collected.refuse(start, _of_row(error, len(row or ()), columns), error)
+                collected.refuse(start, _of_row(error, row or [], columns), error)
                 if isinstance(error, csv.Error):
                     # A quote that does not end takes the lines after it for its own.
                     lines.skip_line(start)
@@ -808,15 +808,19 @@ def _skip_mark(file: BinaryIO) -> int:
     return 0
 
 
-def _of_row(error: Exception, count: int, columns: tuple[str, ...]) -> str:
+def _of_row(error: Exception, row: list[str], columns: tuple[str, ...]) -> str:
     text = str(error)
     # Python's own words would say nothing about rows.
     if text.startswith("zip()"):
         return (
             "the row has another number of columns than the first row: "
-            f"{count}, and not {len(columns)}"
+            f"{len(row)}, and not {len(columns)}"
         )
     if "got `str`" in text:
+        # As msgspec says where.
+        cell = dict(zip(columns, row, strict=False)).get(text.rpartition("$.")[2][:-1])
+        if cell:
+            return f"{text}: the cell is {cell[:80]!r}"
         return f"{text} (a cell may be empty if its type has None, as float | None)"
     return text
 

@@ -257,15 +257,36 @@ def _returns_only_none(code: CodeType) -> bool:
     """Whether a function has ends, and gives None at each of them."""
     if code.co_flags & (inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR):
         return False
+    ends = _ends_without_value(code)
+    return bool(ends) and all(ends)
+
+
+def _ends_without_value(code: CodeType) -> list[bool]:
+    """Say of each end of a function whether it gives None."""
     given = [
         # In one instruction, or in two.
         one if one.opname == "RETURN_CONST" else before
         for before, one in itertools.pairwise(dis.get_instructions(code))
         if one.opname in {"RETURN_CONST", "RETURN_VALUE"}
     ]
-    return bool(given) and all(
-        "CONST" in one.opname and one.argval is None for one in given
-    )
+    return ["CONST" in one.opname and one.argval is None for one in given]
+
+
+def loses_returned(function: Callable[..., Any]) -> bool:
+    """Say whether a generator function returns a value, which nobody gets.
+
+    Example:
+        >>> def split(text):
+        ...     if not text:
+        ...         return ["nothing"]
+        ...     yield from text.split()
+        >>> loses_returned(split)
+        True
+    """
+    target = inspect.unwrap(_without_partials(function))
+    if not inspect.isgeneratorfunction(target):
+        return False
+    return not all(_ends_without_value(target.__code__))
 
 
 # Iterable, and meant to be one record.

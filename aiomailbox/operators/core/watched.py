@@ -195,13 +195,48 @@ def repeated_objects(
     return RepeatedObjects(warn)
 
 
+class Verdicts:
+    """The first verdicts of a filter, to see whether one is the text "false".
+
+    Args:
+        context: The operator's.
+        function: The filter's.
+
+    Attributes:
+        is_over: Whether no more are looked at.
+    """
+
+    def __init__(self, context: RuntimeContext, function: Callable[..., Any]) -> None:
+        self.is_over: bool = False
+        self._context = context
+        self._function = function
+        self._left = _VERDICTS_MAX
+
+    def look(self, verdict: Any) -> None:
+        """Look at the next verdict."""
+        self._left -= 1
+        self.is_over = self._left <= 0
+        if type(verdict) is str and verdict.lower() == "false":
+            self.is_over = True
+            self._context.log.warning(
+                "the verdict of a filter is the text 'false', which keeps the record, as any "
+                "text does that is not empty",
+                verdict=verdict,
+                function=describe(self._function),
+                line=self._context.line,
+                remedy="compare it, as record['ok'] == 'true', or declare the type where it "
+                'is read: am.FileSource(..., records={"ok": bool})',
+            )
+
+
+_VERDICTS_MAX: Final = 256
 # Calls after which a function that hardly gives anything is looked at no more.
 _CALLS_MAX: Final = 4096
 
 
 def looked_at(
     function: Callable[[Any], Any],
-    seen: RepeatedObjects,
+    seen: RepeatedObjects | Verdicts,
     at_end: Callable[[], None],
     *,
     expands: bool,
@@ -223,7 +258,7 @@ def looked_at(
         if seen.is_over or not left:
             seen.is_over = True
             at_end()
-        elif not expands:
+        elif not expands or isinstance(seen, Verdicts):
             seen.look(result)
         elif isinstance(result, list | tuple):
             seen.look_at(result)

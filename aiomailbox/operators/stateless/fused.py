@@ -33,7 +33,7 @@ from aiomailbox.operators.core.user_code import (
     unmade,
     warn_of_tuple,
 )
-from aiomailbox.operators.core.watched import looked_at, repeated_objects
+from aiomailbox.operators.core.watched import Verdicts, looked_at, repeated_objects
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
 
 # Writes the source of one loop that applies a chain of functions to a run.
@@ -451,7 +451,7 @@ class FusedLoop:
         self._piece_length = 1
         # What looks at the first results of the functions, for each stage.
         self._seen = [
-            None
+            Verdicts(stage.context, stage.function)
             if stage.kind is StageKind.FILTER
             else repeated_objects(stage.context, stage.function)
             for stage in stages
