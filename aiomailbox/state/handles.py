@@ -208,6 +208,7 @@ class Lent:
         "_current",
         "_default",
         "_defaults_left",
+        "_has_told_of_key",
         "_state",
         "is_silent",
         "length",
@@ -224,6 +225,7 @@ class Lent:
         # what it was.
         self._default: tuple[Any, Any, Any, Any] | None = None
         self._defaults_left = _DEFAULTS_MAX
+        self._has_told_of_key = False
 
     def lend_default(self, map_key: Any, default: Any) -> None:
         """Note the default that map state returns, of the first few."""
@@ -237,6 +239,21 @@ class Lent:
         self._default = None
         if self._defaults_left >= 0:
             self._default = key, map_key, default, copy_content(default)
+
+    def tell_of_key(self, map_key: Any, key_type: type) -> None:
+        """Warn, once, of a key that no entry of a map state can have."""
+        if self._has_told_of_key:
+            return
+        self._has_told_of_key = True
+        library_log().warning(
+            "a map state is asked for a key of another type than was declared, which it "
+            "does not have",
+            state=self._state,
+            operator=self._current.place or None,
+            key=safe_repr(map_key)[:80],
+            declared=key_type.__name__,
+            remedy="use keys of one type, such as str(key) in get() and in put()",
+        )
 
     def written(self) -> None:
         """Let go of what was returned: something was written after it."""
@@ -547,14 +564,19 @@ class MapHandle(OfMap, _Handle):
     Args:
         cell: Where it is.
         lent: The default that was returned last; None if that is not looked at.
+        key_type: The declared type of its keys.
     """
 
-    __slots__ = ("_lent",)
+    __slots__ = ("_key_type", "_lent")
     _meant = _OF_MAP
 
-    def __init__(self, cell: ContentCell, lent: Lent | None = None) -> None:
+    def __init__(
+        self, cell: ContentCell, lent: Lent | None = None, key_type: Any = None
+    ) -> None:
         super().__init__(cell)
         self._lent = lent
+        # Numbers of several types may be equal; text is equal to no number.
+        self._key_type: Any = key_type if key_type is str else None
 
     def clear(self) -> None:
         """Forget all there is."""
@@ -566,8 +588,13 @@ class MapHandle(OfMap, _Handle):
         """Return the value of ``map_key``, or ``default``."""
         entries = self._cell.read()
         found = default if entries is None else entries.get(map_key, default)
-        if default is not None and found is default:
-            _lend_default(self._lent, map_key, default)
+        if found is default:
+            key_type = self._key_type
+            if key_type is not None and not isinstance(map_key, key_type):
+                if self._lent is not None:
+                    self._lent.tell_of_key(map_key, key_type)
+            elif default is not None:
+                _lend_default(self._lent, map_key, default)
         return found
 
     def put(self, map_key: Any, value: Any) -> None:

@@ -242,7 +242,7 @@ class KeyedStateStore(ABC, Generic[TableT]):
         expiry = self._expiry(descriptor, namespace)
         lent = self.lent(descriptor)
         if expiry is None:
-            return MapHandle(cell, lent)
+            return MapHandle(cell, lent, descriptor.key_type)
         return TtlMapHandle(cell, *expiry, lent)
 
     def get_reducing(

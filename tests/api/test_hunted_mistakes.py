@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
+import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -245,3 +247,35 @@ async def test_a_cell_of_another_type_is_shown(tmp_path: Path) -> None:
     )
     with pytest.raises(am.JobFailedError, match="the cell is '2,5'"):
         await am.StreamExecutionEnvironment().from_source(source).collect()
+
+
+def test_a_lock_of_an_earlier_event_loop_is_told_to_be_made_anew() -> None:
+    lock = asyncio.Semaphore(1)
+
+    async def call(number: int) -> int:
+        async with lock:
+            await asyncio.sleep(0.01)
+        return number
+
+    def run() -> None:
+        asyncio.run(stream_of(1, 2, 3).map_async(call, concurrency=3).collect())
+
+    run()
+    with pytest.raises(am.JobFailedError) as failed:
+        run()
+    assert "used on another event loop" in "".join(
+        traceback.format_exception(failed.value)
+    )
+
+
+async def test_a_timer_in_open_is_told_where_it_belongs() -> None:
+    class Alarm(am.KeyedProcessFunction[int, int, int]):
+        def open(self, context: Any) -> None:
+            context.timer_service.register_processing_time_timer(after=am.seconds(1))
+
+        def process_element(self, value: int, context: Any, out: Any) -> None: ...
+
+    with pytest.raises(am.JobFailedError) as failed:
+        await stream_of(1).key_by(str).process(Alarm()).collect()
+    told = "".join(traceback.format_exception(failed.value))
+    assert "register it in process_element" in told

@@ -2409,3 +2409,17 @@ async def _lost_return(told: Told) -> None:
         yield from word
 
     new_env().from_collection(["tea"]).flat_map(letters)
+
+
+@line("a map state with keys of text is asked for a key that is no text")
+async def _other_key(told: Told) -> None:
+    class Keeps(am.KeyedProcessFunction):
+        def process_element(self, value: int, context: Any, out: Any) -> None:
+            kept = am.MapStateDescriptor("kept", str, int)
+            counts = context.keyed_state.get_map(kept)
+            counts.put(str(value), 1)
+            counts.get(value)
+
+    env = new_env()
+    env.from_collection([1]).key_by(str).process(Keeps()).sink_to(drop)
+    await told.run(env)

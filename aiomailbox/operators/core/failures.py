@@ -99,6 +99,8 @@ _OF_STATE: Final = {
     ),
     "'method'": "A method is used there without parentheses: a state's value is "
     "state.value().",
+    "has no attribute 'register_": "A timer belongs to a key, and open has none: register "
+    "it in process_element.",
     "attribute 'value' is read-only": "Write state.update(value).",
     "StateDescriptor' object has no attribute": "A descriptor only describes a state, whose object "
     "context.keyed_state.get_value(descriptor) returns, in open.",
@@ -113,6 +115,7 @@ _ON_THE_LOOP: Final = (
     "asyncio.run() cannot be called from a running event loop",
     "This event loop is already running",
 )
+_OF_ANOTHER_LOOP: Final = ("is bound to a different event loop", "to a different loop")
 
 
 def _hint(error: BaseException, record: Any, *, is_keyed: bool) -> str:
@@ -140,6 +143,13 @@ def _hint(error: BaseException, record: Any, *, is_keyed: bool) -> str:
         return (
             "This function runs on the event loop of the job: give map_async an async "
             'def that awaits, or write run_in="thread" here.'
+        )
+    if isinstance(error, RuntimeError) and any(
+        part in str(error) for part in _OF_ANOTHER_LOOP
+    ):
+        return (
+            "It was used on another event loop, such as that of an earlier asyncio.run: "
+            "make it anew for each job, in open or in __aenter__ of a function object."
         )
     return ""
 
@@ -393,16 +403,21 @@ class RecordFailures:
             UserFunctionError: From ``error``, unless that is one.
         """
         failure = self.user_error(error)
-        is_keyed = not isinstance(self.context.keyed_state, NoKeysStateStore)
         for each in record:
             text = shortened(each)
-            hint = _hint(error, each, is_keyed=is_keyed)
-            if hint and isinstance(failure, UserFunctionError):
-                failure.args = (f"{failure}. {hint}",)
+            self._add_hint(failure, error, each)
             add_note(failure, f"the record: {text}")
             if isinstance(failure, UserFunctionError):
                 failure.record = text
         raise_as(failure, error)
+
+    def _add_hint(
+        self, failure: BaseException, error: BaseException, record: Any
+    ) -> None:
+        is_keyed = not isinstance(self.context.keyed_state, NoKeysStateStore)
+        hint = _hint(error, record, is_keyed=is_keyed)
+        if hint and isinstance(failure, UserFunctionError):
+            failure.args = (f"{failure}. {hint}",)
 
     def user_error(
         self, error: BaseException
@@ -428,7 +443,9 @@ class RecordFailures:
         try:
             pending = call(*args)
         except USER_ERRORS as error:
-            raise_as(self.user_error(error), error)
+            failure = self.user_error(error)
+            self._add_hint(failure, error, None)
+            raise_as(failure, error)
         return None if pending is None else self._guarded(call, pending)
 
     async def _guarded(self, call: Callable[..., Pending], pending: object) -> None:
