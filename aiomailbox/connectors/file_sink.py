@@ -133,7 +133,7 @@ class _Nulls:
         self._context = context
         # Runs with a null: most of them come from None, and walking each would be felt.
         self._left = _NULLS_MAX
-        self.is_over = False
+        self.is_over: bool = False
 
     def look(self, values: Iterable[Any]) -> None:
         """Look for a number that has become null."""
