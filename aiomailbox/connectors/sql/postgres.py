@@ -83,6 +83,8 @@ class PostgresDatabase(SqlDatabase):
         self._url = url
         self._connection: Any = None
         self._json: frozenset[str] | None = None
+        # The staging table lacks this rule for those: a record may leave them out.
+        self._takes_no_null: frozenset[str] = frozenset()
 
     async def stage(
         self,
@@ -113,7 +115,7 @@ class PostgresDatabase(SqlDatabase):
                     records=[
                         (writer, batch, number, *row)
                         for number, row in enumerate(
-                            await self._with_json(connection, columns, rows), first_row
+                            await self._checked(connection, columns, rows), first_row
                         )
                     ],
                 )
@@ -200,6 +202,7 @@ class PostgresDatabase(SqlDatabase):
             yield sql(
                 """
             SELECT attname AS name, format_type(atttypid, atttypmod) AS type,
+                   attnotnull AS takes_no_null,
                    attnotnull AND NOT atthasdef AND attidentity = '' AS needs_value,
                    atttypid IN ('json'::regtype, 'jsonb'::regtype) AS is_json
             FROM pg_attribute
@@ -244,13 +247,27 @@ class PostgresDatabase(SqlDatabase):
         must = column["needs_value"] and (written is None or column["name"] in written)
         return f"{quoted(column['name'])} {column['type']}{' NOT NULL' if must else ''}"
 
-    async def _with_json(
+    async def _checked(
         self, connection: Any, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
     ) -> Sequence[tuple[Any, ...]]:
+        """Return rows with JSON as text.
+
+        Raises:
+            RowsRefused: If one has None where the table takes no null.
+        """
         # Asked once: types of columns that are written do not change under a job.
         if self._json is None:
             found = await _done(connection, self._columns())
             self._json = frozenset(one["name"] for one in found if one["is_json"])
+            self._takes_no_null = frozenset(
+                one["name"]
+                for one in found
+                if one["takes_no_null"] and not one["needs_value"]
+            )
+        for index, name in enumerate(columns):
+            if name in self._takes_no_null and any(row[index] is None for row in rows):
+                reason = f'null value in column "{name}" violates not-null constraint'
+                raise RowsRefused from ValueError(reason)
         which = [index for index, name in enumerate(columns) if name in self._json]
         if not which:
             return rows

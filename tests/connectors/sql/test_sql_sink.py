@@ -463,6 +463,25 @@ async def test_none_is_refused_where_no_null_may_be_also_if_there_is_a_default(
     assert await rows(sqlite) == [(2, "a"), (3, "b")]
 
 
+async def test_none_is_refused_where_postgres_has_a_default(postgres: Any) -> None:
+    await create(postgres, "n bigserial PRIMARY KEY, t text NOT NULL DEFAULT 'x'")
+    job = program(postgres)
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"n": 1, "t": None}, {"n": 2, "t": "a"}, {"n": None, "t": "b"})
+    assert sorted(caught.value.errors) == [0, 2]
+    assert 'column "t"' in str(caught.value.errors[0])
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    # A default is for columns that are left out.
+    job = program(postgres)
+    await job.start()
+    await job.write({"t": "c"})
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    assert await rows(postgres) == [(1, "c"), (2, "a")]
+
+
 async def test_a_strict_table_is_asked_about_every_run(sqlite: Any) -> None:
     await sqlite.execute("CREATE TABLE numbers (n INTEGER, t TEXT) STRICT")
     job = program(sqlite)
