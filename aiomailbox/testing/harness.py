@@ -332,6 +332,9 @@ class OperatorHarness:
     async def settle(self) -> None:
         """Run mail until there is none and nothing spawned is running any more.
 
+        An operator of asynchronous calls keeps its workers until it is closed, so this
+        would wait for ever: ``await harness.run(harness.end_input)`` waits for calls.
+
         Raises whatever spawned work raised.
         """
         mailbox = self.context.run_mail
