@@ -291,13 +291,15 @@ def loses_returned(function: Callable[..., Any]) -> bool:
 
 # Iterable, and meant to be one record.
 TAKEN_APART: Final = (str, bytes, bytearray, dict)
+# Nearly all results are one of these: nothing else is looked at for them.
+_SEVERAL: Final = frozenset({list, tuple, set, GeneratorType})
 _NUMBERS: Final = frozenset({int, float, bool})
 _SCALARS: Final = _NUMBERS | {str, type(None)}
 
 
 def is_one_record(result: Any) -> bool:
     """Say whether a result is iterable, and taken for one record nevertheless."""
-    if type(result) is list:
+    if type(result) in _SEVERAL:
         return False
     if isinstance(result, TAKEN_APART):
         return True
