@@ -270,7 +270,7 @@ class Keyed(Grouped[K, T]):
         """Group the records of each key into sessions, emitted as `Session` records.
 
         Args:
-            gap: A pause in event time that ends a session: a timedelta.
+            gap: A timedelta. A longer pause in event time ends a session.
 
         Example:
             >>> import aiomailbox as am

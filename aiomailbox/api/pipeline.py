@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 from os import PathLike, fspath
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from aiomailbox.api.definition import JobDefinition
 from aiomailbox.api.stream import DataStream, checked_result
@@ -295,10 +295,16 @@ class Pipeline(Generic[InT, OutT]):
         return f"<Pipeline {self.name!r}>"
 
 
+@overload
 def pipeline(
     build: Callable[[DataStream[InT]], DataStream[OutT]],
-) -> Pipeline[InT, OutT]:
+) -> Pipeline[InT, OutT]: ...
+@overload
+def pipeline(build: Callable[..., DataStream[OutT]]) -> Pipeline[Any, OutT]: ...
+def pipeline(build: Callable[..., DataStream[OutT]]) -> Pipeline[Any, OutT]:
     """Turn a function from stream to stream into a pipeline; usable as a decorator.
+
+    One of several streams is called with these: ``sold(clicks, buys)``.
 
     Example:
         >>> import aiomailbox as am

@@ -13,7 +13,7 @@ from aiomailbox.windowing.time_window import TimeWindow
 
 @dataclass(frozen=True, slots=True)
 class Session(Generic[KeyT, ValueT]):
-    """The records of a key without a pause as long as the gap.
+    """The records of a key without a pause longer than the gap.
 
     Attributes:
         key: The key.

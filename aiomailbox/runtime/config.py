@@ -115,6 +115,7 @@ class JobConfig:
             job without.
         restart: Whether and when a failed job is restarted: one of ``am.restart``; None for
             Flink's default: with growing delays if it takes checkpoints, else not at all.
+            A mistake of the program that comes again ends the job all the same.
         job_id: The identity of the job, by which its checkpoints are found after the
             program has been restarted; None for its name.
         restore_from: The place from which the job resumes: ``"latest"`` for its newest

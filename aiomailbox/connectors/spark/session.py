@@ -220,7 +220,8 @@ def local_session(
         app_name: The name that Spark shows.
         cores: How many tasks run at a time, at least 1.
         conf: More settings of Spark, which win over ours:
-            ``**{"spark.sql.shuffle.partitions": 4}``.
+            ``**{"spark.sql.shuffle.partitions": 4}``. Type checkers take a dict of
+            text for ``cores``: annotate it as ``dict[str, Any]``.
 
     Returns:
         The session. Stopping it is the caller's business. One that exists keeps its

@@ -474,7 +474,7 @@ def unmade(result: object) -> tuple[str, str]:
         result.close()
         return "a coroutine", (
             "An async def function: pass the function itself instead of calling it in a "
-            "lambda, or use map_async before."
+            "lambda, or use map_async."
         )
     if isinstance(result, asyncio.Future | concurrent.futures.Future):
         return f"a {type(result).__name__}, which is to be awaited", (
