@@ -65,7 +65,7 @@ async def test_followers_and_spark_are_told_of_all_files(
 ) -> None:
     env = am.StreamExecutionEnvironment()
     if checkpoints:
-        env.enable_checkpointing(am.seconds(1), directory=target.parent / "checkpoints")
+        env.enable_checkpointing(None, directory=target.parent / "checkpoints")
     sink = am.ParquetSink(
         target, mode=mode, rows_per_file=2, follow="keep", spark_log=True
     )
