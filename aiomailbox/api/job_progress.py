@@ -28,7 +28,7 @@ _BAR: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class JobProgress:
-    """The progress of a job.
+    """The numbers that `progress` and the command line show.
 
     Attributes:
         job: The job's name.
@@ -265,7 +265,8 @@ async def progress(
     """Show the progress of a job while the block runs, and once at its end.
 
     A terminal shows a line with a bar (if rich is installed), a notebook shows
-    HTML below the cell; any other stream gets a line every five seconds.
+    HTML below the cell; any other stream gets a line every five seconds. The block gets no
+    object: read numbers from ``job.snapshot()``.
 
     Args:
         job: The job.
