@@ -522,11 +522,10 @@ def warn_if_resultless(function: Any, verb: str) -> None:
 def warn_if_returned_is_lost(function: Any, verb: str) -> None:
     """Warn of a generator that returns a value at one of its ends."""
     if callable(function) and loses_returned(function):
-        library_log().warning(
+        warn_here(
             f"the function of {verb} is a generator that returns a value, which is lost: "
             "what it yields are its results",
             function=describe(function),
-            line=caller_location(),
             remedy="yield the value, or write `yield from values` and `return`",
         )
 

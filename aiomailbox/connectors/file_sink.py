@@ -40,6 +40,7 @@ Format = Literal["jsonl", "csv", "text"]
 _ENDINGS: Final[dict[str, str]] = {"jsonl": ".jsonl", "csv": ".csv", "text": ".txt"}
 # Runs that are looked at for numbers that have become null.
 _NULLS_MAX: Final = 64
+_DEPTH_MAX: Final = 16
 # What is collected before a thread writes it.
 _BUFFERED_BYTES: Final = 1 << 20
 
@@ -140,7 +141,7 @@ class _Nulls:
         self._left -= 1
         self.is_over = self._left <= 0
         for record in values:
-            place = _not_finite(record, "")
+            place = _not_finite(record, "", _DEPTH_MAX)
             if place:
                 self.is_over = True
                 self._context.log.warning(
@@ -153,11 +154,13 @@ class _Nulls:
                 return
 
 
-def _not_finite(value: Any, place: str) -> str:
-    """Return the place of a number that is NaN or infinite, "" if there is none."""
+def _not_finite(value: Any, place: str, depth: int) -> str:
+    """Return the place of a number that is NaN or infinite, "" if there is none near."""
     if isinstance(value, float):
         return "" if math.isfinite(value) else place or "the record"
     parts: Iterable[tuple[Any, Any]] = ()
+    if not depth:
+        return ""
     if isinstance(value, Mapping):
         parts = value.items()
     elif isinstance(value, list | tuple) and not hasattr(value, "_fields"):
@@ -165,7 +168,7 @@ def _not_finite(value: Any, place: str) -> str:
     elif not isinstance(value, str | bytes | int | None):
         parts = [(name, getattr(value, name, None)) for name in _names_of(value)]
     for name, part in parts:
-        found = _not_finite(part, f"{place}.{name}" if place else str(name))
+        found = _not_finite(part, f"{place}.{name}" if place else str(name), depth - 1)
         if found:
             return found
     return ""
@@ -243,7 +246,8 @@ class _LineWriter(SegmentWriter):
                 refused[index] = error
         nulls = self._lines.nulls
         if nulls is not None and buffer.find(b"null", start) >= 0:
-            nulls.look(run.values)
+            # Others may go on for ever, as a list that is in itself.
+            nulls.look(each for n, each in enumerate(run.values) if n not in refused)
             if nulls.is_over:
                 self._lines.nulls = None
         pending = None

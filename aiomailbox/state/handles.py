@@ -10,7 +10,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, Protocol
 
@@ -202,16 +201,18 @@ class Lent:
         value: The object; None if there was none, or something was written after it.
         length: Its length when it was returned, of list state; else None.
         is_silent: Whether there is no more to say.
+        noted: Of map state the default that was returned last, for which key and key of
+            the map, and how long it was; None if something was written after it.
     """
 
     __slots__ = (
         "_current",
-        "_default",
         "_defaults_left",
         "_has_told_of_key",
         "_state",
         "is_silent",
         "length",
+        "noted",
         "value",
     )
 
@@ -221,9 +222,7 @@ class Lent:
         self.value: Any = None
         self.length: int | None = None
         self.is_silent: bool = False
-        # The default that map state has returned, for which key and key of the map, and
-        # what it was.
-        self._default: tuple[Any, Any, Any, Any] | None = None
+        self.noted: tuple[Any, Any, Any, int] | None = None
         self._defaults_left = _DEFAULTS_MAX
         self._has_told_of_key = False
 
@@ -231,14 +230,14 @@ class Lent:
         """Note the default that map state returns, of the first few."""
         key = self._current.key
         # Of one record several may be changed before the first of them is put.
-        if (before := self._default) is not None and (
+        if (before := self.noted) is not None and (
             before[0] is not key or before[1] == map_key
         ):
             self._look_at_default()
         self._defaults_left -= 1
-        self._default = None
+        self.noted = None
         if self._defaults_left >= 0:
-            self._default = key, map_key, default, copy_content(default)
+            self.noted = key, map_key, default, len(default)
 
     def tell_of_key(self, map_key: Any, key_type: type) -> None:
         """Warn, once, of a key that no entry of a map state can have."""
@@ -255,23 +254,18 @@ class Lent:
             remedy="use keys of one type, such as str(key) in get() and in put()",
         )
 
-    def written(self) -> None:
-        """Let go of what was returned: something was written after it."""
-        self._default = None
-
     def _look_at_default(self) -> None:
-        noted, self._default = self._default, None
-        # What is in it may compare as it likes.
-        with suppress(Exception):
-            if noted is not None and noted[2] != noted[3]:
-                self.tell(LENT_DEFAULT, PUT_VALUE)
+        noted, self.noted = self.noted, None
+        # By its length, as a list: who changes a default adds something to it.
+        if noted is not None and len(noted[2]) != noted[3]:
+            self.tell(LENT_DEFAULT, PUT_VALUE)
 
     def look(self) -> None:
         """Let go of the list of list state, and warn if it was changed in vain.
 
         By its length: that costs nearly nothing, and sorting such a list is no mistake.
         """
-        if self._default is not None:
+        if self.noted is not None:
             self._look_at_default()
         if self.length is None or self.value is None:
             return
@@ -527,11 +521,12 @@ class ListHandle(OfList, _Handle):
 
     def add(self, value: Any) -> None:
         """Append an element."""
-        if self._is_scalar and type(value) is list:
-            refuse_list(value)
         self.lent.value = None
         elements = self._cell.read()
         if elements is None:
+            # Who adds lists begins with one.
+            if self._is_scalar and type(value) is list:
+                refuse_list(value)
             self._cell.write([value])
         else:
             # Changed in place; a store that keeps bytes writes whatever may have been
@@ -581,7 +576,7 @@ class MapHandle(OfMap, _Handle):
     def clear(self) -> None:
         """Forget all there is."""
         if self._lent is not None:
-            self._lent.written()
+            self._lent.noted = None
         self._cell.forget()
 
     def get(self, map_key: Any, default: Any = None) -> Any:
@@ -600,7 +595,7 @@ class MapHandle(OfMap, _Handle):
     def put(self, map_key: Any, value: Any) -> None:
         """Set the value of ``map_key``."""
         if self._lent is not None:
-            self._lent.written()
+            self._lent.noted = None
         entries = self._cell.read()
         if entries is None:
             self._cell.write({map_key: value})
@@ -944,7 +939,7 @@ class TtlMapHandle(OfMap, _Elements):
 
     def clear(self) -> None:
         """Forget all there is."""
-        self._lent.written()
+        self._lent.noted = None
         super().clear()
 
     def get(self, map_key: Any, default: Any = None) -> Any:
@@ -963,7 +958,7 @@ class TtlMapHandle(OfMap, _Elements):
         """Set several values."""
         now_ms = self._expiry.now_ms()
         added = {key: (value, now_ms) for key, value in entries.items()}
-        self._lent.written()
+        self._lent.noted = None
         self._put_in(added, dict.update)
 
     def remove(self, map_key: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import traceback
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -254,7 +255,7 @@ def test_a_lock_of_an_earlier_event_loop_is_told_to_be_made_anew() -> None:
 
     async def call(number: int) -> int:
         async with lock:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         return number
 
     def run() -> None:
@@ -279,3 +280,25 @@ async def test_a_timer_in_open_is_told_where_it_belongs() -> None:
         await stream_of(1).key_by(str).process(Alarm()).collect()
     told = "".join(traceback.format_exception(failed.value))
     assert "register it in process_element" in told
+
+
+async def test_a_default_that_is_put_is_not_told_of_whatever_is_in_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Keeps(am.KeyedProcessFunction):
+        def open(self, context: Any) -> None:
+            kept = am.MapStateDescriptor("kept", str, list)
+            self.kept = context.keyed_state.get_map(kept)
+
+        def process_element(self, value: Any, context: Any, out: Any) -> None:
+            values = self.kept.get("values", [])
+            values.append(value)
+            self.kept.put("values", values)
+            # What cannot be copied, and what is in itself.
+            endless: dict[str, Any] = {"lock": threading.Lock()}
+            endless["self"] = endless
+            out.collect(len(self.kept.get("none", endless)))
+
+    found = await stream_of(1, 1, 1).key_by(str).process(Keeps()).collect()
+    assert found == [2, 2, 2]
+    assert not caplog.records

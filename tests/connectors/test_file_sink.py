@@ -158,6 +158,26 @@ async def test_records_without_a_line_are_refused_and_no_others(
         assert file.read_text() == text
 
 
+async def test_a_record_without_end_is_refused_beside_one_with_null(
+    tmp_path: Path,
+) -> None:
+    """What became null is looked for in records that were written, and not too deep."""
+    endless: list[Any] = []
+    endless.append(endless)
+    deep: Any = None
+    for _ in range(200):
+        deep = [deep]
+    job = Program(partial(am.FileSink, tmp_path / "out", "jsonl"))
+    await job.start()
+    with pytest.raises(RecordsRefusedError) as caught:
+        await job.write({"x": endless}, {"x": None}, {"x": deep})
+    assert [*caught.value.errors] == [0]
+    await job.checkpoint(end=True)
+    await job.end(succeeded=True)
+    (file,) = (tmp_path / "out").glob("*.jsonl")
+    assert len(file.read_text("utf-8").splitlines()) == 2
+
+
 async def test_a_disk_that_refuses_is_named(tmp_path: Path) -> None:
     job = Program(partial(am.FileSink, tmp_path / "out", "text"))
     await job.start()

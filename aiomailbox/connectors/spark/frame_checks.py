@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -302,7 +301,12 @@ def paths_of(df: Any) -> list[str]:
                     if is_stream
                     else leaf.relation().location().rootPaths().mkString("\n")
                 )
-                found += [unquote(urlsplit(root).path) for root in roots.splitlines()]
+                # Spark writes "file:" before what is on this machine.
+                found += [
+                    str(Path(root.removeprefix("file:")).absolute())
+                    for root in roots.splitlines()
+                    if root.startswith("file:") or ":" not in root
+                ]
     return found
 
 
