@@ -19,6 +19,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Final, Generic
 
+from aiomailbox.errors import IllegalStateError
 from aiomailbox.supervision import outlast
 from aiomailbox.typevars import T
 
@@ -116,6 +117,33 @@ def _call(result: Future[T], call: Callable[..., T], *args: Any) -> None:
     except BaseException as error:  # noqa: BLE001 -- the waiter gets it
         # Not through the loop's future: that one refuses StopIteration and never ends.
         result.set_exception(error)
+
+
+def check_loop(
+    loop: asyncio.AbstractEventLoop | None, what: str, *, awaited: bool = True
+) -> None:
+    """Raise if this is not the loop of a job: what is awaited here would never be woken.
+
+    Raises:
+        IllegalStateError: Saying how to call it.
+    """
+    running = asyncio._get_running_loop()
+    if loop is None or loop is running:
+        return
+    if loop.is_closed():
+        text = "ran on an event loop that is closed: start it again on this one"
+    elif awaited:
+        text = (
+            "runs on another event loop: from here, call "
+            "asyncio.run_coroutine_threadsafe(..., loop) with the loop of the job, or use "
+            "one asyncio.run for all of the program"
+        )
+    else:
+        text = (
+            "runs on another event loop: from here, call "
+            "loop.call_soon_threadsafe(...) of the loop of the job"
+        )
+    raise IllegalStateError(f"{what} {text}")
 
 
 # A loop of its own, in a program whose main thread is not asyncio's.

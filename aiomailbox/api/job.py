@@ -33,7 +33,6 @@ from aiomailbox.connectors.inbox import (
     Publication,
     Questions,
     Subscription,
-    check_loop,
 )
 from aiomailbox.durations import duration_s
 from aiomailbox.errors import (
@@ -63,6 +62,7 @@ from aiomailbox.runtime.views import (
 )
 from aiomailbox.signatures import Misnamed, explained
 from aiomailbox.supervision import outlast
+from aiomailbox.threads import check_loop
 from aiomailbox.typevars import T
 
 # The body of a block in which a job runs: what becomes of it when the job fails.

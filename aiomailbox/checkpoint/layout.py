@@ -146,10 +146,8 @@ class CheckpointMetadata(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
-def describe_vertices(
-    graph: JobGraph, handles: Mapping[SubtaskId, TaskHandle]
-) -> tuple[VertexMetadata, ...]:
-    """Return what the metadata says of a graph, given what its tasks have written."""
+def describe_vertices(graph: JobGraph) -> tuple[VertexMetadata, ...]:
+    """Return what the metadata says of a graph whose tasks have written nothing yet."""
     return tuple(
         VertexMetadata(
             vertex.id,
@@ -159,12 +157,25 @@ def describe_vertices(
             ),
             vertex.parallelism,
             vertex.head.max_parallelism,
-            tuple(
+            (None,) * vertex.parallelism,
+        )
+        for vertex in graph.vertices
+    )
+
+
+def with_handles(
+    vertices: Iterable[VertexMetadata], handles: Mapping[SubtaskId, TaskHandle]
+) -> tuple[VertexMetadata, ...]:
+    """Return what the metadata says of vertices, given what their tasks have written."""
+    return tuple(
+        msgspec.structs.replace(
+            vertex,
+            tasks=tuple(
                 handles.get(SubtaskId(vertex.id, index))
                 for index in range(vertex.parallelism)
             ),
         )
-        for vertex in graph.vertices
+        for vertex in vertices
     )
 
 

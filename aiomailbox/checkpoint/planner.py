@@ -520,6 +520,7 @@ class CheckpointPlanner:
     next_id: int = 1
     _queue: RequestQueue = field(init=False)
     _failures: FailureCounter = field(init=False)
+    _timeout_ms: int = field(init=False)
     in_progress: dict[int, CheckpointInProgress] = field(default_factory=dict)
     _requests: int = 0
     _starting_id: int | None = None
@@ -531,6 +532,7 @@ class CheckpointPlanner:
     def __post_init__(self) -> None:
         self._queue = RequestQueue(self.settings)
         self._failures = FailureCounter(self.settings.tolerable_failures)
+        self._timeout_ms = self.settings.timeout_ms
 
     @property
     def pending_ids(self) -> list[int]:
@@ -774,7 +776,7 @@ class CheckpointPlanner:
         self.in_progress[checkpoint_id] = begun
         self._starting_id = checkpoint_id
         return [
-            SetExpiry(checkpoint_id, self.settings.timeout_ms),
+            SetExpiry(checkpoint_id, self._timeout_ms),
             StartCheckpoint(begun),
         ]
 

@@ -127,11 +127,6 @@ def shared_digest(chunks: Iterable[bytes]) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def has_files(snapshot: TaskSnapshot) -> bool:
-    """Say whether a snapshot consists of files of stores, too."""
-    return next(_files_of(snapshot), None) is not None
-
-
 def _files_of(snapshot: TaskSnapshot) -> Iterator[tuple[_Key, StateFile]]:
     for operator, one in snapshot.operators.items():
         for piece, keyed in enumerate(one.keyed):

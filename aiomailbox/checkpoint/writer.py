@@ -13,7 +13,7 @@ import msgspec
 
 from aiomailbox.checkpoint.layout import checkpoint_directory, job_directory
 from aiomailbox.checkpoint.settings import MEMORY_THRESHOLD
-from aiomailbox.checkpoint.shared_files import SharedFilesWriter, has_files
+from aiomailbox.checkpoint.shared_files import SharedFilesWriter
 from aiomailbox.errors import CorruptStreamError, DamagedFileError, StateError
 from aiomailbox.eventtime.valve import ValveSnapshot
 from aiomailbox.ids import OperatorId, SubtaskId
@@ -374,7 +374,7 @@ class CheckpointWriter:
         Raises:
             StateError: If something in it cannot be kept as bytes.
         """
-        if any(snapshot.committables.values()) or has_files(snapshot):
+        if any(snapshot.committables.values()) or _has_files(snapshot):
             return None
         made = self._bytes_of(snapshot, with_files=True)
         most = min(self._memory_threshold, LITTLE_BYTES)
@@ -426,6 +426,13 @@ def _handle(
         serializers=serializers_in(snapshot),
         is_finished=snapshot.is_finished,
         has_union_state=_has_union_state(snapshot),
+    )
+
+
+def _has_files(snapshot: TaskSnapshot) -> bool:
+    """Say whether a snapshot consists of files of stores, too."""
+    return any(
+        keyed.files for one in snapshot.operators.values() for keyed in one.keyed
     )
 
 

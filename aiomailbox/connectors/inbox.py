@@ -35,6 +35,7 @@ from aiomailbox.operators.sources.source import (
 from aiomailbox.policies.arguments import check_count
 from aiomailbox.records.events import Answer, Question
 from aiomailbox.records.run import RUN_LENGTH_MAX, ListRun, Run
+from aiomailbox.threads import check_loop
 from aiomailbox.typevars import InT, T
 
 _SIZE: Final = 1024
@@ -98,33 +99,6 @@ class _Places:
                 # Who is cancelled at the same moment does not look at it.
                 turn.exception()
         self._line.clear()
-
-
-def check_loop(
-    loop: asyncio.AbstractEventLoop | None, what: str, *, awaited: bool = True
-) -> None:
-    """Raise if this is not the loop of a job: what is awaited here would never be woken.
-
-    Raises:
-        IllegalStateError: Saying how to call it.
-    """
-    running = asyncio._get_running_loop()
-    if loop is None or loop is running:
-        return
-    if loop.is_closed():
-        text = "ran on an event loop that is closed: start it again on this one"
-    elif awaited:
-        text = (
-            "runs on another event loop: from here, call "
-            "asyncio.run_coroutine_threadsafe(..., loop) with the loop of the job, or use "
-            "one asyncio.run for all of the program"
-        )
-    else:
-        text = (
-            "runs on another event loop: from here, call "
-            "loop.call_soon_threadsafe(...) of the loop of the job"
-        )
-    raise IllegalStateError(f"{what} {text}")
 
 
 class Inbox(Generic[InT]):

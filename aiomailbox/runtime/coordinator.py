@@ -25,6 +25,7 @@ from aiomailbox.checkpoint.layout import (
     CompletedCheckpoints,
     describe_vertices,
     job_directory,
+    with_handles,
 )
 from aiomailbox.checkpoint.planner import (
     CancelExpiry,
@@ -178,6 +179,7 @@ class CheckpointCoordinator:
         self._owner = owner
         self._job = job
         self._store: CheckpointStore | None = None
+        self._vertices = describe_vertices(graph)
         self._producers = producers_of(graph)
         self._sources = {one.id for one in graph.vertices if not any(one.in_edges)}
         self._planner = CheckpointPlanner(
@@ -644,7 +646,7 @@ class CheckpointCoordinator:
             job_id=self._services.job_id,
             job_name=self._graph.name,
             timestamp_ms=progress.barrier.timestamp_ms,
-            vertices=describe_vertices(self._graph, progress.handles),
+            vertices=with_handles(self._vertices, progress.handles),
             enumerators=progress.enumerators,
             services=progress.services,
             statistics=_statistics(progress.statistics),

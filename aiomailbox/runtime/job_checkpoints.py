@@ -282,7 +282,11 @@ class JobCheckpoints:
         self._job = job
         self.finished_before: datetime | None = None
         # Their epoch has to grow with that of the attempt: both shut out late writers.
-        self._finished_calls = FinishedCalls(graph, config.checkpoints, services)
+        self._finished_calls: FinishedCalls | None = (
+            FinishedCalls(graph, config.checkpoints, services)
+            if graph.has_journal
+            else None
+        )
         self._scratch = ScratchDirectories()
         self._place: str | None = None
         self._store: CheckpointStore | None = None
@@ -353,7 +357,8 @@ class JobCheckpoints:
             )
         if settings is not None:
             await self._open_store(settings)
-        await self._finished_calls.open(self._place, self._scratch)
+        if self._finished_calls is not None:
+            await self._finished_calls.open(self._place, self._scratch)
         store = self._store
         if settings is not None and store is not None and _has_leases(settings):
             self._renewing = asyncio.get_running_loop().create_task(
@@ -432,7 +437,7 @@ class JobCheckpoints:
 
     def _check_unused(self, restored: RestoredJob, *, is_own: bool) -> None:
         # Kept results say only when they are read what classes they have.
-        if self._finished_calls.are_kept:
+        if self._finished_calls is not None:
             return
         names = ", ".join(map(repr, restored.unused_names))
         if not is_own:
@@ -524,6 +529,7 @@ class JobCheckpoints:
         store, restored = self._store, self._restored
         if store is not None:
             self._epoch = await run_in_thread(store.new_epoch)
+        if store is not None and self._finished_calls is not None:
             self._epoch = await self._finished_calls.begin_attempt(
                 self._epoch,
                 None if restored is None else restored.metadata.checkpoint_id,
@@ -584,7 +590,8 @@ class JobCheckpoints:
         store, self._store = self._store, None
         if store is not None:
             await self._close_store(store, state, is_refused=is_refused)
-        await self._finished_calls.close()
+        if self._finished_calls is not None:
+            await self._finished_calls.close()
         if self._scratch.paths:
             await run_in_thread(self._scratch.remove)
 
@@ -613,7 +620,8 @@ class JobCheckpoints:
 
     async def on_retained(self, oldest: int) -> None:
         """Be notified of the oldest checkpoint that a job may resume from."""
-        await self._finished_calls.prune(oldest)
+        if self._finished_calls is not None:
+            await self._finished_calls.prune(oldest)
 
     async def _commit(
         self, prepared: Iterable[tuple[int, OperatorId, Sequence[Any]]]
@@ -713,11 +721,9 @@ class JobCheckpoints:
             # It can be resumed from; nothing else was left that is in the way.
             return
         # Only now: a failed job that is run again pays for no call twice.
-        if store.ended_with is None:
-            await self._finished_calls.remove()
-        else:
-            # Calls may have got further before a restart than the savepoint is.
-            await self._finished_calls.prune(store.ended_with)
+        if self._finished_calls is not None:
+            # Calls may have got further before a restart than a savepoint is.
+            await self._finished_calls.end(store.ended_with)
         await self._discard_all(store)
 
     async def _discard_all(self, store: CheckpointStore) -> None:
@@ -735,7 +741,8 @@ class JobCheckpoints:
             await asyncio.sleep(LEASE_MS / 1000 / _RENEWALS_PER_LEASE)
             try:
                 await run_in_thread(store.renew)
-                await self._finished_calls.renew()
+                if self._finished_calls is not None:
+                    await self._finished_calls.renew()
             except Exception as error:  # noqa: BLE001 -- another job may write now
                 self._job.fail_attempt(error)
 

@@ -47,7 +47,7 @@ def journal_place(
 
 
 class FinishedCalls:
-    """The journal of one job; without one where no operator keeps any.
+    """The journal of one job, of which an operator keeps finished calls.
 
     Args:
         graph: The job.
@@ -79,11 +79,6 @@ class FinishedCalls:
         self._claim: Claim | None = None
         self._turns = ThreadTurns()
 
-    @property
-    def are_kept(self) -> bool:
-        """Whether an operator of the job keeps finished calls."""
-        return bool(self._names)
-
     async def open(self, place: str | None, scratch: ScratchDirectories) -> None:
         """Hear where checkpoints are kept, None for a job without.
 
@@ -97,8 +92,6 @@ class FinishedCalls:
             StorageClaimedError: If they are apart from checkpoints, and another job with
                 this identity keeps its own there.
         """
-        if not self._subtasks:
-            return
         if place is None:
             raise InvalidArgumentError(
                 "journal",
@@ -168,9 +161,16 @@ class FinishedCalls:
                 "finished calls could not be deleted", reason=str(error)
             )
 
-    async def remove(self) -> None:
-        """Delete all of it: nothing resumes from this job any more."""
-        if self._journal is not None:
+    async def end(self, savepoint_id: int | None) -> None:
+        """Delete what nothing needs once the job has finished.
+
+        Args:
+            savepoint_id: The savepoint that it may go on from; None if nothing resumes
+                from this job any more, which deletes all.
+        """
+        if savepoint_id is not None:
+            await self.prune(savepoint_id)
+        elif self._journal is not None:
             await self._turns.run(self._journal.remove)
 
     async def renew(self) -> None:

@@ -40,7 +40,7 @@ from aiomailbox.policies.restart import Fault, Mistakes, RestartWait, culprit_of
 from aiomailbox.records.events import StopMode
 from aiomailbox.runtime.attempt import Attempt
 from aiomailbox.runtime.builder import AttemptPlan
-from aiomailbox.runtime.config import JobConfig, JobLifecycle, JobState
+from aiomailbox.runtime.config import JobConfig, JobState
 from aiomailbox.runtime.coordinator import CheckpointCoordinator
 from aiomailbox.runtime.failures import (
     FailureReport,
@@ -145,6 +145,64 @@ class JobResult(Misnamed):
             self.__iter__()
 
 
+_NEXT: Final[dict[JobState, frozenset[JobState]]] = {
+    JobState.CREATED: frozenset(
+        {
+            JobState.RUNNING,
+            JobState.RESTARTING,
+            JobState.CANCELLING,
+            JobState.FAILING,
+        }
+    ),
+    JobState.RUNNING: frozenset(
+        {
+            JobState.FINISHED,
+            JobState.RESTARTING,
+            JobState.CANCELLING,
+            JobState.FAILING,
+        }
+    ),
+    JobState.RESTARTING: frozenset(
+        {JobState.RUNNING, JobState.CANCELLING, JobState.FAILING}
+    ),
+    JobState.CANCELLING: frozenset({JobState.CANCELED, JobState.FAILING}),
+    JobState.FAILING: frozenset({JobState.FAILED}),
+    JobState.FINISHED: frozenset(),
+    JobState.CANCELED: frozenset(),
+    JobState.FAILED: frozenset(),
+}
+
+
+class JobLifecycle:
+    """The state of one job; it only moves along the table.
+
+    Example:
+        >>> life = JobLifecycle()
+        >>> life.advance(JobState.RUNNING), life.advance(JobState.CANCELED)
+        (True, False)
+    """
+
+    def __init__(self) -> None:
+        self.state: JobState = JobState.CREATED
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the life is over."""
+        return not _NEXT[self.state]
+
+    @property
+    def is_cancelling(self) -> bool:
+        """Whether the end was asked for, and has not come."""
+        return self.state is JobState.CANCELLING
+
+    def advance(self, target: JobState) -> bool:
+        """Move on to ``target`` if it may follow, and say whether it did."""
+        if target not in _NEXT[self.state]:
+            return False
+        self.state = target
+        return True
+
+
 # The job to whose tasks the running code belongs, and what that code has started.
 WITHIN: Final[ContextVar[JobMaster | None]] = ContextVar("aiomailbox job", default=None)
 
@@ -170,7 +228,7 @@ class JobMaster:
         self.graph = graph
         self.services = services
         self.lifecycle: JobLifecycle = JobLifecycle()
-        self._config = config
+        self._cancel_timeout_s = config.cancel_timeout_s
         self._host = host
         self.sources: JobSources = JobSources(host.tell)
         self._checkpoints = JobCheckpoints(graph, config, services, host, self)
@@ -646,7 +704,7 @@ class JobMaster:
         return 0 if coordinator is None else coordinator.next_id
 
     async def _end(self) -> None:
-        name, timeout_s = self.graph.name, self._config.cancel_timeout_s
+        name, timeout_s = self.graph.name, self._cancel_timeout_s
         what = f"cleaning up job {name!r}"
         errors: list[BaseException] = []
         closing = Closing(self._closing(errors), errors)
@@ -712,7 +770,7 @@ class JobMaster:
         timeout_s: float | None = None,
     ) -> SupervisedTask:
         """Return a part of the job's life, to be supervised; ``what`` says which."""
-        timeout_s = timeout_s or self._config.cancel_timeout_s
+        timeout_s = timeout_s or self._cancel_timeout_s
 
         def on_late() -> None:
             if part.task is not None:

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from aiomailbox.runtime.config import JobLifecycle, JobState
+from aiomailbox.runtime.config import JobState
+from aiomailbox.runtime.master import JobLifecycle
 
 S = JobState
 ALLOWED = {

@@ -360,7 +360,7 @@ class StatefulOperator(Operator):
         if (known := fields[0]) is not None:
             for condition in self.conditions:
                 condition.check_reads(known.names)
-        return super().result_fields(*fields)
+        return None
 
     def capture(self) -> OperatorSnapshot:
         """Return all state as it is now, with that of keys and the timers.
