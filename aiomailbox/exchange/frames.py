@@ -279,7 +279,7 @@ def event_buffer(event: RuntimeEvent, *, has_priority: bool = False) -> NetworkB
     """Return an event in a buffer of its own, outside of any pool."""
     encoded = encode_event(event, padded=True)
     segment = MemorySegment(len(encoded))
-    segment.put(0, encoded)
+    segment.view[:] = encoded
     data_type = event_data_type(event, has_priority=has_priority)
     return NetworkBuffer(
         segment, MemorySegment.free, data_type, size_bytes=len(encoded)
@@ -372,7 +372,7 @@ class WriteTarget:
 
     def queue(self, builder: BufferBuilder, partial: int, needed: int) -> None:
         """Queue a builder's reading end at each channel, and heed their wished sizes."""
-        consumer = builder.create_consumer_from_beginning()
+        consumer = builder.create_consumer()
         try:
             wished = [
                 channel.buffer_bytes

@@ -9,11 +9,9 @@ already hold another buffer's bytes.
 from __future__ import annotations
 
 import mmap
-import struct
-import sys
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from aiomailbox.errors import (
     BufferRecycledError,
@@ -100,12 +98,6 @@ _BLOCKING_UPSTREAM = frozenset(
 
 # 32 KiB is Flink's default size of a network segment.
 DEFAULT_SEGMENT_SIZE_BYTES = 32 * 1024
-ByteOrder = Literal["big", "little", "native"]
-_PREFIXES = {
-    "big": ">",
-    "little": "<",
-    "native": "<" if sys.byteorder[0] == "l" else ">",
-}
 
 
 class MemoryArena:
@@ -149,9 +141,9 @@ class MemorySegment:
 
     Example:
         >>> segment = MemorySegment(8)
-        >>> segment.put_int(4, 0x01020304)
-        >>> segment.view.hex()
-        '0000000001020304'
+        >>> segment.view[:] = b"8  bytes"
+        >>> bytes(segment.view[3:])
+        b'bytes'
     """
 
     __slots__ = (
@@ -202,69 +194,6 @@ class MemorySegment:
         self.is_freed = True
         self._view = None
 
-    def wrap(self, offset: int, length: int) -> memoryview:
-        """Return a window of the segment without copying.
-
-        Raises:
-            IndexError: If the window leaves the segment.
-        """
-        self._check(offset, length)
-        return self.view[offset : offset + length]
-
-    def put(self, offset: int, source: bytes | memoryview) -> None:
-        """Copy bytes into the segment at an offset.
-
-        Raises:
-            IndexError: If they do not fit.
-        """
-        self._check(offset, len(source))
-        self.view[offset : offset + len(source)] = source
-
-    def get_int(self, offset: int, byte_order: ByteOrder = "big") -> int:
-        """Read a signed 32-bit integer."""
-        return self._get("i", 4, offset, byte_order)
-
-    def put_int(self, offset: int, value: int, byte_order: ByteOrder = "big") -> None:
-        """Write a signed 32-bit integer."""
-        self._put("i", 4, offset, value, byte_order)
-
-    def get_long(self, offset: int, byte_order: ByteOrder = "big") -> int:
-        """Read a signed 64-bit integer."""
-        return self._get("q", 8, offset, byte_order)
-
-    def put_long(self, offset: int, value: int, byte_order: ByteOrder = "big") -> None:
-        """Write a signed 64-bit integer."""
-        self._put("q", 8, offset, value, byte_order)
-
-    def _get(self, code: str, width: int, offset: int, byte_order: ByteOrder) -> int:
-        self._check(offset, width)
-        values = struct.unpack_from(_prefix(byte_order) + code, self.view, offset)
-        return int(values[0])
-
-    def _put(
-        self, code: str, width: int, offset: int, value: int, byte_order: ByteOrder
-    ) -> None:
-        self._check(offset, width)
-        struct.pack_into(_prefix(byte_order) + code, self.view, offset, value)
-
-    def _check(self, offset: int, width: int) -> None:
-        if not 0 <= offset <= self.size_bytes - width or width < 0:
-            if self.is_freed:
-                raise IllegalStateError("the segment was freed; do not keep it")
-            raise IndexError(
-                f"offset {offset} and width {width} leave a segment of "
-                f"{self.size_bytes} bytes"
-            )
-
-
-def _prefix(byte_order: ByteOrder) -> str:
-    prefix = _PREFIXES.get(byte_order)
-    if prefix is None:
-        raise InvalidArgumentError(
-            "byte_order", f"{byte_order!r} is unknown", "Use big, little or native."
-        )
-    return prefix
-
 
 class NetworkBuffer:
     """A segment with a reference count.
@@ -280,9 +209,7 @@ class NetworkBuffer:
 
     Example:
         >>> buffer = NetworkBuffer(MemorySegment(4), lambda segment: print("back"))
-        >>> buffer.retain().reference_count
-        2
-        >>> buffer.recycle()
+        >>> buffer.retain().recycle()
         >>> buffer.recycle()
         back
     """
@@ -292,9 +219,7 @@ class NetworkBuffer:
         "_references",
         "_segment",
         "_size_bytes",
-        "compressed",
         "data_type",
-        "reader_index",
     )
 
     def __init__(
@@ -309,8 +234,6 @@ class NetworkBuffer:
         self._recycler = recycler
         self._references = 1
         self.data_type: DataType = data_type
-        self.compressed: bool = False
-        self.reader_index: int = 0
         self.size_bytes = size_bytes
 
     @property
@@ -343,46 +266,27 @@ class NetworkBuffer:
             raise self._recycled_error()
         return self._segment
 
-    @property
-    def segment_offset(self) -> int:
-        """Where the buffer begins in its segment: always 0."""
-        return 0
-
-    @property
-    def is_recycled(self) -> bool:
-        """Whether the last reference was recycled."""
-        return self._references <= 0
-
-    @property
-    def reference_count(self) -> int:
-        """How many references are left."""
-        return self._references
-
     def readable(self) -> memoryview:
-        """Return the written bytes that are not yet read, without copying.
+        """Return the written bytes, without copying.
 
         Raises:
             BufferRecycledError: If the last reference was recycled.
         """
-        return self.segment.view[self.reader_index : self._size_bytes]
+        return self.segment.view[: self._size_bytes]
 
-    def read_only_slice(
-        self, index: int = 0, length: int | None = None
-    ) -> ReadOnlySlice:
+    def read_only_slice(self, index: int, length: int) -> ReadOnlySlice:
         """Return a read-only window; it shares the count and does not retain.
 
         Args:
             index: Where it begins.
-            length: Its size in bytes; None for up to what is written.
+            length: Its size in bytes.
 
         Raises:
             BufferRecycledError: If the last reference was recycled.
-            IndexError: If the window leaves the segment.
         """
         if self._references <= 0:
             raise self._recycled_error()
-        size_bytes = self._size_bytes - index if length is None else length
-        return ReadOnlySlice(self, index, size_bytes)
+        return ReadOnlySlice(self, index, length)
 
     def retain(self) -> NetworkBuffer:
         """Add a reference, and return the buffer.
@@ -416,87 +320,42 @@ class NetworkBuffer:
 
 
 class ReadOnlySlice:
-    """A read-only window of a buffer, with a reader index of its own.
+    """A read-only window of a buffer.
 
     Args:
         root: The buffer; its references are shared.
         offset: Where the window begins in the segment.
         size_bytes: Its size.
 
-    Raises:
-        IndexError: If the window leaves the segment.
+    Attributes:
+        size_bytes: As given.
 
     Concept:
         Flink, ``ReadOnlySlicedNetworkBuffer``.
     """
 
-    __slots__ = ("_root", "_size_bytes", "compressed", "reader_index", "segment_offset")
+    __slots__ = ("_offset", "_root", "size_bytes")
 
     def __init__(self, root: NetworkBuffer, offset: int, size_bytes: int) -> None:
-        if offset < 0 or size_bytes < 0 or offset + size_bytes > root.capacity_bytes:
-            raise IndexError(
-                f"a slice of {size_bytes} bytes at {offset} leaves a segment of "
-                f"{root.capacity_bytes} bytes"
-            )
         self._root = root
-        self._size_bytes = size_bytes
-        self.segment_offset: int = offset
-        self.compressed: bool = root.compressed
-        self.reader_index: int = 0
+        self._offset = offset
+        self.size_bytes: int = size_bytes
 
     @property
     def data_type(self) -> DataType:
         """The type of the contents; the buffer decides it, not the slice."""
         return self._root.data_type
 
-    @property
-    def size_bytes(self) -> int:
-        """Size of the window."""
-        return self._size_bytes
-
-    @property
-    def is_recycled(self) -> bool:
-        """Whether the buffer's last reference was recycled."""
-        return self._root.is_recycled
-
-    @property
-    def reference_count(self) -> int:
-        """How many references the buffer and all its slices have left."""
-        return self._root.reference_count
-
     def readable(self) -> memoryview:
-        """Return the bytes not yet read: read-only, without copying.
+        """Return the bytes: read-only, without copying.
 
         Raises:
             BufferRecycledError: If the last reference was recycled.
         """
-        start = self.segment_offset
-        window = self._root.segment.view[
-            start + self.reader_index : start + self._size_bytes
-        ]
+        start = self._offset
+        window = self._root.segment.view[start : start + self.size_bytes]
         # A reader that wrote would write into what others read.
         return window.toreadonly()
-
-    def read_only_slice(
-        self, index: int = 0, length: int | None = None
-    ) -> ReadOnlySlice:
-        """Return a window of this window; it shares the count and does not retain.
-
-        Raises:
-            IndexError: If it leaves this window.
-        """
-        size_bytes = self._size_bytes - index if length is None else length
-        if index < 0 or size_bytes < 0 or index + size_bytes > self._size_bytes:
-            raise IndexError(
-                f"a slice of {size_bytes} bytes at {index} leaves a slice of "
-                f"{self._size_bytes} bytes"
-            )
-        return ReadOnlySlice(self._root, self.segment_offset + index, size_bytes)
-
-    def retain(self) -> ReadOnlySlice:
-        """Add a reference to the buffer, and return the slice."""
-        self._root.retain()
-        return self
 
     def recycle(self) -> None:
         """Give up a reference to the buffer."""
@@ -582,20 +441,17 @@ class BufferBuilder:
         return self.capacity_bytes - self.written_bytes
 
     def create_consumer(self) -> BufferConsumer:
-        """Return the reading end, which begins at what is written now.
-
-        Raises:
-            IllegalStateError: If the builder has a consumer already.
-        """
-        return self._consumer_from(self.written_bytes)
-
-    def create_consumer_from_beginning(self) -> BufferConsumer:
         """Return the reading end, which begins at the segment's first byte.
 
         Raises:
             IllegalStateError: If the builder has a consumer already.
         """
-        return self._consumer_from(0)
+        if self._has_consumer:
+            raise IllegalStateError(
+                "the builder has a consumer already: use BufferConsumer.copy()"
+            )
+        self._has_consumer = True
+        return BufferConsumer(self._buffer.retain(), self._position, 0)
 
     def append(self, source: bytes | bytearray | memoryview) -> int:
         """Copy as much as fits, without publishing it, and say how much that was.
@@ -660,14 +516,6 @@ class BufferBuilder:
             self._closed = True
             self._buffer.recycle()
 
-    def _consumer_from(self, reader: int) -> BufferConsumer:
-        if self._has_consumer:
-            raise IllegalStateError(
-                "the builder has a consumer already: use BufferConsumer.copy()"
-            )
-        self._has_consumer = True
-        return BufferConsumer(self._buffer.retain(), self._position, reader)
-
 
 class BufferConsumer:
     """The reading end of a segment; made by a builder, or by `of_finished`.
@@ -712,11 +560,6 @@ class BufferConsumer:
         return self._position.published > self._reader
 
     @property
-    def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._closed
-
-    @property
     def written_bytes(self) -> int:
         """How many bytes the writer has published."""
         return self._position.published
@@ -727,9 +570,7 @@ class BufferConsumer:
         Raises:
             BufferRecycledError: If every reference is gone.
         """
-        end = self._position.published
-        # A consumer created ahead of the published position has nothing to read yet.
-        start, self._reader = self._reader, max(self._reader, end)
+        start, self._reader = self._reader, self._position.published
         self._buffer.retain()
         return self._buffer.read_only_slice(start, self._reader - start)
 

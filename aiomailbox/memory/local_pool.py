@@ -599,11 +599,6 @@ class NetworkBufferPool:
         return 0 if self._destroyed else len(self._free)
 
     @property
-    def used_segments(self) -> int:
-        """Segments that a local pool or an unpooled request holds."""
-        return self.total_segments - self.available_segments
-
-    @property
     def local_pools(self) -> list[LocalBufferPool]:
         """The live local pools in order of creation."""
         return list(self._pools)
@@ -743,7 +738,11 @@ class NetworkBufferPool:
             InsufficientBuffersError: If fewer are not yet promised to others.
             PoolDestroyedError: If this pool was destroyed.
         """
-        self._charge_unpooled(count)
+        if count < 0:
+            raise InvalidArgumentError("count", f"{count} is negative")
+        self._check_alive()
+        self._charge(count)
+        self._redistribute()
         if len(self._free) < count:
             self._uncharge(count)
             return None
@@ -764,24 +763,10 @@ class NetworkBufferPool:
                 raise BufferRecycledError(
                     f"segment {segment.index} is not an unpooled segment that is out"
                 )
-        self._put_back(segments)
-        self._uncharge(len(segments))
-
-    def _put_back(self, segments: list[MemorySegment]) -> None:
         for segment in segments:
             segment.lender = None
-        if self._destroyed:
-            return
-        self._free.extend(segments)
-        if segments and not self.availability.available:
-            self.availability.set_available()
-
-    def _charge_unpooled(self, count: int) -> None:
-        if count < 0:
-            raise InvalidArgumentError("count", f"{count} is negative")
-        self._check_alive()
-        self._charge(count)
-        self._redistribute()
+            self.give_back(segment)
+        self._uncharge(len(segments))
 
     def _charge(self, count: int) -> None:
         unpromised = self._total - self._required

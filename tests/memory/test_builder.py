@@ -73,27 +73,17 @@ def test_a_second_consumer_is_refused() -> None:
     builder, _ = _builder()
     builder.create_consumer()
     with pytest.raises(IllegalStateError, match="copy"):
-        builder.create_consumer_from_beginning()
+        builder.create_consumer()
 
 
-def test_a_consumer_begins_at_the_write_offset_or_at_the_beginning() -> None:
-    late, _ = _builder()
-    late.append_and_commit(b"early")
-    consumer = late.create_consumer()
-    late.append_and_commit(b"late")
-    assert _built(consumer) == b"late"
-    whole, _ = _builder()
-    whole.append_and_commit(b"early")
-    assert _built(whole.create_consumer_from_beginning()) == b"early"
-
-
-def test_a_consumer_created_between_append_and_commit_waits_for_what_follows() -> None:
+def test_a_late_consumer_begins_at_the_beginning_and_waits_for_a_commit() -> None:
     builder, _ = _builder()
-    builder.append(b"ab")
+    builder.append_and_commit(b"early")
+    builder.append(b"late")
     consumer = builder.create_consumer()
-    assert _built(consumer) == b""
-    builder.append_and_commit(b"cd")
-    assert _built(consumer) == b"cd"
+    assert _built(consumer) == b"early"
+    builder.commit()
+    assert _built(consumer) == b"late"
 
 
 def test_copies_begin_where_the_original_was_and_see_later_writes() -> None:
@@ -170,7 +160,7 @@ def test_the_segment_returns_once_when_the_last_of_all_lets_go(
 
 def test_a_consumer_of_a_finished_buffer_reads_it_whole() -> None:
     segment = MemorySegment(8)
-    segment.put(0, b"event")
+    segment.view[:5] = b"event"
     event = NetworkBuffer(segment, lambda _: None, DataType.EVENT_BUFFER, size_bytes=5)
     consumer = BufferConsumer.of_finished(event)
     assert consumer.is_finished

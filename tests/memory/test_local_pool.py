@@ -251,8 +251,8 @@ def test_an_elastic_segment_has_bytes_of_its_own() -> None:
     network = NetworkBufferPool(1, 8)
     pool = network.create_local_pool(1)
     ordinary, extra = pool.request_elastic(), pool.request_elastic()
-    ordinary.put(0, b"a" * 8)
-    extra.put(0, b"b" * 8)
+    ordinary.view[:] = b"a" * 8
+    extra.view[:] = b"b" * 8
     assert bytes(ordinary.view) == b"a" * 8
 
 

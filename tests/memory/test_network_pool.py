@@ -26,13 +26,11 @@ def _sizes(network: NetworkBufferPool) -> list[int]:
 def test_a_fresh_pool_has_everything_and_a_destroyed_one_nothing() -> None:
     """NET-21, NET-22, NET-23."""
     network = NetworkBufferPool(10, 128)
-    totals = network.total_segments, network.available_segments, network.used_segments
-    assert totals == (10, 10, 0)
+    assert (network.total_segments, network.available_segments) == (10, 10)
     assert network.try_request_unpooled(1) is not None
-    assert (network.available_segments, network.used_segments) == (9, 1)
+    assert network.available_segments == 9
     network.destroy()
-    totals = network.total_segments, network.available_segments, network.used_segments
-    assert totals == (0, 0, 0)
+    assert (network.total_segments, network.available_segments) == (0, 0)
 
 
 def test_a_destroyed_pool_makes_no_shares() -> None:

@@ -131,7 +131,7 @@ class _FileView:
         # A copy: what was read in one go would be kept until the last buffer of it is
         # gone.
         segment = MemorySegment(len(content))
-        segment.put(0, content)
+        segment.view[:] = content
         buffer = NetworkBuffer(
             segment, self._take_back, data_type, size_bytes=len(content)
         )
@@ -141,7 +141,9 @@ class _FileView:
         self._sequence_number = (number + 1) % SEQUENCE_MODULUS
         is_ready = bool(self._loaded) and not self._is_blocked
         next_type = self._loaded[0].data_type if is_ready else DataType.NONE
-        return PolledBytes(buffer.read_only_slice(), self.backlog, next_type, number)
+        return PolledBytes(
+            buffer.read_only_slice(0, len(content)), self.backlog, next_type, number
+        )
 
     def resume_consumption(self) -> None:
         """Lift the block of an event.

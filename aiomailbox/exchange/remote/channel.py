@@ -41,7 +41,7 @@ from aiomailbox.exchange.remote.client import Channel, Connections
 from aiomailbox.exchange.remote.credit import ChannelBuffers
 from aiomailbox.exchange.remote.handshake import PeerAddress
 from aiomailbox.ids import PartitionId
-from aiomailbox.memory.buffer import Buffer
+from aiomailbox.memory.buffer import NetworkBuffer
 from aiomailbox.memory.debloat import BufferDebloater, DebloatOptions, ThroughputMeter
 from aiomailbox.memory.local_pool import LocalBufferPool, NetworkBufferPool
 from aiomailbox.records.element_codec import ElementCodec, decode_event
@@ -181,7 +181,7 @@ class ReceivedBuffer(NamedTuple):
         sequence_number: Its number on the channel, modulo 2**32.
     """
 
-    buffer: Buffer
+    buffer: NetworkBuffer
     sequence_number: int
 
 
@@ -233,7 +233,9 @@ class ReceivedBuffers:
         """How many buffers the data of this channel takes, here and at the producer."""
         return self._buffers.buffers_in_use(len(self._items))
 
-    def on_buffer(self, buffer: Buffer, sequence_number: int, backlog: int) -> None:
+    def on_buffer(
+        self, buffer: NetworkBuffer, sequence_number: int, backlog: int
+    ) -> None:
         """Take a buffer that has arrived; it is recycled here in any case.
 
         A wrong number is not raised but kept for the reader: one channel's failure
@@ -324,7 +326,7 @@ class ReceivedBuffers:
         self._items.append_priority(ReceivedBuffer(overtaking, sequence_number))
         self._listener.on_priority_event(sequence_number)
 
-    def in_flight(self, checkpoint_id: int) -> list[Buffer]:
+    def in_flight(self, checkpoint_id: int) -> list[NetworkBuffer]:
         """Return the data before a checkpoint's barrier, retained, in order.
 
         All queued data if the barrier has not arrived; an older one does not count.
@@ -382,7 +384,7 @@ class ReceivedBuffers:
         )
         return False
 
-    def _count(self, buffer: Buffer, change: int) -> None:
+    def _count(self, buffer: NetworkBuffer, change: int) -> None:
         """Count a buffer that was queued (1) or taken out (-1)."""
         size_bytes = change * buffer.size_bytes
         self.queued_bytes += size_bytes
@@ -390,7 +392,7 @@ class ReceivedBuffers:
             self._events += change
             self._event_bytes += size_bytes
 
-    def _look_for_barrier(self, buffer: Buffer, sequence_number: int) -> bool:
+    def _look_for_barrier(self, buffer: NetworkBuffer, sequence_number: int) -> bool:
         try:
             event = decode_event(buffer.readable())
         except CorruptStreamError as error:

@@ -450,7 +450,6 @@ def _buffer_for(receiver: Receiver, header: BufferResponse) -> NetworkBuffer:
             f"the producer has sent {size_bytes} bytes for a buffer of {capacity_bytes}"
         )
     buffer.data_type = header.data_type
-    buffer.compressed = header.compressed
     buffer.size_bytes = size_bytes
     return buffer
 

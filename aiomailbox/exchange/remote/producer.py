@@ -143,7 +143,7 @@ class Reader:
                     polled.sequence_number,
                     polled.backlog,
                     data_type,
-                    buffer.compressed,
+                    False,
                     len(buffer.readable()),
                 )
             )

@@ -173,7 +173,7 @@ def test_a_wrong_number_fails_the_reader_and_leaks_nothing() -> None:
 def test_an_event_that_is_none_fails_the_reader() -> None:
     queue = Queue()
     segment = MemorySegment(4)
-    segment.put_int(0, 99)
+    segment.view[:4] = (99).to_bytes(4, "big")
     bad = NetworkBuffer(segment, queue._recycle, DataType.EVENT_BUFFER, size_bytes=4)
     queue.received.on_buffer(bad, 0, 0)
     assert queue.recycled == 1

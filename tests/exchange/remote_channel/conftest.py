@@ -168,7 +168,7 @@ class MemoryLink:
             requested = self.receiver.request_buffer()
             assert requested is not None, "data came without credit"
             buffer = requested
-        buffer.segment.put(0, content)
+        buffer.segment.view[: len(content)] = content
         buffer.size_bytes = len(content)
         self.receiver.on_buffer(buffer, number, backlog)
 
