@@ -509,7 +509,8 @@ class Operator:
 
     def process_run(self, run: Run) -> Pending:
         """Process records; by default one by one through `process_element`."""
-        return _each(self.process_element, run, self.interruption)
+        advance = partial(_advance, self.process_element, run)
+        return go_through(run, advance, self.interruption)
 
     def process_element(self, value: Any, timestamp: int | None) -> Pending:
         """Process one record."""
@@ -616,15 +617,6 @@ class Operator:
         context = self.context
         location = user_location(error) or context.line
         return UserFunctionError(context.operator_name, context.uid, location, error)
-
-
-def _each(
-    process: Callable[[Any, int | None], Pending],
-    run: Run,
-    interruption: RunInterruption,
-) -> Pending:
-    advance = partial(_advance, process, run)
-    return go_through(run, advance, interruption)
 
 
 def _advance(

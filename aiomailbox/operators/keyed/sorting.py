@@ -240,9 +240,10 @@ class SortedFile:
         size_bytes: How long it is.
 
     Example:
-        >>> with SortedFile.written(iter([("a", 1), ("b", 2)])) as records:
-        ...     list(records)
+        >>> records = SortedFile.written(iter([("a", 1), ("b", 2)]))
+        >>> list(records)
         [('a', 1), ('b', 2)]
+        >>> records.close()
     """
 
     def __init__(self, file: IO[bytes]) -> None:
@@ -267,12 +268,6 @@ class SortedFile:
             made.close()
             raise
         return made
-
-    def __enter__(self) -> SortedFile:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __iter__(self) -> Iterator[Any]:
         file = self._file

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -115,11 +114,6 @@ class LoopShape:
         """Whether one record may become many."""
         return StageKind.FLAT_MAP in self.kinds
 
-    @property
-    def last_change(self) -> int:
-        """The last stage that drops or adds records; the last one if none does."""
-        return last_change(self.kinds)
-
 
 def last_change(kinds: Sequence[StageKind]) -> int:
     """Return the last stage that drops or adds records; the last one if none does.
@@ -136,7 +130,7 @@ LoopFactory = Callable[..., Callable[..., Any]]
 
 
 def loop_source(shape: LoopShape) -> str:
-    """Return the source of ``make(failed, wrong, iterable, unmade, undecided, length, counts, f0, …)``.
+    """Return the source of ``make(failed, wrong, iterable, length, counts, f0, …)``.
 
     ``make`` returns ``loop(values, timestamps)``. Without a flat_map that returns the
     new values and timestamps; with one it is a generator of these and of whether more
@@ -144,7 +138,7 @@ def loop_source(shape: LoopShape) -> str:
 
     Example:
         >>> print(loop_source(LoopShape((StageKind.MAP,), False, False)))
-        def make(failed, wrong, iterable, unmade, undecided, length, counts, f0):
+        def make(failed, wrong, iterable, length, counts, f0):
             def loop(values, timestamps):
                 v1 = None
                 out = []
@@ -167,22 +161,10 @@ def compile_loop(shape: LoopShape) -> LoopFactory:
     """Return ``make`` of `loop_source`, compiled; its lines appear in tracebacks."""
     flags = f"{'t' if shape.timed else ''}{'c' if shape.checked else ''}"
     kinds = " ".join(kind.value for kind in shape.kinds)
-    namespace: dict[str, Any] = {}
+    namespace: dict[str, Any] = {"unmade": UNMADE, "undecided": UNDECIDED}
     exec(compiled(f"fused {kinds} {flags}", loop_source(shape)), namespace)
     make: LoopFactory = namespace["make"]
-    return functools.partial(_make, make)
-
-
-def _make(
-    make: LoopFactory,
-    failed: Callable[..., None],
-    wrong: Callable[..., None],
-    iterable: Callable[..., Any],
-    length: Callable[[], int],
-    counts: list[int],
-    functions: list[Callable[..., Any]],
-) -> Callable[..., Any]:
-    return make(failed, wrong, iterable, UNMADE, UNDECIDED, length, counts, *functions)
+    return make
 
 
 class _Writer:
@@ -190,6 +172,7 @@ class _Writer:
 
     def __init__(self, shape: LoopShape) -> None:
         self._shape = shape
+        self._last_change = last_change(shape.kinds)
         self._lines: list[str] = []
         self._depth = 0
         # The stage, the name of its result, and the types of which that may not be.
@@ -197,8 +180,7 @@ class _Writer:
 
     def source(self) -> str:
         kinds = self._shape.kinds
-        parameters = ["failed", "wrong", "iterable", "unmade", "undecided"]
-        parameters += ["length", "counts"]
+        parameters = ["failed", "wrong", "iterable", "length", "counts"]
         parameters += [f"f{stage}" for stage in range(len(kinds))]
         self._write(f"def make({', '.join(parameters)}):")
         self._depth = 1
@@ -284,7 +266,7 @@ class _Writer:
     def _counts(self, stage: int) -> bool:
         # Behind the last change all is known by what came out.
         """Say whether nothing else tells how many records pass a stage."""
-        return stage < self._shape.last_change
+        return stage < self._last_change
 
     def _failure(self, stage: int, value: str) -> None:
         time = "t" if self._shape.timed else "None"
@@ -502,7 +484,7 @@ class FusedLoop:
             self._iterable,
             lambda: self._piece_length,
             [] if self._counts is None else self._counts.passed,
-            functions,
+            *functions,
         )
         if checked:
             return loop

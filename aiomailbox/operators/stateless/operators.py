@@ -278,12 +278,6 @@ class StatelessOperator(Operator):
         """Apply the function to each record and emit the results as one run."""
         return self._loop.process(run)
 
-    def process_element(self, value: Any, timestamp: int | None) -> Pending:
-        """Apply the function to one record."""
-        return self.process_run(
-            ListRun([value], None if timestamp is None else [timestamp])
-        )
-
 
 class MapOperator(StatelessOperator):
     """Replaces each record by what a function returns for it.
