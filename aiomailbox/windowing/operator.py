@@ -28,7 +28,7 @@ from aiomailbox.operators.core.operator import (
     go_through,
     then,
 )
-from aiomailbox.operators.core.resources import FunctionLife
+from aiomailbox.operators.core.resources import FunctionHolder, FunctionLife
 from aiomailbox.operators.core.user_code import (
     checkpoint_listener,
     collected,
@@ -270,7 +270,7 @@ _Merged = tuple[Any, Any, list[tuple[Any, list[Any]]]]
 _Due = tuple[Any, Any, TriggerResult]
 
 
-class WindowOperator(StatefulOperator):
+class WindowOperator(FunctionHolder, StatefulOperator):
     """Groups the records of each key by windows.
 
     Made by `window_operator`.
@@ -304,6 +304,8 @@ class WindowOperator(StatefulOperator):
         self._contents = contents
         self._emitter = emitter
         self._function = function
+        self._life = FunctionLife(function)
+        self._assigner = spec.assigner
         self.on_error: OnError = spec.on_error
         self.listener = checkpoint_listener(function)
         self._trigger = spec.actual_trigger
@@ -317,7 +319,6 @@ class WindowOperator(StatefulOperator):
         self._is_merging: bool = spec.assigner.is_merging
         self._due: list[_Due] = []
         self._offsets: list[int] = []
-        self._is_open = False
 
     def rows_reason(self) -> str:
         """Return the window function, or what the windows have that needs rows."""
@@ -330,8 +331,7 @@ class WindowOperator(StatefulOperator):
 
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return also where the windows begin, if they differ from subtask to subtask."""
-        offset = self._assigner.kept_offset() if self._is_open else None
-        return with_offset(super().snapshot_own(), offset)
+        return with_offset(super().snapshot_own(), self._assigner.kept_offset())
 
     def expect_accumulators(self) -> None:
         self._contents.expect(self.context.keyed_state)
@@ -367,10 +367,6 @@ class WindowOperator(StatefulOperator):
         if isinstance(self._function, JoinFunction):
             self._function.failures = self._failures
         self._dropped = LateRecords(context.metrics, context.repeated)
-        self._is_open = True
-        if self._function is None:
-            return None
-        self._life = FunctionLife(self._function)
         return self._failures.guard(self._life.open, context, self._process_context)
 
     def check_restored(self) -> None:
@@ -426,26 +422,6 @@ class WindowOperator(StatefulOperator):
                 remedy="use event time, or a source that outlasts the last window",
             )
         return super().finish()
-
-    @property
-    def acts_at_checkpoints(self) -> bool:
-        """Whether the function holds what belongs into its state, or wants to hear."""
-        acts = super().acts_at_checkpoints
-        return acts or (self._function is not None and self._life.fills_state)
-
-    def fill_state(self) -> None:
-        """Let the window function put what it holds into its state."""
-        if self._function is not None and self._is_open:
-            self._failures.guard(self._life.snapshot)
-
-    def close(self) -> Pending:
-        """Disarm the timers and close the window function."""
-        pending = super().close()
-        if self._function is None or not self._is_open:
-            return pending
-        self._is_open = False
-        self._collector.discard()
-        return then(pending, self._failures.guard, self._life.close)
 
     def _advance(self, run: Run, keys: list[Any], start: int) -> tuple[Pending, int]:
         """Process records until one must be awaited; return that and its index."""
@@ -611,11 +587,8 @@ class WindowOperator(StatefulOperator):
     ) -> Pending:
         pending = self._fire(key, window, state_window) if result.is_fire else None
         if result.is_purge:
-            return then(pending, self._purge, key, state_window)
+            return then(pending, self._contents.clear, key, state_window)
         return pending
-
-    def _purge(self, key: Any, state_window: Any) -> None:
-        self._contents.clear(key, state_window)
 
     def _skip(self, value: Any, stamp: int | None) -> None:
         """Drop a record that no window took; it may have come too late."""

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol, runtime_checkable
 
 from aiomailbox.errors import WrongTypeError
 from aiomailbox.operators.core.context import RuntimeContext
-from aiomailbox.operators.core.operator import Pending, finished, pending_of
+from aiomailbox.operators.core.failures import RecordFailures
+from aiomailbox.operators.core.operator import Operator, Pending, finished, pending_of
 from aiomailbox.operators.core.user_code import (
     check_methods,
     describe,
@@ -169,7 +170,7 @@ class FunctionLife:
         self._function = function
         self._exit: Callable[..., Any] | None = None
         self._holders: tuple[Any, ...] = ()
-        self._is_open = False
+        self.is_open: bool = False
         self._checkpointed = checkpointed(function)
         self._state: FunctionStateContext | None = None
         self.resource: Any = None
@@ -182,7 +183,7 @@ class FunctionLife:
             *holders: Their attribute ``resource`` is set, too.
         """
         self._holders = holders
-        self._is_open = True
+        self.is_open = True
         if self._checkpointed is not None:
             self._state = FunctionStateContext(context)
             self._checkpointed.initialize_state(self._state)
@@ -207,9 +208,9 @@ class FunctionLife:
 
     def close(self) -> Pending:
         """Leave the context manager, then close the function; once, if it was opened."""
-        if not self._is_open:
+        if not self.is_open:
             return None
-        self._is_open = False
+        self.is_open = False
         leave, self._exit = self._exit, None
         release = method_of(self._function, "close")
         if leave is None:
@@ -254,6 +255,28 @@ class FunctionLife:
         finally:
             self.resource = None
             await finished(None if release is None else _ended(release()))
+
+
+class FunctionHolder(Operator):
+    """The base of operators with a function object, which keeps its state and is closed."""
+
+    _life: FunctionLife
+    _failures: RecordFailures
+
+    @property
+    def acts_at_checkpoints(self) -> bool:
+        """Whether the function holds what belongs into its state, or wants to hear."""
+        return super().acts_at_checkpoints or self._life.fills_state
+
+    def fill_state(self) -> None:
+        """Let the function put what it holds into its state."""
+        if self._life.is_open:
+            self._failures.guard(self._life.snapshot)
+
+    def close(self) -> Pending:
+        """Close the function, if it was opened."""
+        super().close()
+        return self._failures.guard(self._life.close) if self._life.is_open else None
 
 
 def _ended(result: object) -> Pending:

@@ -18,13 +18,12 @@ from aiomailbox.operators.core.failures import (
     fail,
 )
 from aiomailbox.operators.core.operator import (
-    Operator,
     Pending,
     RunInterruption,
     go_through,
     then,
 )
-from aiomailbox.operators.core.resources import FunctionLife, checkpointed
+from aiomailbox.operators.core.resources import FunctionHolder, FunctionLife
 from aiomailbox.operators.core.user_code import (
     check_methods,
     checkpoint_listener,
@@ -192,7 +191,7 @@ class ElementCalls:
             await emitted
 
 
-class FunctionOperator(Operator):
+class FunctionOperator(FunctionHolder):
     """Opens a function object, lets it keep its state, and closes it.
 
     Args:
@@ -207,24 +206,20 @@ class FunctionOperator(Operator):
 
     def __init__(self, function: Any, on_error: OnError) -> None:
         super().__init__()
-        checkpointed(function)
+        self._life = FunctionLife(function)
         check_function_object(function)
         self.function = function
         self.listener = checkpoint_listener(function)
         self.on_error: OnError = check_on_error(on_error)
-        self._is_open = False
 
     def open(self) -> Pending:
         """Open the function."""
-        context = self.context
         self._collector = collector_for(self.context, self.output)
         self._failures = RecordFailures(self, self.named_function)
         self._contexts = self.make_contexts()
         for each in self._contexts:
             each.current_watermark = self.watermark_ms
-        self._is_open = True
-        self._life = FunctionLife(self.function)
-        return self._failures.guard(self._life.open, context, *self._contexts)
+        return self._failures.guard(self._life.open, self.context, *self._contexts)
 
     @property
     def named_function(self) -> Callable[..., Any]:
@@ -241,24 +236,11 @@ class FunctionOperator(Operator):
             context.current_watermark = timestamp_ms
         return super().on_watermark(timestamp_ms)
 
-    @property
-    def acts_at_checkpoints(self) -> bool:
-        """Whether the function holds what belongs into its state, or wants to hear."""
-        return super().acts_at_checkpoints or self._life.fills_state
-
-    def fill_state(self) -> None:
-        """Let the function put what it holds into its state."""
-        if self._is_open:
-            self._failures.guard(self._life.snapshot)
-
     def close(self) -> Pending:
-        """Close the function, if it was opened."""
-        pending = super().close()
-        if not self._is_open:
-            return pending
-        self._is_open = False
-        self._collector.discard()
-        return then(pending, self._failures.guard, self._life.close)
+        """Forget what could not be passed on, and close the function, if it was opened."""
+        if self._life.is_open:
+            self._collector.discard()
+        return super().close()
 
 
 class ElementOperator(FunctionOperator):

@@ -45,6 +45,7 @@ BASES = {
     "ColumnarOperator",
     "ColumnarWindows",
     "ElementOperator",
+    "FunctionHolder",
     "FunctionOperator",
     "KeyedFunctionOperator",
     "KeyedJoinOperator",
