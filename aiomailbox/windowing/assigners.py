@@ -208,11 +208,15 @@ class _TumblingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
             text += f", {self.stagger.value} start"
         return text + _offset_text(self.offset_ms)
 
-    def _window(self, timestamp: int, now_ms: int) -> list[Any]:
+    def assign(
+        self, value: Any, timestamp: int | None, now_ms: int
+    ) -> list[TimeWindow]:
+        """Return the window that holds the record's event time, or the current time."""
+        time = required_timestamp(timestamp) if self.is_event_time else now_ms
         if self.stagger is WindowStagger.NATURAL:
             # The first record decides, by when it arrived within an aligned window.
             self._shift_by(now_ms - window_start(now_ms, self.offset_ms, self.size_ms))
-        start = window_start(timestamp, self.offset_ms, self.size_ms)
+        start = window_start(time, self.offset_ms, self.size_ms)
         return [TimeWindow(start, start + self.size_ms)]
 
     def _shift_by(self, shift_ms: int) -> None:
@@ -243,12 +247,6 @@ class TumblingEventTimeWindows(_TumblingWindows):
 
     is_event_time = True
 
-    def assign(
-        self, value: Any, timestamp: int | None, now_ms: int
-    ) -> list[TimeWindow]:
-        """Return the window that holds the record's event time."""
-        return self._window(required_timestamp(timestamp), now_ms)
-
 
 class TumblingProcessingTimeWindows(_TumblingWindows):
     """Consecutive windows of one size in processing time.
@@ -272,12 +270,6 @@ class TumblingProcessingTimeWindows(_TumblingWindows):
     """
 
     is_event_time = False
-
-    def assign(
-        self, value: Any, timestamp: int | None, now_ms: int
-    ) -> list[TimeWindow]:
-        """Return the window that holds the current time."""
-        return self._window(now_ms, now_ms)
 
 
 class _SlidingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
@@ -317,12 +309,16 @@ class _SlidingWindows(_MadeOfDurations, WindowAssigner[TimeWindow]):
         times = f"of {duration_text(self.size_ms)} every {duration_text(self.slide_ms)}"
         return f"{super().__str__()} {times}{_offset_text(self.offset_ms)}"
 
-    def _windows(self, timestamp: int) -> list[Any]:
+    def assign(
+        self, value: Any, timestamp: int | None, now_ms: int
+    ) -> list[TimeWindow]:
+        """Return the windows that hold the event time or current time, latest first."""
+        time = required_timestamp(timestamp) if self.is_event_time else now_ms
         size = self.size_ms
-        last = window_start(timestamp, self.offset_ms, self.slide_ms)
+        last = window_start(time, self.offset_ms, self.slide_ms)
         return [
             TimeWindow(start, start + size)
-            for start in range(last, timestamp - size, -self.slide_ms)
+            for start in range(last, time - size, -self.slide_ms)
         ]
 
 
@@ -351,12 +347,6 @@ class SlidingEventTimeWindows(_SlidingWindows):
 
     is_event_time = True
 
-    def assign(
-        self, value: Any, timestamp: int | None, now_ms: int
-    ) -> list[TimeWindow]:
-        """Return the windows that hold the record's event time, latest first."""
-        return self._windows(required_timestamp(timestamp))
-
 
 class SlidingProcessingTimeWindows(_SlidingWindows):
     """Windows of one size that start at regular processing times and may overlap.
@@ -374,12 +364,6 @@ class SlidingProcessingTimeWindows(_SlidingWindows):
     """
 
     is_event_time = False
-
-    def assign(
-        self, value: Any, timestamp: int | None, now_ms: int
-    ) -> list[TimeWindow]:
-        """Return the windows that hold the current time, latest first."""
-        return self._windows(now_ms)
 
 
 class GlobalWindows(WindowAssigner[GlobalWindow]):
@@ -490,7 +474,11 @@ class _SessionWindows(_MadeOfDurations, MergingWindowAssigner):
         text = duration_text(gap) if isinstance(gap, int) else str(gap)
         return f"{super().__str__()} with a gap of {text}"
 
-    def _session(self, value: Any, begin_ms: int) -> list[Any]:
+    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
+        """Return the session of the record alone, before merging."""
+        begin_ms = timestamp if self.is_event_time else now_ms
+        if begin_ms is None:
+            begin_ms = required_timestamp(begin_ms)
         gap = self.gap_ms
         length = gap if isinstance(gap, int) else gap(value)
         return [TimeWindow(begin_ms, begin_ms + length)]
@@ -520,11 +508,6 @@ class EventTimeSessionWindows(_SessionWindows):
 
     is_event_time = True
 
-    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
-        """Return the session of the record alone, before merging."""
-        begin_ms = required_timestamp(timestamp) if timestamp is None else timestamp
-        return self._session(value, begin_ms)
-
 
 class ProcessingTimeSessionWindows(_SessionWindows):
     """Sessions in processing time.
@@ -541,10 +524,6 @@ class ProcessingTimeSessionWindows(_SessionWindows):
     """
 
     is_event_time = False
-
-    def assign(self, value: Any, timestamp: int | None, now_ms: int) -> list[Any]:
-        """Return the session of the record alone, before merging."""
-        return self._session(value, now_ms)
 
 
 class DynamicGap:
