@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from operator import attrgetter
 from typing import Any
@@ -129,16 +128,16 @@ class KeyedFlow(RowFlow):
         timers: The operator's timers.
     """
 
+    _queue: SegmentedQueue
+
     def __init__(
         self,
         emitter: Emitter,
         settings: CallSettings,
-        queue: SegmentedQueue,
         gate: TimerGate,
         timers: InternalTimerService,
     ) -> None:
         super().__init__(emitter, settings)
-        self._segments = queue
         self._keys = gate
         self._timers = timers
         self._finished: deque[CallEntry] = deque()
@@ -163,7 +162,7 @@ class KeyedFlow(RowFlow):
         self._enter(entry, timer.key)
 
     def _enter(self, entry: CallEntry, key: Any) -> None:
-        self._segments.put(entry)
+        self._queue.put(entry)
         if self._keys.enter(entry, key):
             self.caller.submit([entry])
 
@@ -190,7 +189,7 @@ class KeyedFlow(RowFlow):
             changes.apply_state()
             for change in changes.timers:
                 self._change_timer(entry, event.key, change)
-        self._segments.on_done(entry)
+        self._queue.on_done(entry)
         following = self._keys.leave(entry)
         if following is not None:
             self.caller.submit([following])
@@ -207,7 +206,7 @@ class KeyedFlow(RowFlow):
         if flying is not None and self._keys.withdraw(flying):
             del self._flying[domain, key, timestamp]
             flying.done = flying.dropped = True
-            self._segments.on_done(flying)
+            self._queue.on_done(flying)
         if domain is TimeDomain.EVENT_TIME:
             self._timers.delete_event_time_timer(key, VOID, timestamp)
         else:
@@ -227,7 +226,7 @@ class KeyedFlow(RowFlow):
             return
         segment, watermark = reached
         timer = self._timer_entry(key, timestamp, domain, watermark)
-        self._segments.put_into(timer, segment)
+        self._queue.put_into(timer, segment)
         self._keys.insert(
             timer, key, lambda other: _comes_after(other, segment, timestamp)
         )
@@ -274,7 +273,7 @@ class ChangesEmitter(Emitter):
     def _emit_results(self, ready: ReadyRows) -> Pending:
         collector = Collector(self._output)
         for changes in ready.results.values:
-            timestamp = changes.result_timestamp
+            timestamp = changes.event.result_timestamp
             collector.timestamp = MIN_TIMESTAMP if timestamp is None else timestamp
             for value in changes.values:
                 collector.collect(value)
@@ -309,21 +308,11 @@ def _comes_after(other: CallEntry, segment: RowSegment, timestamp: int) -> bool:
 # What a keyed async operator resumes from, besides its state and its timers.
 
 
-@dataclass(frozen=True, slots=True)
-class RowsInFlight:
-    """Rows, watermarks and timers that had not taken effect.
-
-    Attributes:
-        elements: ``("row", value, timestamp, watermark at its arrival, attempts that
-            have ended)``, ``("watermark", timestamp)`` and ``("status", status)``, as they came.
-        timers: Timers that were due: ``(domain, key, timestamp)``.
-    """
-
-    elements: list[tuple[Any, ...]] = field(default_factory=list)
-    timers: list[tuple[str, Any, int]] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.elements or self.timers)
+# Rows, watermarks and timers that had not taken effect: ``("row", value, timestamp,
+# watermark at its arrival, attempts that have ended)``, ``("watermark", timestamp)`` and
+# ``("status", status)``, as they came; then timers that were due: ``(domain, key,
+# timestamp)``.
+_InFlight = tuple[list[tuple[Any, ...]], list[tuple[str, Any, int]]]
 
 
 class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
@@ -400,7 +389,7 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
             concurrency, capacity, key_capacity, 1
         )
         self.on_error: OnError = check_on_error(on_error)
-        self._restored: list[RowsInFlight] = []
+        self._restored: list[_InFlight] = []
 
     def repeat_order(self) -> bool:
         """Say that it does not: keys are independent, and emit as their calls end."""
@@ -424,7 +413,7 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
         self._queue = queue = SegmentedQueue(rows_may_overtake=True)
         self._emitter = ChangesEmitter(queue, self._failures)
         self._rows = self._emitter.flow = KeyedFlow(
-            self._emitter, self.settings, queue, self._gate, self._timers
+            self._emitter, self.settings, self._gate, self._timers
         )
         self._connect(self._rows, self.function.call)
         return self._take_restored(self._rows)
@@ -471,16 +460,16 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
     def snapshot_own(self) -> OperatorStateSnapshot:
         """Return the rows and timers that have not taken effect."""
         in_flight = self._restored if self._rows is None else [self._in_flight()]
-        pieces = [(one.elements, one.timers) for one in in_flight if one]
+        pieces = [one for one in in_flight if any(one)]
         mode = RedistributionMode.MERGE
         return super().snapshot_own().with_list("in-flight", pieces, mode)
 
     def restore_own(self, own: OperatorStateSnapshot) -> None:
         """Take over rows and timers; they come before new rows."""
         super().restore_own(own)
-        self._restored = [RowsInFlight(*one) for one in own.elements("in-flight")]
+        self._restored = own.elements("in-flight")
 
-    def _in_flight(self) -> RowsInFlight:
+    def _in_flight(self) -> _InFlight:
         assert self._rows is not None, "only an open operator has rows in flight"
         elements = [
             _element(element)
@@ -488,7 +477,7 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
             # Timers are in a list of their own, as they are registered again.
             if not (isinstance(element, CallEntry) and element.value.domain is not None)
         ]
-        return RowsInFlight(elements, self._rows.timers_in_flight())
+        return elements, self._rows.timers_in_flight()
 
     def _take_rows(self, run: Run, keys: list[Any], start: int) -> int:
         """Take rows while there is room; return the index of the first one left."""
@@ -529,7 +518,7 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
     def _take_restored(self, flow: KeyedFlow) -> Pending:
         restored, self._restored = self._restored, []
         due = self._due_again(restored)
-        elements = [element for piece in restored for element in piece.elements]
+        elements = [element for piece, _ in restored for element in piece]
         if len(restored) > 1:
             # Of several subtasks each had watermarks of its own: what they have in
             # common follows the rows of all.
@@ -565,12 +554,12 @@ class KeyedAsyncProcessOperator(CallsOperator, StatefulOperator):
         if self.owns(key):
             flow.take_row(value, timestamp, key, watermark, attempts)
 
-    def _due_again(self, restored: list[RowsInFlight]) -> deque[Timer]:
+    def _due_again(self, restored: list[_InFlight]) -> deque[Timer]:
         """Return the timers that a watermark had fired, by time; register the others."""
         timers = self._timers
         due: list[Timer] = []
         for domain, key, timestamp in (
-            one for piece in restored for one in piece.timers
+            one for _, timers_of in restored for one in timers_of
         ):
             if not self.owns(key):
                 continue

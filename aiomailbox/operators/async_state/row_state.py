@@ -483,28 +483,23 @@ class RowChanges:
     """
 
     __slots__ = (
-        "_event",
         "_handles",
         "_states",
         "ended",
+        "event",
         "sides",
         "timers",
         "values",
     )
 
     def __init__(self, event: KeyedEvent, handles: StateHandles) -> None:
-        self._event = event
+        self.event: KeyedEvent = event
         self._handles = handles
         self._states: dict[str, tuple[StateDescriptor, RowState]] = {}
         self.values: list[Any] = []
         self.sides: list[tuple[OutputTag, Any]] = []
         self.timers: list[TimerChange] = []
         self.ended: bool = False
-
-    @property
-    def result_timestamp(self) -> int | None:
-        """The event time that results get, or None."""
-        return self._event.result_timestamp
 
     def collect(self, value: Any) -> None:
         """Take a result.
@@ -539,7 +534,7 @@ class RowChanges:
             if known[0] is not descriptor and known[0] != descriptor:
                 self._handles.get(descriptor)
             return known[1]
-        made = row_state(self._handles, descriptor, self._enter, self._event.key)
+        made = row_state(self._handles, descriptor, self._enter, self.event.key)
         self._states[descriptor.name] = (descriptor, made)
         return made
 
@@ -548,7 +543,7 @@ class RowChanges:
         if not self._states:
             return
         # Others have set their keys since this row began.
-        self._handles.store.set_current_key(self._event.key)
+        self._handles.store.set_current_key(self.event.key)
         for _, state in self._states.values():
             state.apply()
 
@@ -560,14 +555,14 @@ class RowChanges:
         """
         if self.ended:
             raise StateError(
-                f"the context of a row of key {self._event.key!r} was used after the "
+                f"the context of a row of key {self.event.key!r} was used after the "
                 "row had ended. Await everything that the function starts."
             )
 
     def _check_room(self, results: list[Any]) -> None:
         if len(results) >= RESULTS_MAX:
             raise OverdraftCeilingError(
-                f"a row of key {self._event.key!r} has emitted {len(results)} "
+                f"a row of key {self.event.key!r} has emitted {len(results)} "
                 "results, which is the limit: they are kept until the row has "
                 "ended. Emit less for each record."
             )
@@ -575,7 +570,7 @@ class RowChanges:
     def _enter(self) -> None:
         # At each access: between two of them other rows have run.
         self.check_open()
-        self._handles.store.set_current_key(self._event.key)
+        self._handles.store.set_current_key(self.event.key)
 
 
 class WatchedRowChanges(RowChanges):
