@@ -147,21 +147,6 @@ class Undoable:
         return mark
 
 
-class UndoableList(Undoable):
-    """The base of those whose accumulator is a short list of values."""
-
-    __slots__ = ()
-
-    def mark(self, value: Any, accumulator: list[Any]) -> list[Any]:
-        """Return a copy."""
-        return accumulator.copy()
-
-    def reset(self, accumulator: list[Any], mark: list[Any]) -> list[Any]:
-        """Put the copy back."""
-        accumulator[:] = mark
-        return accumulator
-
-
 # Text that may be meant as numbers.
 
 
@@ -208,8 +193,8 @@ def warn_of_ranks(
         )
 
 
-class Ranking(UndoableList):
-    """The base of those that keep records by their rank.
+class Ranking(Undoable):
+    """The base of those that keep records by their rank, in a short list.
 
     Attributes:
         warn: Logs a warning; None once the first record has been looked at, and before
@@ -222,6 +207,15 @@ class Ranking(UndoableList):
     def __getstate__(self) -> dict[str, Any]:
         """Return all but the log, for pickles."""
         return {**self.__dict__, "warn": None}
+
+    def mark(self, value: Any, accumulator: list[Any]) -> list[Any]:
+        """Return a copy."""
+        return accumulator.copy()
+
+    def reset(self, accumulator: list[Any], mark: list[Any]) -> list[Any]:
+        """Put the copy back."""
+        accumulator[:] = mark
+        return accumulator
 
     def look(self, rank: Any) -> None:
         """Look at the rank of the first record."""

@@ -9,7 +9,7 @@ the job pay for this.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from aiomailbox.operators.aggregates.functions import Aggregate, Undoable
 from aiomailbox.operators.core.failures import USER_ERRORS
@@ -17,37 +17,7 @@ from aiomailbox.state.descriptors import AggregateFunction
 from aiomailbox.state.snapshot import copy_content
 
 
-class UndoableAggregate(Protocol):
-    """An aggregate function whose changes can be taken back.
-
-    Its ``add`` leaves the accumulator as it was if it raises, and its ``merge`` changes
-    neither of its arguments.
-    """
-
-    @property
-    def create_accumulator(self) -> Callable[[], Any]:
-        """Returns an accumulator that holds nothing yet."""
-
-    @property
-    def add(self) -> Callable[[Any, Any], Any]:
-        """Returns the accumulator with a value in it; may be ``async def``."""
-
-    @property
-    def get_result(self) -> Callable[[Any], Any]:
-        """Returns the result; may be ``async def``."""
-
-    @property
-    def merge(self) -> Callable[[Any, Any], Any]:
-        """Returns one accumulator with the contents of two."""
-
-    def mark(self, value: Any, accumulator: Any) -> Any:
-        """Return what `reset` needs, before ``value`` is added to the accumulator."""
-
-    def reset(self, accumulator: Any, mark: Any) -> Any:
-        """Return the accumulator as it was; what was added since is forgotten."""
-
-
-def undoable(aggregate: AggregateFunction) -> UndoableAggregate:
+def undoable(aggregate: AggregateFunction) -> Any:
     """Return an aggregate function in a form from which records can be taken back.
 
     Example:
@@ -62,8 +32,7 @@ def undoable(aggregate: AggregateFunction) -> UndoableAggregate:
     if isinstance(aggregate, Aggregate):
         return _OfPieces(aggregate)
     if isinstance(aggregate, Undoable):
-        ready: Any = aggregate
-        return _WithSafeMerge(ready) if aggregate.merges_in_place else ready
+        return _WithSafeMerge(aggregate) if aggregate.merges_in_place else aggregate
     return _OnCopies(aggregate)
 
 
@@ -108,7 +77,7 @@ class _CopyMarks(Undoable):
         return copy_content(accumulator)
 
 
-class _OfPieces:
+class _OfPieces(_OnCopies):
     """One or several ready-made aggregates, with a list as the accumulator.
 
     Each piece computes before any of them is changed, except for those of the user's
@@ -116,9 +85,7 @@ class _OfPieces:
     """
 
     def __init__(self, aggregate: Aggregate) -> None:
-        self._aggregate = aggregate
-        self.create_accumulator: Callable[[], Any] = aggregate.create_accumulator
-        self.get_result: Callable[[Any], Any] = aggregate.get_result
+        super().__init__(aggregate)
         slots = list(enumerate(aggregate.slots()))
         self._lists = [slot for slot, kind in slots if kind == "collect_list"]
         self._parts = [
@@ -134,9 +101,6 @@ class _OfPieces:
         except USER_ERRORS:
             self.reset(accumulator, mark)
             raise
-
-    def merge(self, first: Any, second: Any) -> Any:
-        return self._aggregate.merge(copy_content(first), copy_content(second))
 
     def mark(self, value: Any, accumulator: list[Any]) -> list[Any]:
         marks = accumulator.copy()

@@ -29,7 +29,7 @@ from aiomailbox.operators.aggregates.functions import (
     is_number_text,
     warn_of_text,
 )
-from aiomailbox.operators.aggregates.undoing import UndoableAggregate, undoable
+from aiomailbox.operators.aggregates.undoing import undoable
 from aiomailbox.operators.core.collector import Collector
 from aiomailbox.operators.core.failures import (
     USER_ERRORS,
@@ -922,7 +922,7 @@ class KeyedAggregateOperator(RollingOperator):
             aggregate=self._aggregate,
         )
         self._may_give_unmade = not isinstance(aggregate, Aggregate)
-        self._undoable: UndoableAggregate | None = None
+        self._undoable: Any = None
         self._rolls = isinstance(aggregate, Aggregate)
         if self.on_error.action is not ErrorAction.FAIL:
             self._undoable = undoable(aggregate)
@@ -966,7 +966,7 @@ class KeyedAggregateOperator(RollingOperator):
 
     def _update_undoably(
         self,
-        aggregate: UndoableAggregate,
+        aggregate: Any,
         keys: Iterator[Any],
         values: Iterator[Any],
         results: list[Any],
