@@ -382,7 +382,6 @@ class InternalTimerService:
         keys: Told the key before each call, normally the keyed state store.
         processing_time: Arms one timer, the earliest in processing time.
         max_parallelism: Number of key groups of the job.
-        key_group_range: The key groups of this subtask.
         cancellation: Of the task: nothing more fires once it is cancelled.
 
     Attributes:
@@ -405,7 +404,6 @@ class InternalTimerService:
         ...     printer,
         ...     ManualProcessingTimeService(),
         ...     128,
-        ...     KeyGroupRange(0, 127),
         ... )
         >>> timers.register_event_time_timer("k", None, 10)
         True
@@ -419,7 +417,6 @@ class InternalTimerService:
         keys: KeyContext,
         processing_time: ProcessingTimeService,
         max_parallelism: int,
-        key_group_range: KeyGroupRange,
         *,
         cancellation: Cancellation | None = None,
     ) -> None:
@@ -430,7 +427,6 @@ class InternalTimerService:
         self._keys = keys
         self._processing_time = processing_time
         self._max_parallelism = max_parallelism
-        self._key_group_range = key_group_range
         self._cancellation = cancellation or _Never()
         self._event = TimerQueue()
         self._processing = TimerQueue()

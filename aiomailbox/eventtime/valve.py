@@ -220,8 +220,7 @@ class WatermarkOutputMultiplexer:
 
     A split starts at `MIN_TIMESTAMP` and holds the others back until it has a
     watermark or is idle. Releasing a split emits nothing by itself; the next update
-    of another one does. What an immediate output is given is combined at once, what a
-    deferred output is given with the next combination or `on_periodic_emit`.
+    of another one does. What the output of a split is given is combined at once.
 
     Args:
         output: Where the combined watermarks and statuses go.
@@ -233,10 +232,9 @@ class WatermarkOutputMultiplexer:
         >>> from aiomailbox.eventtime.generators import OutputGuard
         >>> guard = OutputGuard()
         >>> splits = WatermarkOutputMultiplexer(guard)
-        >>> splits.register_split("a")
-        >>> splits.register_split("b")
-        >>> splits.immediate_output("a").emit_watermark(5)
-        >>> splits.immediate_output("b").emit_watermark(3)
+        >>> a, b = splits.register_split("a"), splits.register_split("b")
+        >>> a.emit_watermark(5)
+        >>> b.emit_watermark(3)
         >>> guard.watermark
         3
     """
@@ -251,36 +249,17 @@ class WatermarkOutputMultiplexer:
         """Whether there are splits, and all of them are idle now."""
         return self._combined.are_all_idle
 
-    def register_split(self, split_id: str) -> None:
-        """Add a split, without a watermark and not idle.
-
-        Raises:
-            InvalidArgumentError: If there is a split of this name.
-        """
-        if split_id in self._splits:
-            raise InvalidArgumentError(
-                "split_id",
-                f"split {split_id!r} is registered already",
-                "Release it before it is registered again.",
-            )
+    def register_split(self, split_id: str) -> WatermarkOutput:
+        """Add a split, without a watermark and not idle; return its output."""
         part = self._splits[split_id] = PartialWatermark()
         self._combined.parts.append(part)
+        return _SplitOutput(part, self)
 
-    def release_split(self, split_id: str) -> bool:
-        """Remove a split that has ended; says whether there was one."""
+    def release_split(self, split_id: str) -> None:
+        """Remove a split that has ended, if there is one of this name."""
         part = self._splits.pop(split_id, None)
-        if part is None:
-            return False
-        self._combined.parts.remove(part)
-        return True
-
-    def immediate_output(self, split_id: str) -> WatermarkOutput:
-        """Return an output of the split that is combined at once."""
-        return _ImmediateOutput(self._part(split_id), self)
-
-    def deferred_output(self, split_id: str) -> WatermarkOutput:
-        """Return an output of the split that waits for `on_periodic_emit`."""
-        return _DeferredOutput(self._part(split_id))
+        if part is not None:
+            self._combined.parts.remove(part)
 
     def split_watermarks(self) -> dict[str, int]:
         """Return the watermark of each split, milliseconds."""
@@ -295,7 +274,7 @@ class WatermarkOutputMultiplexer:
 
     def restore_split(self, split_id: str, watermark: int, *, is_idle: bool) -> None:
         """Let a registered split be where `snapshot` said; emits nothing."""
-        part = self._part(split_id)
+        part = self._splits[split_id]
         part.watermark = watermark
         part.is_idle = is_idle
 
@@ -318,34 +297,8 @@ class WatermarkOutputMultiplexer:
         self.on_periodic_emit()
         self._output.mark_active()
 
-    def _part(self, split_id: str) -> PartialWatermark:
-        part = self._splits.get(split_id)
-        if part is None:
-            raise InvalidArgumentError(
-                "split_id",
-                f"there is no split {split_id!r}",
-                f"Register it first; there are {sorted(self._splits)}.",
-            )
-        return part
 
-
-class _DeferredOutput:
-    """Keeps what a split says for later."""
-
-    def __init__(self, part: PartialWatermark) -> None:
-        self._part = part
-
-    def emit_watermark(self, timestamp_ms: int) -> None:
-        self._part.advance(timestamp_ms)
-
-    def mark_idle(self) -> None:
-        self._part.is_idle = True
-
-    def mark_active(self) -> None:
-        self._part.is_idle = False
-
-
-class _ImmediateOutput:
+class _SplitOutput:
     """Combines what a split says at once."""
 
     def __init__(

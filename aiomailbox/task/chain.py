@@ -266,7 +266,6 @@ class TaskRuntimeContext(Context):
             self.keyed_state,
             NoTimers(processing_time, refusal) if refusal else processing_time,
             self.max_parallelism,
-            self.key_group_range,
             cancellation=self.mailbox.cancellation,
         )
 

@@ -531,7 +531,6 @@ class TestRuntimeContext:
             self.keyed_state,
             self.processing_time,
             self.max_parallelism,
-            self.key_group_range,
         )
 
     def spawn(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from hypothesis import given, strategies as st
 
-from aiomailbox.errors import InvalidArgumentError
-from aiomailbox.eventtime.generators import InputWatermarks, OutputGuard
+from aiomailbox.eventtime.generators import (
+    InputWatermarks,
+    OutputGuard,
+    WatermarkOutput,
+)
 from aiomailbox.eventtime.valve import WatermarkOutputMultiplexer
 from aiomailbox.records.events import MIN_TIMESTAMP, Watermark, WatermarkStatus
 
@@ -18,17 +20,18 @@ IDLE, ACTIVE = WatermarkStatus.IDLE, WatermarkStatus.ACTIVE
 class Splits:
     """A multiplexer with its splits' outputs by name."""
 
-    def __init__(self, *names: str, deferred: bool = False) -> None:
+    def __init__(self, *names: str) -> None:
         self.guard = OutputGuard()
         self.multiplexer = WatermarkOutputMultiplexer(self.guard)
-        self.deferred = deferred
+        self.outputs: dict[str, WatermarkOutput] = {}
         for name in names:
-            self.multiplexer.register_split(name)
+            self.register(name)
 
-    def __getitem__(self, name: str) -> Any:
-        if self.deferred:
-            return self.multiplexer.deferred_output(name)
-        return self.multiplexer.immediate_output(name)
+    def register(self, name: str) -> None:
+        self.outputs[name] = self.multiplexer.register_split(name)
+
+    def __getitem__(self, name: str) -> WatermarkOutput:
+        return self.outputs[name]
 
     @property
     def now(self) -> tuple[int, bool]:
@@ -55,22 +58,15 @@ def test_the_slowest_becoming_idle_advances() -> None:
     assert splits.now == (5, False)
 
 
-@pytest.mark.parametrize("deferred", [False, True])
-def test_when_all_are_idle_the_maximum_counts_and_the_output_is_idle(
-    deferred: bool,
-) -> None:
+def test_when_all_are_idle_the_maximum_counts_and_the_output_is_idle() -> None:
     """SEM-25, SEM-26."""
-    splits = Splits("1", "2", deferred=deferred)
+    splits = Splits("1", "2")
     for name, watermark in (("1", 5), ("2", 2)):
         splits[name].emit_watermark(watermark)
-    if not deferred:
-        assert splits.now == (2, False)
+    assert splits.now == (2, False)
     splits["1"].mark_idle()
     splits["2"].mark_idle()
-    if deferred:
-        assert splits.guard.take() == []
-        splits.multiplexer.on_periodic_emit()
-        assert splits.guard.take() == [Watermark(5), IDLE]
+    assert splits.guard.take() == [Watermark(2), Watermark(5), IDLE]
     assert splits.now == (5, True)
 
 
@@ -89,7 +85,7 @@ def test_without_splits_there_is_nothing_to_say() -> None:
     splits = Splits()
     splits.multiplexer.on_periodic_emit()
     assert splits.now == (MIN_TIMESTAMP, False)
-    splits.multiplexer.register_split("1")
+    splits.register("1")
     splits["1"].mark_idle()
     splits.multiplexer.release_split("1")
     splits.guard.mark_active()
@@ -97,31 +93,12 @@ def test_without_splits_there_is_nothing_to_say() -> None:
     assert splits.now == (MIN_TIMESTAMP, False)
 
 
-def test_a_deferred_value_counts_as_soon_as_anything_is_combined() -> None:
-    """SEM-29."""
-    splits = Splits("1", "2")
-    splits.multiplexer.deferred_output("2").emit_watermark(5)
-    assert splits.guard.take() == []
-    splits["1"].emit_watermark(2)
-    assert splits.now == (2, False)
-
-
-def test_immediate_and_deferred_output_of_a_split_share_its_watermark() -> None:
-    """SEM-30."""
-    splits = Splits("1")
-    splits.multiplexer.deferred_output("1").emit_watermark(5)
-    splits.multiplexer.on_periodic_emit()
-    splits["1"].emit_watermark(2)
-    splits.multiplexer.on_periodic_emit()
-    assert splits.guard.take() == [Watermark(5)]
-
-
 def test_releasing_the_slowest_emits_nothing_before_the_next_update() -> None:
     """SEM-31."""
     splits = Splits("low", "high")
     splits["low"].emit_watermark(-4343)
     splits["high"].emit_watermark(-4333)
-    assert splits.multiplexer.release_split("low")
+    splits.multiplexer.release_split("low")
     assert splits.now == (-4343, False)
     splits["high"].emit_watermark(-4332)
     assert splits.now == (-4332, False)
@@ -132,7 +109,7 @@ def test_releasing_the_highest_takes_nothing_back() -> None:
     splits = Splits("high")
     splits["high"].emit_watermark(2)
     splits.multiplexer.release_split("high")
-    splits.multiplexer.register_split("new")
+    splits.register("new")
     splits["new"].emit_watermark(1)
     assert splits.now == (2, False)
 
@@ -142,7 +119,7 @@ def test_a_released_split_no_longer_holds_back() -> None:
     splits = Splits("lower")
     splits["lower"].emit_watermark(156765)
     splits.multiplexer.release_split("lower")
-    splits.multiplexer.register_split("higher")
+    splits.register("higher")
     splits["higher"].emit_watermark(156775)
     assert splits.now == (156775, False)
 
@@ -162,19 +139,13 @@ def test_a_split_can_say_that_it_is_awake() -> None:
     splits["1"].mark_idle()
     splits["1"].mark_active()
     assert splits.guard.take() == [IDLE, ACTIVE]
-    splits.multiplexer.deferred_output("1").mark_idle()
-    splits.multiplexer.deferred_output("1").mark_active()
-    splits.multiplexer.on_periodic_emit()
-    assert splits.guard.take() == []
 
 
-def test_split_names_are_checked() -> None:
+def test_a_split_that_is_not_there_can_be_released() -> None:
     splits = Splits("1")
-    with pytest.raises(InvalidArgumentError, match="registered already"):
-        splits.multiplexer.register_split("1")
-    with pytest.raises(InvalidArgumentError, match=r"no split '2'.*\['1'\]"):
-        splits.multiplexer.immediate_output("2")
-    assert not splits.multiplexer.release_split("2")
+    splits.multiplexer.release_split("2")
+    splits["1"].emit_watermark(5)
+    assert splits.now == (5, False)
 
 
 def test_an_operators_watermark_is_the_minimum_of_its_inputs() -> None:

@@ -42,9 +42,7 @@ class Operator:
         self.time = ManualProcessingTimeService()
         owned = owned or KeyGroupRange(0, max_parallelism - 1)
         self.share = max_parallelism, owned
-        self.timers = InternalTimerService(
-            self, self, self.time, max_parallelism, owned
-        )
+        self.timers = InternalTimerService(self, self, self.time, max_parallelism)
 
     def resume(self, snapshot: TimerSnapshot) -> None:
         loaded = LoadedTimers(*self.share)

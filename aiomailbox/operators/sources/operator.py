@@ -460,8 +460,7 @@ class SplitOutputs:
         return main
 
     def _register(self, split_id: str) -> SplitProgress:
-        self._multiplexer.register_split(split_id)
-        output = self._multiplexer.immediate_output(split_id)
+        output = self._multiplexer.register_split(split_id)
         generator = self._strategy.create_generator(self._clock)
         split = SplitProgress(split_id, generator, output, self.emitted)
         self._splits[split_id] = split

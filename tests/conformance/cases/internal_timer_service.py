@@ -6,7 +6,6 @@ from typing import Any
 
 from aiomailbox.eventtime.manual_time import ManualProcessingTimeService
 from aiomailbox.eventtime.timers import InternalTimerService, Timer
-from aiomailbox.keygroups.assignment import KeyGroupRange
 
 FILE = "internal_timer_service"
 MODULE = "aiomailbox.eventtime"
@@ -19,9 +18,7 @@ class Reacting:
         self.key: str | None = None
         self.fired: list[list[Any]] = []
         self.time = ManualProcessingTimeService()
-        self.timers = InternalTimerService(
-            self, self, self.time, 128, KeyGroupRange(0, 127)
-        )
+        self.timers = InternalTimerService(self, self, self.time, 128)
 
     def set_current_key(self, key: str) -> None:
         self.key = key
