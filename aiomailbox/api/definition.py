@@ -40,7 +40,6 @@ from aiomailbox.logs import library_log
 from aiomailbox.operators.core.lines import caller_location, is_called_by_import
 from aiomailbox.operators.sources.source import Boundedness
 from aiomailbox.policies.arguments import check_choice
-from aiomailbox.records.run import RUN_LENGTH_MAX
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.deployment import Deployment, Embedded
 from aiomailbox.runtime.master import JobMaster
@@ -239,7 +238,6 @@ class JobDefinition:
             buffers_per_channel=config.buffers_per_channel,
             floating_buffers=config.floating_buffers,
             stays_here=isinstance(_place(config), Embedded),
-            records_per_buffer=RUN_LENGTH_MAX,
             buffer_size_bytes=config.buffer_size_bytes,
             unaligned=checkpoints is not None and checkpoints.unaligned,
             counts=(

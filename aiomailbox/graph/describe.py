@@ -13,10 +13,12 @@ from aiomailbox.graph.job_graph import (
     JobVertex,
     Node,
     consumers_of,
+    vertex_depths,
     why_never_unaligned,
 )
 from aiomailbox.graph.side_outputs import describe_side_outputs
 from aiomailbox.graph.transformation import Transformation, rows_from
+from aiomailbox.ids import VertexId
 from aiomailbox.operators.sinks.sink import guarantee_of
 from aiomailbox.operators.sources.source import describe_replay, is_replayable
 from aiomailbox.records.run import COLUMN_RUN_LENGTH_MAX, RUN_LENGTH_MAX
@@ -88,7 +90,6 @@ def describe_text(
     buffers_per_channel: int,
     floating_buffers: int,
     stays_here: bool,
-    records_per_buffer: int,
     buffer_size_bytes: int,
     unaligned: bool = False,
     counts: str | None = None,
@@ -115,7 +116,7 @@ def describe_text(
                 f"    ={edge.partitioner.name}=>{side} "
                 f"[{graph.vertex_of(edge.target).id}] {edge.target.name}: "
                 f"{_count(channels, 'channel')}, at most "
-                f"{buffers_per_channel * records_per_buffer} records in each, "
+                f"{buffers_per_channel * RUN_LENGTH_MAX} records in each, "
                 f"{_count(buffers, 'buffer')} in all"
             )
             if edge.is_blocking:
@@ -127,7 +128,7 @@ def describe_text(
     lines.append("")
     lines.append(
         f"Exchange memory bound: {total_buffers} buffers of at most "
-        f"{records_per_buffer} records or {buffer_size_bytes // 1024} KiB "
+        f"{RUN_LENGTH_MAX} records or {buffer_size_bytes // 1024} KiB "
         f"(estimated): {kib} KiB, plus what one record may emit beyond."
     )
     if any(
@@ -323,7 +324,7 @@ def describe_svg(graph: JobGraph) -> str:
 
     Colours are those of the page around it, so that it is readable on light and dark.
     """
-    depths = _depths(graph)
+    depths = vertex_depths(graph.vertices)
     boxes, lanes, width, height = _placed(graph, depths)
     parts = [
         (
@@ -352,19 +353,8 @@ class _Lane(NamedTuple):
     y: int
 
 
-def _depths(graph: JobGraph) -> dict[int, int]:
-    """Return the column of each vertex: behind all that it reads."""
-    depths: dict[int, int] = {}
-    for vertex in graph.vertices:
-        depths.setdefault(vertex.id, 0)
-        for edge in vertex.out_edges:
-            target = graph.vertex_of(edge.target).id
-            depths[target] = max(depths.get(target, 0), depths[vertex.id] + 1)
-    return depths
-
-
 def _placed(
-    graph: JobGraph, depths: dict[int, int]
+    graph: JobGraph, depths: dict[VertexId, int]
 ) -> tuple[dict[int, _Box], dict[tuple[int, int], _Lane], int, int]:
     """Return where vertices are drawn, where lines pass them, and the size of all."""
     boxes: dict[int, _Box] = {}
@@ -405,7 +395,7 @@ def _drawn(vertex: JobVertex, box: _Box) -> list[str]:
         lines.append(
             f'<text x="{box.x + 10}" y="{y}">{escape(_short(node.name))}</text>'
         )
-    subtasks = f"{vertex.parallelism} subtask{'' if vertex.parallelism == 1 else 's'}"
+    subtasks = _count(vertex.parallelism, "subtask")
     y = box.y + box.height - 9
     lines.append(f'<text class="soft" x="{box.x + 10}" y="{y}">{subtasks}</text>')
     return lines

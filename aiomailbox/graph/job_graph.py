@@ -453,29 +453,24 @@ def build_job_graph(
         for number, chain in enumerate(members.values())
     ]
     key_groups = max((node.max_parallelism for node in nodes), default=128)
-    return JobGraph(name, _topological(vertices), key_groups)
+    depths = vertex_depths(vertices)
+    vertices.sort(key=lambda vertex: depths[vertex.id])
+    return JobGraph(name, vertices, key_groups)
 
 
-def _topological(vertices: list[JobVertex]) -> list[JobVertex]:
-    """Order vertices so that each comes after those that feed it."""
-    home = {node.index: vertex for vertex in vertices for node in vertex.nodes}
-    ordered: list[JobVertex] = []
-    waiting = list(vertices)
-    placed: set[int] = set()
-    while waiting:
-        ready = [
-            vertex
-            for vertex in waiting
-            if all(
-                home[edge.source.index].id in placed
-                for united in vertex.in_edges
-                for edge in united
-            )
-        ]
-        ordered += ready
-        placed |= {vertex.id for vertex in ready}
-        waiting = [vertex for vertex in waiting if vertex.id not in placed]
-    return ordered
+def vertex_depths(vertices: list[JobVertex]) -> dict[VertexId, int]:
+    """Return how many exchanges lead to each vertex, on the longest way to it.
+
+    Each vertex comes after those that feed it.
+    """
+    home = {node.index: vertex.id for vertex in vertices for node in vertex.nodes}
+    depths: dict[VertexId, int] = {}
+    for vertex in vertices:
+        feeding = [edge.source for united in vertex.in_edges for edge in united]
+        depths[vertex.id] = max(
+            (depths[home[node.index]] + 1 for node in feeding), default=0
+        )
+    return depths
 
 
 # Which subtask talks to which (pure).
@@ -502,22 +497,12 @@ def consumers_of(
     if not partitioner.is_pointwise:
         return list(range(consumers))
     if producers >= consumers:
-        return [_ceil_share(producer_index, consumers, producers)]
+        return [producer_index * consumers // producers]
     return [
         consumer
         for consumer in range(consumers)
         if consumer * producers // consumers == producer_index
     ]
-
-
-def _ceil_share(producer_index: int, consumers: int, producers: int) -> int:
-    """Return the consumer whose range of producers holds this one."""
-    for consumer in range(consumers):
-        start = -(-consumer * producers // consumers)
-        end = -(-(consumer + 1) * producers // consumers)
-        if start <= producer_index < end:
-            return consumer
-    return consumers - 1
 
 
 # What the channels of a job are called, whatever its attempts and its chaining.

@@ -17,7 +17,6 @@ def text_of(graph: JobGraph) -> str:
         buffers_per_channel=2,
         floating_buffers=8,
         stays_here=False,
-        records_per_buffer=1024,
         buffer_size_bytes=32 * 1024,
     )
 

@@ -19,8 +19,13 @@ import pyarrow as pa
 
 from aiomailbox.availability import Availability
 from aiomailbox.errors import CorruptStreamError
-from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, consumers_of
-from aiomailbox.ids import VertexId
+from aiomailbox.graph.job_graph import (
+    Edge,
+    JobGraph,
+    JobVertex,
+    consumers_of,
+    vertex_depths,
+)
 from aiomailbox.records import Element
 from aiomailbox.records.element_codec import ElementCodec
 from aiomailbox.records.events import MIN_TIMESTAMP
@@ -228,13 +233,7 @@ class JobLevels:
     """
 
     def __init__(self, graph: JobGraph) -> None:
-        depth: dict[VertexId, int] = {}
-        for vertex in graph.vertices:
-            feeding = [edge for united in vertex.in_edges for edge in united]
-            depth[vertex.id] = max(
-                (depth[graph.vertex_of(edge.source).id] + 1 for edge in feeding),
-                default=0,
-            )
+        depth = vertex_depths(graph.vertices)
         self.vertices: list[list[JobVertex]] = [
             [vertex for vertex in graph.vertices if depth[vertex.id] == level]
             for level in range(max(depth.values(), default=-1) + 1)
