@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -17,7 +16,7 @@ from aiomailbox.checkpoint.reader import (
 )
 from aiomailbox.checkpoint.savepoint import Savepoint
 from aiomailbox.cli.exit_codes import ExitCode
-from aiomailbox.cli.output import show_json, show_table, size_text
+from aiomailbox.cli.output import end, show_json, show_table, size_text
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import (
     AioMailboxError,
@@ -51,39 +50,36 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 def list_checkpoints(place: _Place, as_json: _Json = False) -> None:
     """Show the checkpoints and savepoints at a place."""
-    with _refusals():
-        found = _found_at(place)
-        if as_json:
-            show_json([_summary(one) for one in found])
-        else:
-            heads = ("PLACE", "ID", "KIND", "JOB", "EPOCH", "TIME", "SIZE", "PROBLEM")
-            show_table(heads, [_row(one) for one in found])
-        _end(_code(one.problem for one in found))
+    found = _found_at(place)
+    if as_json:
+        show_json([_summary(one) for one in found])
+    else:
+        heads = ("PLACE", "ID", "KIND", "JOB", "EPOCH", "TIME", "SIZE", "PROBLEM")
+        show_table(heads, [_row(one) for one in found])
+    end(_code(one.problem for one in found))
 
 
 def inspect(place: _Place, as_json: _Json = False) -> None:
     """Show the contents of a checkpoint: operators, states, tasks, sizes."""
-    with _refusals():
-        found = _found_at(place)
-        described = [_described(one) for one in found]
-        if as_json:
-            show_json(described)
-        else:
-            for one in described:
-                _show_described(one)
-        _end(_code(one["problem"] for one in described))
+    found = _found_at(place)
+    described = [_described(one) for one in found]
+    if as_json:
+        show_json(described)
+    else:
+        for one in described:
+            _show_described(one)
+    end(_code(one["problem"] for one in described))
 
 
 def verify(place: _Place, as_json: _Json = False) -> None:
     """Read all files and compare their checksums."""
-    with _refusals():
-        checked = [_verified(one) for one in _found_at(place)]
-        if as_json:
-            show_json([_summary(one) for one in checked])
-        else:
-            for one in checked:
-                typer.echo(f"{one.place}: {one.problem or 'whole'}")
-        _end(_code(one.problem for one in checked))
+    checked = [_verified(one) for one in _found_at(place)]
+    if as_json:
+        show_json([_summary(one) for one in checked])
+    else:
+        for one in checked:
+            typer.echo(f"{one.place}: {one.problem or 'whole'}")
+    end(_code(one.problem for one in checked))
 
 
 def delete(
@@ -95,20 +91,19 @@ def delete(
     as_json: _Json = False,
 ) -> None:
     """Delete a checkpoint or savepoint with all its files."""
-    with _refusals():
-        found = _found_at(place)
-        if len(found) > 1 and not every:
-            _end(
-                ExitCode.USAGE,
-                f"{place} has {len(found)} checkpoints: name one of them, or say --all",
-            )
-        names = "\n".join(one.place for one in found)
-        if not yes and not typer.confirm(f"Delete this?\n{names}\n", err=True):
-            _end(ExitCode.USAGE, "nothing was deleted")
-        for one in found:
-            delete_checkpoint(one, SystemClock())
-        if as_json:
-            show_json([one.place for one in found])
+    found = _found_at(place)
+    if len(found) > 1 and not every:
+        end(
+            ExitCode.USAGE,
+            f"{place} has {len(found)} checkpoints: name one of them, or say --all",
+        )
+    names = "\n".join(one.place for one in found)
+    if not yes and not typer.confirm(f"Delete this?\n{names}\n", err=True):
+        end(ExitCode.USAGE, "nothing was deleted")
+    for one in found:
+        delete_checkpoint(one, SystemClock())
+    if as_json:
+        show_json([one.place for one in found])
 
 
 @contextmanager
@@ -117,25 +112,19 @@ def _refusals() -> Iterator[None]:
     try:
         yield
     except MissingExtraError as error:
-        _end(ExitCode.USAGE, str(error))
+        end(ExitCode.USAGE, str(error))
     except StorageClaimedError as error:
-        _end(ExitCode.IN_USE, str(error))
+        end(ExitCode.IN_USE, str(error))
     except (DamagedFileError, CorruptStreamError) as error:
-        _end(ExitCode.DAMAGED, str(error))
+        end(ExitCode.DAMAGED, str(error))
     except (AioMailboxError, OSError) as error:
-        _end(ExitCode.FAILED, str(error))
-
-
-def _end(code: int, problem: str = "") -> NoReturn:
-    if problem:
-        sys.stderr.write(f"{problem}\n")
-    raise typer.Exit(code)
+        end(ExitCode.FAILED, str(error))
 
 
 def _found_at(place: str) -> list[FoundCheckpoint]:
     found = find_checkpoints(place)
     if not found:
-        _end(ExitCode.NOTHING, f"there is no checkpoint at {place}")
+        end(ExitCode.NOTHING, f"there is no checkpoint at {place}")
     return found
 
 
@@ -258,4 +247,4 @@ for _name, _command in (
     ("verify", verify),
     ("delete", delete),
 ):
-    checkpoints.command(_name, epilog=_CODES)(_command)
+    checkpoints.command(_name, epilog=_CODES)(_refusals()(_command))

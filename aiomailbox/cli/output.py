@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
+import typer
 from rich.console import Console
 from rich.table import Table
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def end(code: int, problem: str = "") -> NoReturn:
+    """End the command with an exit code, and say on standard error why."""
+    if problem:
+        sys.stderr.write(f"{problem}\n")
+    raise typer.Exit(code)
 
 
 def show_json(value: Any) -> None:

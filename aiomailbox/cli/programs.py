@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from types import TracebackType
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -21,7 +21,7 @@ from rich.markup import escape
 from aiomailbox.api.environment import StreamExecutionEnvironment
 from aiomailbox.api.job_progress import operator_rows
 from aiomailbox.cli.exit_codes import ExitCode
-from aiomailbox.cli.output import show_json, show_table
+from aiomailbox.cli.output import end, show_json, show_table
 from aiomailbox.collector import tune_collector
 from aiomailbox.errors import (
     AioMailboxError,
@@ -94,14 +94,13 @@ def run(
     except JobCancelledError as failure:
         code, state, error = ExitCode.JOB_FAILED, "canceled", str(failure)
     except AioMailboxError as refusal:
-        _refuse(str(refusal))
+        end(ExitCode.USAGE, str(refusal))
     if as_json:
         show_json(
             {"job": name, "state": state, "duration_s": duration_s, "error": error}
         )
-    elif error is not None:
-        sys.stderr.write(f"{error}\n")
-    raise typer.Exit(code)
+        end(code)
+    end(code, error or "")
 
 
 def explain(target: _Target, as_json: _Json = False) -> None:
@@ -148,9 +147,7 @@ def top(
         )
     else:
         snapshot = _live(url, snapshot)
-    raise typer.Exit(
-        ExitCode.JOB_FAILED if snapshot.state == "failed" else ExitCode.FINE
-    )
+    end(ExitCode.JOB_FAILED if snapshot.state == "failed" else ExitCode.FINE)
 
 
 # The columns that a narrow window omits, in this order.
@@ -215,8 +212,7 @@ def _snapshot(url: str) -> JobSnapshot:
     try:
         return _read(url)
     except (OSError, ValueError, CorruptStreamError) as error:
-        sys.stderr.write(f"there is no job at {url}: {error}\n")
-        raise typer.Exit(ExitCode.NOTHING) from None
+        end(ExitCode.NOTHING, f"there is no job at {url}: {error}")
 
 
 def _read(url: str) -> JobSnapshot:
@@ -233,7 +229,7 @@ def _asked(target: str, ask: Any) -> str:
     try:
         text: str = ask(env)
     except AioMailboxError as error:
-        _refuse(str(error))
+        end(ExitCode.USAGE, str(error))
     return text
 
 
@@ -241,18 +237,20 @@ def _environment(target: str) -> StreamExecutionEnvironment:
     """Return the environment that a command line names."""
     module_name, _, name = target.partition(":")
     if not name:
-        _refuse(f"{target!r} names no pipeline: write module:name")
+        end(ExitCode.USAGE, f"{target!r} names no pipeline: write module:name")
     if module_name.endswith(".py") or "/" in module_name:
         dotted = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        _refuse(f"{module_name!r} is a file: name its module, as in {dotted}:{name}")
+        end(
+            ExitCode.USAGE,
+            f"{module_name!r} is a file: name its module, as in {dotted}:{name}",
+        )
     # As ``python -m`` does.
     sys.path.insert(0, "")
     try:
         with _errors_of_the_program(unless_missing=module_name):
             module = importlib.import_module(module_name)
     except ModuleNotFoundError:
-        sys.stderr.write(f"there is no module {module_name!r}\n")
-        raise typer.Exit(ExitCode.NOTHING) from None
+        end(ExitCode.NOTHING, f"there is no module {module_name!r}")
     finally:
         sys.path.remove("")
     found = getattr(module, name, None)
@@ -263,12 +261,12 @@ def _environment(target: str) -> StreamExecutionEnvironment:
             if isinstance(value, StreamExecutionEnvironment)
         ]
         known = f"; its environments: {', '.join(there)}" if there else ""
-        sys.stderr.write(f"module {module_name!r} has no {name!r}{known}\n")
-        raise typer.Exit(ExitCode.NOTHING)
+        end(ExitCode.NOTHING, f"module {module_name!r} has no {name!r}{known}")
     if inspect.iscoroutinefunction(found):
-        _refuse(
+        end(
+            ExitCode.USAGE,
             f"{target} is an async function, which runs a job of its own: start it with "
-            "Python, or name an environment, or a function that describes a pipeline"
+            "Python, or name an environment, or a function that describes a pipeline",
         )
     if callable(found):
         with _errors_of_the_program():
@@ -278,13 +276,15 @@ def _environment(target: str) -> StreamExecutionEnvironment:
                 return env
             found = found()
         if not isinstance(found, StreamExecutionEnvironment):
-            _refuse(
+            end(
+                ExitCode.USAGE,
                 f"{target} returned {type(found).__name__}: let it return its "
-                "environment, or take one as its argument"
+                "environment, or take one as its argument",
             )
     if not isinstance(found, StreamExecutionEnvironment):
-        _refuse(
-            f"{target} is {type(found).__name__}, not an environment with a pipeline"
+        end(
+            ExitCode.USAGE,
+            f"{target} is {type(found).__name__}, not an environment with a pipeline",
         )
     return found
 
@@ -307,15 +307,9 @@ def _errors_of_the_program(unless_missing: str = "") -> Iterator[None]:
         while trace is not None and trace.tb_next is not None and _is_ours(trace):
             trace = trace.tb_next
         lines = traceback.format_exception(type(error), error, trace)
-        sys.stderr.write("".join(lines))
-        raise typer.Exit(ExitCode.PROGRAM) from None
+        end(ExitCode.PROGRAM, "".join(lines).rstrip("\n"))
 
 
 def _is_ours(trace: TracebackType) -> bool:
     name = trace.tb_frame.f_code.co_filename
     return name == __file__ or "importlib" in name
-
-
-def _refuse(text: str) -> NoReturn:
-    sys.stderr.write(f"{text}\n")
-    raise typer.Exit(ExitCode.USAGE)

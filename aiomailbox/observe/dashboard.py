@@ -22,6 +22,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
+import msgspec
+
 from aiomailbox.api.job import JobClient, LatestSnapshot
 from aiomailbox.clock import SystemClock
 from aiomailbox.errors import (
@@ -30,7 +32,7 @@ from aiomailbox.errors import (
     MissingExtraError,
     WrongTypeError,
 )
-from aiomailbox.observe.history import JobHistory, ProgramHistory, Shown, encoded
+from aiomailbox.observe.history import JobHistory, ProgramHistory, Shown
 from aiomailbox.operators.core.lines import is_own_line
 
 if TYPE_CHECKING:
@@ -224,7 +226,7 @@ class _Dashboard:
         """Return the numbers of the last five minutes, ``?since=`` a time of the answer."""
         since = request.query_params.get("since", "")
         since_ms = int(since[:18]) if since.isdecimal() else 0
-        return _json(encoded(self._shown(request).series(since_ms)))
+        return _json(msgspec.json.encode(self._shown(request).series(since_ms)))
 
     async def events(self, request: Request) -> Response:
         """Return the snapshots of some seconds from now on, as server-sent events.
@@ -246,7 +248,9 @@ class _Dashboard:
             while not self._ended.is_set() and self._clock.monotonic() < end_s:
                 shown = self._found(request)
                 number = None if shown is None else shown.number
-                jobs = encoded({"shown": number, "jobs": self._jobs.listed()})
+                jobs = msgspec.json.encode(
+                    {"shown": number, "jobs": self._jobs.listed()}
+                )
                 if jobs != told:
                     yield b"event: jobs\ndata: " + jobs + b"\n\n"
                     told = jobs
@@ -271,7 +275,8 @@ class _Dashboard:
         tree = self._shown(request).await_tree()
         if request.query_params.get("format") != "json":
             return PlainTextResponse(tree)
-        return _json(encoded([(line, _is_engine(line)) for line in tree.split("\n")]))
+        lines = [(line, _is_engine(line)) for line in tree.split("\n")]
+        return _json(msgspec.json.encode(lines))
 
     async def stop(self, request: Request) -> Response:
         """Stop the job gracefully; ``?drain=false`` fires no windows."""

@@ -16,8 +16,6 @@ from collections.abc import Iterator
 from typing import Any, Final
 from weakref import ref
 
-import msgspec
-
 from aiomailbox.api.job import JobClient, LatestSnapshot, held_jobs, watch_jobs
 from aiomailbox.clock import SystemClock
 from aiomailbox.metrics.catalogue import (
@@ -74,11 +72,6 @@ class JobHistory:
         self._json = b""
         self._tree = ""
         self._facts: dict[str, Any] = {}
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the job has ended."""
-        return bool(self._facts) and self._facts["state"] in ENDED
 
     def json(self, *, fresh: bool = False) -> bytes:
         """Return the last snapshot as JSON, empty before the first."""
@@ -280,8 +273,3 @@ def _tick(history: ref[ProgramHistory], loop: asyncio.AbstractEventLoop) -> None
         return
     loop.call_later(_SAMPLE_S, _tick, history, loop)
     one.sample()
-
-
-def encoded(value: Any) -> bytes:
-    """Return a value as JSON."""
-    return msgspec.json.encode(value)

@@ -16,7 +16,7 @@ from aiomailbox.metrics.catalogue import (
     Metric,
     MetricKind,
 )
-from aiomailbox.observe.reading import JobReader, SharedJobs, points_of
+from aiomailbox.observe.reading import Export, SharedJobs, points_of
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
@@ -25,16 +25,8 @@ if TYPE_CHECKING:
 _QUANTILES: Final = {"p50": 0.5, "p99": 0.99}
 
 
-class OpenTelemetryExport:
+class OpenTelemetryExport(Export):
     """A job whose metrics a meter observes; made by `opentelemetry`."""
-
-    def __init__(self, jobs: SharedJobs, reader: JobReader) -> None:
-        self._jobs = jobs
-        self._reader = reader
-
-    def close(self) -> None:
-        """Stop observing the job. Idempotent."""
-        self._jobs.discard(self._reader)
 
 
 class _Shown:
@@ -79,7 +71,7 @@ def opentelemetry(
     shown = _shown.get(provider)
     if shown is None:
         shown = _shown[provider] = _Shown()
-    reader = shown.jobs.add(job)
+    export = OpenTelemetryExport(shown.jobs, job)
     meter = provider.get_meter("aiomailbox")
     seen = job.snapshot()
     for metric in (*METRICS, LATENCY, *(seen.declared if seen else ())):
@@ -87,7 +79,7 @@ def opentelemetry(
         if metric not in shown.metrics and not is_latency:
             shown.metrics.add(metric)
             _instrument(meter, metric, shown.jobs)
-    return OpenTelemetryExport(shown.jobs, reader)
+    return export
 
 
 def _instrument(meter: Any, metric: Metric, jobs: SharedJobs) -> None:

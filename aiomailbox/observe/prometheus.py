@@ -17,7 +17,7 @@ from aiomailbox.metrics.catalogue import (
     MetricKind,
     MetricScope,
 )
-from aiomailbox.observe.reading import JobReader, SharedJobs, points_of
+from aiomailbox.observe.reading import Export, SharedJobs, points_of
 from aiomailbox.runtime.config import JobState
 from aiomailbox.runtime.job_snapshot import JobSnapshot
 
@@ -33,16 +33,8 @@ _LABELS: Final = {
 _QUANTILES: Final = (0.5, 0.95, 0.99)
 
 
-class PrometheusExport:
+class PrometheusExport(Export):
     """A job that a registry exports; made by `prometheus`."""
-
-    def __init__(self, jobs: SharedJobs, reader: JobReader) -> None:
-        self._jobs = jobs
-        self._reader = reader
-
-    def close(self) -> None:
-        """Stop exporting the job; the registry keeps the others. Idempotent."""
-        self._jobs.discard(self._reader)
 
 
 class _Collector:
@@ -170,4 +162,4 @@ def prometheus(
                 "Give another namespace=, or a registry of its own.",
             ) from error
         shown[namespace] = jobs
-    return PrometheusExport(jobs, jobs.add(job))
+    return PrometheusExport(jobs, job)

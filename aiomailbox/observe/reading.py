@@ -94,8 +94,11 @@ class JobReader:
 
     def read(self) -> JobSnapshot | None:
         """Return a snapshot of the job, None if there is none; from any thread."""
-        if threading.get_ident() == self._thread or self._loop.is_closed():
-            return self._take()
+        if self._loop.is_closed():
+            return self._last
+        if threading.get_ident() == self._thread:
+            self._last = self.job.snapshot()
+            return self._last
         result: Future[JobSnapshot | None] = Future()
 
         def answer() -> None:
@@ -108,11 +111,6 @@ class JobReader:
         except (RuntimeError, LateError):
             # The loop is closed, or held: what is known is all there is.
             result.cancel()
-        return self._last
-
-    def _take(self) -> JobSnapshot | None:
-        if not self._loop.is_closed():
-            self._last = self.job.snapshot()
         return self._last
 
 
@@ -136,9 +134,6 @@ class SharedJobs:
     def discard(self, reader: JobReader) -> None:
         """Stop exporting a job. Idempotent."""
         self._readers = [one for one in self._readers if one is not reader]
-
-    def __len__(self) -> int:
-        return len(self._readers)
 
     def read(self) -> list[JobSnapshot]:
         """Return a snapshot of each job, by its label; from any thread.
@@ -188,6 +183,18 @@ class SharedJobs:
                 label = free_name(name, taken)
             reader.label = label
             taken[label] = reader
+
+
+class Export:
+    """A job that an exporter shows until it is closed."""
+
+    def __init__(self, jobs: SharedJobs, job: JobClient | LatestSnapshot) -> None:
+        self._jobs = jobs
+        self._reader = jobs.add(job)
+
+    def close(self) -> None:
+        """Stop exporting the job; the others stay. Idempotent."""
+        self._jobs.discard(self._reader)
 
 
 class Point(NamedTuple):
