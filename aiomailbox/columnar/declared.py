@@ -138,8 +138,8 @@ class NullCheck:
             if not _may_be_none(hint)
         }
 
-    def check(self, batch: pa.RecordBatch, first: int) -> None:
-        """Check a batch, whose first row has this number.
+    def check(self, batch: pa.RecordBatch, first: int, of: str = "") -> None:
+        """Check a batch, whose first row has this number; ``of`` says of what.
 
         Raises:
             UnsupportedColumnError: If there is such a NULL; names column and row.
@@ -151,7 +151,7 @@ class NullCheck:
             hint = self._hints[name]
             shown = hint.__name__ if isinstance(hint, type) else str(hint)
             raise UnsupportedColumnError(
-                f"column {name!r} is NULL in row {row}, and {self._owner}.{name} is "
+                f"column {name!r} is NULL in row {row}{of}, and {self._owner}.{name} is "
                 f"annotated as {shown}. Annotate it as {shown} | None, or fill the column."
             )
 

@@ -28,6 +28,7 @@ from aiomailbox.errors import (
     UnsupportedColumnError,
 )
 from aiomailbox.operators.aggregates.compiled import result_type
+from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.records.record_classes import (
     RecordClass,
     fields_of,
@@ -282,6 +283,27 @@ def record_form(records: object, parameter: str = "records") -> RecordForm:
         f"{records!r} is not a kind of record",
         'Use "namedtuple", dict, a dataclass, a msgspec.Struct or a NamedTuple class.',
     )
+
+
+def form_fields(
+    form: RecordForm, names: Iterable[str], types: Mapping[str, Any]
+) -> RecordFields | None:
+    """Return the fields of a form's records; None if instances of a class may have more.
+
+    Args:
+        form: The form.
+        names: The columns.
+        types: Their types, as far as they are known.
+    """
+    if isinstance(form, ClassForm):
+        found = RecordFields.of_type(form.record_type)
+        if found is None:
+            return None
+        return dataclasses.replace(found, types={**found.types, **types})
+    # A tuple has methods, which can be read by name, too.
+    are_keys = isinstance(form, DictForm)
+    readable = () if are_keys else dir(tuple)
+    return RecordFields(tuple(names), frozenset(readable), are_keys, types)
 
 
 def is_record_type(candidate: Any) -> TypeGuard[type]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from itertools import accumulate
 from typing import Any, ClassVar, Final
 
@@ -13,10 +12,10 @@ import pyarrow as pa
 from aiomailbox.columnar.arrow_run import ArrowRun
 from aiomailbox.columnar.declared import NullCheck, check_annotations, plain_types
 from aiomailbox.columnar.encode import canonical_in_micros
-from aiomailbox.columnar.forms import DictForm, RecordForm, record_form
+from aiomailbox.columnar.forms import RecordForm, form_fields, record_form
 from aiomailbox.columnar.rows import RowMaker
 from aiomailbox.columnar.types import promoted, unified_schema, without_views
-from aiomailbox.connectors.collection import RangeSplit, check_has, end_of
+from aiomailbox.connectors.collection import RangeSplit, check_has, end_of, equal_ranges
 from aiomailbox.errors import RecordTypeError, WrongTypeError
 from aiomailbox.operators.core.fields import RecordFields
 from aiomailbox.operators.sources.source import (
@@ -69,63 +68,39 @@ class ArrowSource:
         self.record_types: tuple[type, ...] = (
             (records,) if isinstance(records, type) and records is not dict else ()
         )
+        self.record_count: int = sum(batch.num_rows for batch in self._batches)
+        self.record_fields: RecordFields | None = None
         self._names = [] if schema is None else schema.names
-        self._fields: RecordFields | None = None
         if schema is not None:
-            self._fields = self._known(schema)
-            RowMaker(schema, self._form)
-
-    @property
-    def record_fields(self) -> RecordFields | None:
-        """The fields of the records, with the types that the columns have."""
-        return self._fields
-
-    @property
-    def record_count(self) -> int:
-        """How many rows there are."""
-        return self._row_count
+            self._check(schema)
+            types = {field.name: canonical_in_micros(field.type) for field in schema}
+            self.record_fields = form_fields(self._form, schema.names, types)
 
     def create_enumerator(
         self, context: EnumeratorContext[RangeSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[RangeSplit]:
         """Create the enumerator: as many splits as readers."""
         if state is None:
-            count, parts = self._row_count, context.parallelism
-            bounds = [count * part // parts for part in range(parts + 1)]
-            state = [
-                RangeSplit(f"rows-{part}", bounds[part], bounds[part + 1])
-                for part in range(parts)
-            ]
+            state = equal_ranges("rows", self.record_count, context.parallelism)
         return StaticEnumerator(context, state)
 
     def create_reader(self, context: ReaderContext) -> _ArrowReader:
         """Create a reader."""
         return _ArrowReader(self._batches, self._form)
 
-    def _known(self, schema: pa.Schema) -> RecordFields | None:
-        types = {field.name: canonical_in_micros(field.type) for field in schema}
-        if self.record_types:
-            check_annotations(self.record_types[0], plain_types(schema))
-            self._check_nulls(self.record_types[0])
-            found = RecordFields.of_type(self.record_types[0])
-            return None if found is None else replace(found, types=types)
-        readable = frozenset(dir(tuple)) | frozenset(dir(dict))
-        are_keys = isinstance(self._form, DictForm)
-        return RecordFields(tuple(schema.names), readable, are_keys, types)
-
-    def _check_nulls(self, record_type: type) -> None:
-        check, first = NullCheck(record_type), 0
-        for batch in self._batches:
-            check.check(batch, first)
-            first += batch.num_rows
-
-    @property
-    def _row_count(self) -> int:
-        return sum(batch.num_rows for batch in self._batches)
+    def _check(self, schema: pa.Schema) -> None:
+        """Check that the rows can be records of the form."""
+        for record_type in self.record_types:
+            check_annotations(record_type, plain_types(schema))
+            nulls, first = NullCheck(record_type), 0
+            for batch in self._batches:
+                nulls.check(batch, first)
+                first += batch.num_rows
+        RowMaker(schema, self._form)
 
     def __repr__(self) -> str:
         names = ", ".join(self._names) or "none"
-        return f"<ArrowSource of {self._row_count} rows: {names}>"
+        return f"<ArrowSource of {self.record_count} rows: {names}>"
 
 
 class _ArrowReader(SplitReader[RangeSplit]):

@@ -162,7 +162,7 @@ class CollectionSource:
         if self._iterator is not None:
             return self._iterator.create_enumerator(context, state)
         if state is None:
-            state = _ranges(len(self._values), context.parallelism)
+            state = equal_ranges("range", len(self._values), context.parallelism)
         return StaticEnumerator(context, state)
 
     def create_reader(self, context: ReaderContext) -> SourceReader[RangeSplit]:
@@ -262,7 +262,8 @@ class IteratorSource:
         self, context: EnumeratorContext[RangeSplit], state: list[Any] | None = None
     ) -> StaticEnumerator[RangeSplit]:
         """Create the enumerator: one split."""
-        return all_in_one_split(context, state)
+        splits = [RangeSplit("all", 0)] if state is None else state
+        return StaticEnumerator(context, splits)
 
     def create_reader(self, context: ReaderContext) -> _IteratorReader:
         """Create a reader."""
@@ -326,14 +327,6 @@ class Reopenable:
     def open_after(self, offset: Any) -> Any:
         """Return the iterable that a function makes of an offset."""
         return self._iterable(offset)
-
-
-def all_in_one_split(
-    context: EnumeratorContext[RangeSplit], state: list[Any] | None
-) -> StaticEnumerator[RangeSplit]:
-    """Return the enumerator of a source with one split, or with those of a snapshot."""
-    splits = [RangeSplit("all", 0)] if state is None else state
-    return StaticEnumerator(context, splits)
 
 
 class _RangeReader(SplitReader[RangeSplit]):
@@ -408,9 +401,10 @@ class _IteratorReader(SplitReader[RangeSplit]):
         return super().close()
 
 
-def _ranges(count: int, parts: int) -> list[RangeSplit]:
+def equal_ranges(name: str, count: int, parts: int) -> list[RangeSplit]:
+    """Return so many consecutive ranges of records, called by a name and a number."""
     bounds = [count * part // parts for part in range(parts + 1)]
     return [
-        RangeSplit(f"range-{part}", bounds[part], bounds[part + 1])
+        RangeSplit(f"{name}-{part}", bounds[part], bounds[part + 1])
         for part in range(parts)
     ]

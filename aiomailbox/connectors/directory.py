@@ -276,7 +276,8 @@ class Segments:
     def finish(self, path: Path) -> None:
         """Let a file, which is closed, survive a loss of power; blocks."""
         # File, then directory: a name without its content is what must never be seen.
-        _sync(path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
         sync_directory(path.parent)
         self._finished.append(str(path.relative_to(self.directory.parent)))
 
@@ -384,11 +385,3 @@ def _token(*names: str) -> str:
     # One without a lineage is named as versions before lineages did.
     identity = "\0".join(one for one in names if one).encode()
     return hashlib.sha256(identity).hexdigest()[:12]
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -13,7 +13,6 @@ import contextlib
 import hashlib
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +26,7 @@ from aiomailbox.columnar.forms import (
     RecordForm,
     StructBuilder,
     check_unique,
+    form_fields,
     record_form,
 )
 from aiomailbox.connectors.spark.jobs import explaining_loss, has_stopped, is_connect
@@ -219,15 +219,7 @@ def fields_of(form: RecordForm | None, schema: Any) -> RecordFields | None:
     """Return fields and types of records of a form; None if they are not known."""
     if form is None:
         return None
-    types = column_types(schema)
-    if isinstance(form, ClassForm):
-        found = RecordFields.of_type(form.record_type)
-        return None if found is None else replace(found, types={**found.types, **types})
-    # A tuple has methods, which can be read by name, too.
-    are_keys = isinstance(form, DictForm)
-    readable = () if are_keys else dir(tuple)
-    names = tuple(schema.fieldNames())
-    return RecordFields(names, frozenset(readable), are_keys, types)
+    return form_fields(form, schema.fieldNames(), column_types(schema))
 
 
 def check_session(spark: Any, parameter: str = "spark") -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from aiomailbox.columnar.arrow_run import ArrowRun
+from aiomailbox.columnar.declared import NullCheck
 from aiomailbox.columnar.decode import SpecialColumns
 from aiomailbox.columnar.forms import ClassForm, RecordForm
 from aiomailbox.columnar.rows import RowMaker
@@ -194,9 +195,22 @@ class BatchRuns:
         self._width = width
         self._special = special
         self._maker: RowMaker | None = None
+        self._nulls = (
+            NullCheck(form.record_type) if isinstance(form, ClassForm) else None
+        )
 
-    def cut(self, batch: Any, start: int, rows_max: int) -> tuple[Run, int]:
-        """Return the run from a row on, and the row where the next one begins."""
+    def cut(self, batch: Any, first: int, start: int, rows_max: int) -> tuple[Run, int]:
+        """Return the run from a row on, and the row where the next one begins.
+
+        Args:
+            batch: Rows of a partition.
+            first: Which row of the partition is the first of them.
+            start: Where in the batch the run begins.
+            rows_max: How many rows it has at most.
+
+        Raises:
+            UnsupportedColumnError: If a NULL is in a field that is not ``| None``.
+        """
         rows: int = batch.num_rows
         if batch.num_columns > self._width:
             batch = batch.select(range(self._width))
@@ -205,4 +219,7 @@ class BatchRuns:
         if self._maker is None:
             self._maker = RowMaker(batch.schema, self._form, self._special())
         stop = min(start + rows_max, rows)
-        return ArrowRun(batch.slice(start, stop - start), self._maker), stop
+        part = batch.slice(start, stop - start)
+        if self._nulls is not None:
+            self._nulls.check(part, first + start, " of its partition")
+        return ArrowRun(part, self._maker), stop

@@ -150,8 +150,8 @@ class Receiver(SplitReader[SplitT], ABC, Generic[SplitT, ItemT]):
                     self._on_part(output, item.part, ended=False)
                     if self._has_new_rows(item):
                         return True
-                case Skipped():
-                    self._replay(item.check)
+                case Skipped(check):
+                    self._replay(check)
                 case PartEnd():
                     self._end_part(output, item)
                 case _:
@@ -200,7 +200,7 @@ class Receiver(SplitReader[SplitT], ABC, Generic[SplitT, ItemT]):
         chunk, split = self._chunk, self._splits[0]
         assert chunk is not None
         start = self._offset
-        run, stop = self._runs.cut(chunk.batch, start, output.records_max)
+        run, stop = self._runs.cut(chunk.batch, chunk.first, start, output.records_max)
         output.for_split(self._output_id(split, chunk.part)).emit_run(run)
         check = _sum(chunk, start, stop)
         row = chunk.first + stop

@@ -107,11 +107,9 @@ class Skipped:
     """Rows at the beginning of a partition were passed over.
 
     Attributes:
-        part: The partition.
         check: Sum of their checks.
     """
 
-    part: int
     check: int
 
 
@@ -378,7 +376,7 @@ def _checked(df: Any, checks: bool) -> tuple[Any, bool]:
 def _item(index: int, frame: Any, has_checks: bool) -> ReadItem:
     kind, first, _, check, ipc = frame
     if kind == packing.SKIPPED:
-        return Skipped(index, check)
+        return Skipped(check)
     if kind == packing.END:
         return PartEnd(index, first, check)
     batch = pa.ipc.open_stream(pa.py_buffer(ipc)).read_next_batch()

@@ -12,7 +12,6 @@ other local rows, has other rows.
 
 from __future__ import annotations
 
-import os
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -33,7 +32,7 @@ from aiomailbox.errors import (
     SourceChangedError,
     UnsupportedColumnError,
 )
-from aiomailbox.storage.local import sync_directory
+from aiomailbox.storage.local import Disk, sync_directory
 
 _MANIFEST: Final = "_aiomailbox.json"
 _VERSION: Final = 1
@@ -178,21 +177,13 @@ class Stage:
         manifest = _Manifest(
             _VERSION, identity, plan_digest(df), df.schema.json(), files
         )
-        self._publish(msgspec.json.encode(manifest))
+        # It appears with its content, or not at all.
+        Disk().write(self.directory / _MANIFEST, msgspec.json.encode(manifest))
+        sync_directory(self.directory)
         self._written = identity
         found = self.find()
         assert found is not None, "it was written just now"
         return found
-
-    def _publish(self, content: bytes) -> None:
-        draft = self.directory / f".{_MANIFEST}.{uuid.uuid4().hex}"
-        with draft.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        # It appears with its content, or not at all.
-        draft.replace(self.directory / _MANIFEST)
-        sync_directory(self.directory)
 
 
 def nothing_staged(directory: Path) -> InvalidArgumentError:

@@ -114,6 +114,27 @@ class TestRecords:
         for records, value in expected.items():
             assert await read(SparkSource(df, records=records, read=way)) == [value]
 
+    @pytest.mark.parametrize("way", WAYS)
+    async def test_a_null_where_the_class_leaves_no_room_is_refused(
+        self, spark: Any, way: Any
+    ) -> None:
+        @dataclass
+        class Visit:
+            user: str
+            page: str | None
+
+        df = spark.sql("SELECT * FROM VALUES ('a', NULL), (NULL, 'p') AS t(user, page)")
+        env = am.StreamExecutionEnvironment()
+        stream = env.from_source(
+            SparkSource(df.coalesce(1), records=Visit, read=way, batch_rows=1)
+        )
+        with pytest.raises(
+            am.JobFailedError,
+            match=r"'user' is NULL in row 1 of its partition, and .*Visit.user is "
+            r"annotated as str.*\| None",
+        ):
+            await stream.collect()
+
     async def test_a_batch_can_be_the_record(self, spark: Any, read: Any) -> None:
         df = spark.range(0, 3000, 1, 2)
         batches = await read(SparkSource(df, records="batch", batch_rows=1000))

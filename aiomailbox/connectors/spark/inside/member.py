@@ -320,14 +320,12 @@ class Outcome(msgspec.Struct, frozen=True):
         error: Why it failed; None if it did not.
         worker: Where it failed.
         engine_traceback: Where it failed with all frames of the engine.
-        checkpoints: How many checkpoints were completed.
         is_final: Whether another attempt would fail in the same way.
     """
 
     error: ErrorText | None = None
     worker: str = ""
     engine_traceback: str = ""
-    checkpoints: int = 0
     is_final: bool = False
 
 
@@ -419,8 +417,7 @@ async def _direct(part: BarrierPart, place: PeerPlace, bound: socket.socket) -> 
         return Outcome(text, worker, traceback, is_final=_is_final(cause))
     finally:
         arrivals.close()
-    coordinator = job.coordinator
-    return Outcome(checkpoints=0 if coordinator is None else coordinator.next_id - 1)
+    return Outcome()
 
 
 async def _work(

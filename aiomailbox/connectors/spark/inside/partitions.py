@@ -388,6 +388,6 @@ def _keys(frames: list[Any], orders: list[list[Any]]) -> list[str]:
         )
     return (
         [f"__aiomailbox_order_{index}" for index in range(len(given[0]))]
-        if (given)
+        if given
         else []
     )

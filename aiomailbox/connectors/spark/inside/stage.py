@@ -143,12 +143,12 @@ def run_stage(
         thread.wait(_END_S)
 
 
-class _Feed:
+class _Feed(Pump[pa.RecordBatch]):
     """Batches from Spark, on the loop."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch], name: str) -> None:
         self.availability = Availability()
-        self._pump: Pump[pa.RecordBatch] = Pump(
+        super().__init__(
             lambda: iter(batches),
             None,
             None,
@@ -157,28 +157,12 @@ class _Feed:
             name=name,
         )
 
-    @property
-    def ended(self) -> bool:
-        """Whether the end was taken."""
-        return self._pump.ended
-
-    def start(self) -> None:
-        self._pump.start()
-
-    def take(self) -> pa.RecordBatch | None:
-        """Return the next batch, or None."""
-        return self._pump.take()
-
     async def wait(self) -> pa.RecordBatch | None:
         """Return the next batch; None at the end."""
         while (batch := self.take()) is None and not self.ended:
             self.availability.reset()
             await self.availability.wait()
         return batch
-
-    def abandon(self) -> None:
-        """Read no more."""
-        self._pump.abandon()
 
 
 class _StageTask:
@@ -522,6 +506,8 @@ class _StageReader(SplitReader[Any]):
         self._run_length = run_length
         self._batch: pa.RecordBatch | None = None
         self._offset = 0
+        # Rows of the batches before it.
+        self._first = 0
 
     def poll_next(self, output: ReaderOutput) -> InputStatus:
         """Emit the next run."""
@@ -533,9 +519,12 @@ class _StageReader(SplitReader[Any]):
                 return InputStatus.END_OF_INPUT
             self.availability.reset()
             return InputStatus.NOTHING_AVAILABLE
-        run, self._offset = self._runs.cut(batch, self._offset, self._run_length)
+        run, self._offset = self._runs.cut(
+            batch, self._first, self._offset, self._run_length
+        )
         if self._offset >= batch.num_rows:
             self._batch = None
+            self._first += batch.num_rows
         output.emit_run(run)
         return InputStatus.MORE_AVAILABLE
 

@@ -158,11 +158,10 @@ class Outlet:
                 self.room.reset()
             self._changed.notify()
 
-    def end(self, error: BaseException | None = None) -> None:
-        """Say that nothing follows, or why; from any thread. The first call counts."""
+    def end(self, error: BaseException | None) -> None:
+        """Say that nothing follows, or why; from any thread."""
         with self._changed:
-            if not self._ended:
-                self._ended, self._error = True, error
+            self._ended, self._error = True, error
             self._changed.notify()
 
     def take(self) -> pa.RecordBatch | None:
