@@ -8,6 +8,7 @@ import re
 from abc import ABCMeta
 from collections.abc import Callable, Mapping
 from functools import partial, wraps
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from aiomailbox.errors import InvalidArgumentError, WrongTypeError
@@ -25,6 +26,13 @@ def accepts(function: Callable[..., Any], arity: int) -> bool:
         >>> accepts(divmod, 2), accepts(lambda: 1, 2), accepts(max, 2)
         (True, False, True)
     """
+    if type(function) is FunctionType and not vars(function):
+        # As its signature says, which takes ten microseconds to find out.
+        code, defaults = function.__code__, function.__defaults__ or ()
+        if code.co_kwonlyargcount > len(function.__kwdefaults__ or ()):
+            return False
+        takes_more = arity <= code.co_argcount or code.co_flags & inspect.CO_VARARGS
+        return bool(takes_more) and arity >= code.co_argcount - len(defaults)
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):

@@ -16,7 +16,6 @@ from aiomailbox.graph.job_graph import (
     vertex_depths,
     why_never_unaligned,
 )
-from aiomailbox.graph.side_outputs import describe_side_outputs
 from aiomailbox.graph.transformation import Transformation, rows_from
 from aiomailbox.ids import VertexId
 from aiomailbox.operators.sinks.sink import guarantee_of
@@ -138,7 +137,10 @@ def describe_text(
         times = COLUMN_RUN_LENGTH_MAX // RUN_LENGTH_MAX
         lines.append(f"    A buffer of columns holds up to {times} times as much.")
     lines.append(f"Key groups: {graph.max_parallelism}")
-    lines += describe_side_outputs(graph)
+    lines += [
+        f"Side output {tag.id!r} of {item.name!r} is emitted, and no operator reads it."
+        for item, tag in graph.unread_side_outputs
+    ]
     if checkpoints:
         lines.append(f"Checkpoints: {checkpoints}.")
     lines += _describe_guarantees(graph, counts)

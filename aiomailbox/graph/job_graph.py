@@ -21,6 +21,7 @@ from aiomailbox.exchange.writer import (
     RebalancePartitioner,
     ShufflePartitioner,
 )
+from aiomailbox.graph.side_outputs import in_order, tags_given
 from aiomailbox.graph.transformation import ChainingStrategy, Transformation, reachable
 from aiomailbox.ids import OperatorId, VertexId
 from aiomailbox.keygroups.assignment import default_max_parallelism
@@ -90,6 +91,7 @@ class Node:
 
     Attributes:
         operator_id: By what its state is found again; see `operator_ids`.
+        tags_given: The side outputs that it was given, as of dead letters.
         slot_sharing_group: Operators of one group may share a task and a worker.
     """
 
@@ -98,6 +100,7 @@ class Node:
     transformation: Transformation
     parallelism: int
     max_parallelism: int
+    tags_given: frozenset[OutputTag]
     in_edges: list[list[Edge]] = field(default_factory=list)
     out_edges: list[Edge] = field(default_factory=list)
     slot_sharing_group: str = DEFAULT_SLOT_SHARING_GROUP
@@ -219,6 +222,15 @@ class JobGraph:
         return dict(zip((int(one.id) for one in self.vertices), names, strict=True))
 
     @property
+    def unread_side_outputs(self) -> list[tuple[Transformation, OutputTag]]:
+        """The side outputs whose records, such as dead letters, no operator reads."""
+        return [
+            (node.transformation, tag)
+            for node in self.nodes
+            for tag in in_order(node.tags_given - {edge.tag for edge in node.out_edges})
+        ]
+
+    @property
     def has_journal(self) -> bool:
         """Whether an operator keeps finished calls."""
         return any(node.transformation.has_journal for node in self.nodes)
@@ -292,6 +304,7 @@ def resolve_nodes(
             item,
             counts[id(item)],
             item.max_parallelism or key_groups,
+            tags_given(item),
         )
         _check_parallelism(node)
         nodes[id(item)] = node

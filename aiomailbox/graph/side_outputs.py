@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from types import (
     BuiltinFunctionType,
     CodeType,
@@ -24,38 +24,16 @@ from types import (
 )
 from typing import Any, Final
 
-from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.records.events import OutputTag
 
 _STANDARD: Final = sys.stdlib_module_names
-_OWN: Final = __name__.partition(".")[0]
+_OURS: Final = frozenset({__name__.partition(".")[0], "builtins", "typing", "abc"})
+# What leads nowhere, and is met most.
+_ATOMS: Final = frozenset({type(None), bool, int, float, bytes, str})
 # What lies behind so many objects is not looked for any more, and taken for emitted.
 _OBJECTS_MAX: Final = 10_000
 _UNKNOWN: Final = object()
-
-
-def describe_side_outputs(graph: JobGraph) -> list[str]:
-    """Return a line for each side output that no operator reads."""
-    return [
-        f"Side output {tag.id!r} of {item.name!r} is emitted, and no operator reads it."
-        for item, tag in unread_side_outputs(graph)
-    ]
-
-
-def unread_side_outputs(graph: JobGraph) -> list[tuple[Transformation, OutputTag]]:
-    """Return the side outputs whose records, such as dead letters, nothing reads."""
-    items = [node.transformation for node in graph.nodes]
-    read: dict[int, set[OutputTag]] = {id(item): set() for item in items}
-    for item in items:
-        for origin in (origin for united in item.inputs for origin in united):
-            if origin.tag is not None:
-                read[id(origin.transformation)].add(origin.tag)
-    return [
-        (item, tag)
-        for item in items
-        for tag in _in_order(tags_given(item) - read[id(item)])
-    ]
 
 
 def tags_given(item: Transformation) -> frozenset[OutputTag]:
@@ -69,12 +47,13 @@ def problem_of_side_output(item: Transformation, tag: OutputTag) -> str:
     named = set(_seen(item, own=False))
     if tag in named or tag.id in named or None in named:
         return ""
-    tags = _in_order(found for found in named if type(found) is OutputTag)
+    tags = in_order(found for found in named if type(found) is OutputTag)
     others = ", ".join(repr(tag.id) for tag in tags)
     return "nothing there emits to it" + (f": it has {others}" if others else "")
 
 
-def _in_order(tags: Iterable[OutputTag]) -> list[OutputTag]:
+def in_order(tags: Iterable[OutputTag]) -> list[OutputTag]:
+    """Return side outputs by their names."""
     return sorted(tags, key=lambda tag: tag.id)
 
 
@@ -93,6 +72,8 @@ def _seen(item: Transformation, *, own: bool) -> Iterator[OutputTag | str | None
             yield value
         elif value is _UNKNOWN:
             yield None
+        elif type(value) in _ATOMS:
+            continue
         elif id(value) not in known and not isinstance(value, type | ModuleType):
             known[id(value)] = value
             if len(known) > _OBJECTS_MAX:
@@ -121,10 +102,10 @@ def _parts(value: Any, *, own: bool) -> Iterable[Any]:
         case BuiltinFunctionType() if not own and _is_foreign(value.__module__):
             # Compiled, so that it cannot be read: it may emit to any.
             return (_UNKNOWN,)
-        case None | bool() | int() | float() | bytes() | str() | BuiltinFunctionType():
+        case int() | float() | bytes() | str() | BuiltinFunctionType():
             return ()
-        case _ if own and not _is_ours(type(value).__module__):
-            return ()
+        case _ if own:
+            return _attributes(value) if _is_ours(type(value).__module__) else ()
         case _ if callable(value) and _is_compiled(type(value)):
             return (_UNKNOWN,)
         case _:
@@ -134,11 +115,20 @@ def _parts(value: Any, *, own: bool) -> Iterable[Any]:
 def _attributes(value: Any) -> Iterator[Any]:
     with suppress(AttributeError):
         yield from object.__getattribute__(value, "__dict__").values()
-    for owner in type(value).__mro__:
-        for member in vars(owner).values():
-            if isinstance(member, MemberDescriptorType):
-                with suppress(AttributeError):  # Nothing may be in the slot.
-                    yield member.__get__(value)
+    kind: type = type(value)
+    for member in _slots(kind):
+        with suppress(AttributeError):  # Nothing may be in the slot.
+            yield member.__get__(value)
+
+
+@lru_cache(maxsize=1024)
+def _slots(kind: type) -> tuple[MemberDescriptorType, ...]:
+    return tuple(
+        member
+        for owner in kind.__mro__
+        for member in vars(owner).values()
+        if isinstance(member, MemberDescriptorType)
+    )
 
 
 def _methods(kind: type) -> Iterator[Any]:
@@ -150,7 +140,7 @@ def _methods(kind: type) -> Iterator[Any]:
 
 
 def _is_ours(module: str | None) -> bool:
-    return (module or "").partition(".")[0] in {_OWN, "builtins", "typing", "abc"}
+    return (module or "").partition(".")[0] in _OURS
 
 
 def _is_foreign(module: str | None) -> bool:

@@ -24,7 +24,6 @@ from aiomailbox.graph.job_graph import (
     consumers_of,
     why_never_unaligned,
 )
-from aiomailbox.graph.side_outputs import tags_given
 from aiomailbox.ids import OperatorId, PartitionId, SubtaskId, TaskId, VertexId
 from aiomailbox.journal.journals import Journals
 from aiomailbox.memory.local_pool import LocalBufferPool
@@ -397,7 +396,7 @@ class TaskBuilder:
                     name,
                     node.operator_id,
                     ", ".join(one.text for one in item.functions),
-                    tags_given(item),
+                    node.tags_given,
                     item.line,
                 )
             )

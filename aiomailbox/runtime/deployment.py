@@ -12,7 +12,6 @@ from typing import Protocol
 from aiomailbox.clock import Clock, clock_of
 from aiomailbox.graph.job_graph import JobGraph
 from aiomailbox.graph.regions import has_blocking
-from aiomailbox.graph.side_outputs import unread_side_outputs
 from aiomailbox.logs import library_log
 from aiomailbox.memory.local_pool import NetworkBufferPool
 from aiomailbox.metrics.instruments import MetricGroup
@@ -105,7 +104,7 @@ def new_embedded_job(
             else None
         ),
     )
-    for item, tag in unread_side_outputs(graph):
+    for item, tag in graph.unread_side_outputs:
         services.log.warning(
             "records of a side output are dropped, as no operator reads it",
             side_output=tag.id,

@@ -4,7 +4,9 @@ Theory of operation: a row takes a place in the queue when it arrives and gives 
 when its result has been emitted. There are fewer slots for calls than places: rows
 beyond them wait their turn, so that a call that ends is followed at once by the next.
 When all places are taken the operator does not take more rows: it yields to its own
-mail, which emits results and frees places, until there is room again.
+mail, which emits results and frees places, until there is room again. To take rows has
+its price for each group of them, so it takes no small groups while enough rows wait
+for a slot: calls that end one after the other free their places one by one.
 """
 
 from __future__ import annotations
@@ -162,6 +164,9 @@ class CallsOperator(Operator):
     _gate: KeyGate | None = None
     # How many rows it holds at most.
     _places: int
+    # How many free places make it take rows again after it was full, and how many calls
+    # that wait for a slot let it wait for these places.
+    _refill: tuple[int, int]
     _queue: ResultQueue
     _emitter: Emitter
     settings: CallSettings
@@ -173,6 +178,10 @@ class CallsOperator(Operator):
         slots = share(self.concurrency, context.parallelism, context.subtask_index)
         caller = Caller(context, function, self.settings, slots, rows.outcomes, *more)
         rows.connect(caller, self.settings, self._places)
+        called = slots * self.settings.batch_size
+        free = min(called, (self._places - called) // 2)
+        self._refill = free, free // self.settings.batch_size
+        caller.pool.on_idle = self._emitter.notify
         metrics = context.metrics
         metrics.gauge("in_flight", lambda: caller.pool.in_flight)
         metrics.gauge("buffered", lambda: self._queue.held)
@@ -529,7 +538,15 @@ class AsyncMapOperator(CallsOperator):
     async def _take_the_rest(self, run: Run, start: int) -> None:
         while start < len(run):
             await self._room()
-            start = self._take_rows(run, start)
+            if self._is_worth_taking():
+                start = self._take_rows(run, start)
+
+    def _is_worth_taking(self) -> bool:
+        """Whether there is room for a group of rows, or slots will soon have no rows."""
+        free, waiting = self._refill
+        rows = self._rows
+        assert rows is not None, "process_run before open"
+        return self.room >= free or rows.caller.pool.waiting < waiting
 
     def _take_control(self, control: QueuedControl) -> Pending:
         # Nothing is before it, so it need not take a place.

@@ -292,7 +292,7 @@ class Emitter:
             self._context.mailbox.execute(self._emit_ready, description="emit results")
 
     async def wait_for_change(self) -> None:
-        """Run mail until something was emitted."""
+        """Run mail until something was emitted, or `notify` was called."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changed = changed
         await self._context.mailbox.yield_until(changed)
@@ -314,14 +314,14 @@ class Emitter:
         pending = self._emit_some()
         if pending is not None:
             return self._emit_after(pending)
-        self._notify()
+        self.notify()
         return None
 
     async def _emit_after(self, pending: Awaitable[None] | None) -> None:
         while pending is not None:
             await pending
             pending = self._emit_some()
-        self._notify()
+        self.notify()
 
     def _emit_some(self) -> Pending:
         """Emit until there is nothing ready, no room, or something to be awaited."""
@@ -368,7 +368,8 @@ class Emitter:
         self._waiting_for_output = False
         self.request()
 
-    def _notify(self) -> None:
+    def notify(self) -> None:
+        """Let `wait_for_change` end."""
         changed, self._changed = self._changed, None
         if changed is not None and not changed.done():
             changed.set_result(None)

@@ -55,6 +55,9 @@ class WorkerPool:
         size: Calls at a time.
         attempt: Makes one attempt of a call, and does not raise except to end the
             worker.
+
+    Attributes:
+        on_idle: Called when a worker finds no call to make.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class WorkerPool:
         self.workers: dict[CallWorker, None] = {}
         self.in_flight: int = 0
         self.closing: bool = False
+        self.on_idle: Callable[[], None] | None = None
 
     @property
     def waiting(self) -> int:
@@ -132,6 +136,8 @@ class WorkerPool:
     async def _sleep(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._idle.append(waiter)
+        if self.on_idle is not None:
+            self.on_idle()
         await waiter
 
 

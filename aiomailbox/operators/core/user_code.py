@@ -261,7 +261,9 @@ def _returns_only_none(code: CodeType) -> bool:
     return bool(ends) and all(ends)
 
 
-def _ends_without_value(code: CodeType) -> list[bool]:
+# Programs that make one pipeline again and again have the same code each time.
+@functools.lru_cache(maxsize=256)
+def _ends_without_value(code: CodeType) -> tuple[bool, ...]:
     """Say of each end of a function whether it gives None."""
     given = [
         # In one instruction, or in two.
@@ -269,7 +271,7 @@ def _ends_without_value(code: CodeType) -> list[bool]:
         for before, one in itertools.pairwise(dis.get_instructions(code))
         if one.opname in {"RETURN_CONST", "RETURN_VALUE"}
     ]
-    return ["CONST" in one.opname and one.argval is None for one in given]
+    return tuple("CONST" in one.opname and one.argval is None for one in given)
 
 
 def loses_returned(function: Callable[..., Any]) -> bool:

@@ -31,6 +31,7 @@ from aiomailbox.graph.job_graph import Edge, JobGraph, JobVertex, Node
 from aiomailbox.graph.transformation import Transformation
 from aiomailbox.ids import OperatorId
 from aiomailbox.policies.rate_limit import RateLimit
+from aiomailbox.records.events import OutputTag
 from aiomailbox.runtime.config import JobConfig
 from aiomailbox.runtime.peers.placement import PARENT, Placement
 from aiomailbox.runtime.peers.record_types import RecordTypes
@@ -263,6 +264,7 @@ class _FlatNode:
     transformation: Transformation
     parallelism: int
     max_parallelism: int
+    tags_given: frozenset[OutputTag]
     slot_sharing_group: str
     in_edges: list[list[int]]
     out_edges: list[int]
@@ -482,6 +484,7 @@ def _flattened(
                 ),
                 node.parallelism,
                 node.max_parallelism,
+                node.tags_given,
                 node.slot_sharing_group,
                 [[numbers[id(edge)] for edge in united] for united in node.in_edges],
                 [numbers[id(edge)] for edge in node.out_edges],
@@ -527,6 +530,7 @@ def _graph(flat: _FlatGraph) -> JobGraph:
             node.transformation,
             node.parallelism,
             node.max_parallelism,
+            node.tags_given,
         )
         for index, node in flat.nodes.items()
     }

@@ -161,6 +161,31 @@ async def test_a_place_is_free_when_its_row_was_emitted_not_when_it_was_done(
     assert gates.called == ["a", "b", "c"]
 
 
+async def test_a_full_operator_takes_rows_in_groups_while_enough_wait_for_a_slot(
+    drive: Any, gates: Any
+) -> None:
+    driven = await drive(gates, concurrency=2, capacity=8)
+    driven.send(range(20))
+    await tick()
+    await gates.finish(0)
+    assert driven.metrics["buffered"] == 7
+    await gates.finish(1)
+    assert driven.metrics["buffered"] == 8
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+async def test_a_slot_without_a_row_gets_one_where_a_single_place_is_free(
+    drive: Any, gates: Any, ordered: bool
+) -> None:
+    driven = await drive(gates, concurrency=2, capacity=8, ordered=ordered)
+    driven.send(range(20))
+    await tick()
+    # The second one is not done for long: behind it no place becomes free, in order.
+    for done in (0, 2, 3, 4, 5, 6, 7):
+        await gates.finish(done)
+    assert 8 in gates.called
+
+
 async def test_a_watermark_takes_a_place(drive: Any, gates: Any) -> None:
     """SEM-112."""
     driven = await drive(gates, concurrency=2, capacity=2)
